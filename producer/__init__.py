@@ -1,0 +1,1 @@
+"""The idempotent producer and its daemon."""
