@@ -1,0 +1,23 @@
+"""The errors of the umbrella.
+
+SequiturError
+├── BrokerUnreachableError  no broker answers
+├── UnknownTopicError       a topic that does not exist
+└── DemoError               the demo found something lost, doubled or out of order
+"""
+
+
+class SequiturError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class BrokerUnreachableError(SequiturError):
+    """No broker answers under the addresses given."""
+
+
+class UnknownTopicError(SequiturError):
+    """A topic was named that the brokers do not know."""
+
+
+class DemoError(SequiturError):
+    """A part of the demo ended with an error, or its result does not hold."""

@@ -1,0 +1,156 @@
+"""Read a whole topic once, from its beginning to where it ends now.
+
+This reader shares nothing with the producer and the jobs of this project: it is librdkafka's, so
+that what it sees is what anybody's consumer sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from sequitur._errors import BrokerUnreachableError, UnknownTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import Message
+
+    from producer.settings import KafkaSettings
+
+_METADATA_TIMEOUT_S: Final = 10.0
+_SILENCE_LIMIT_S: Final = 60.0
+_BATCH_SIZE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """One record as a consumer gets it.
+
+    Attributes:
+        partition: The partition it is in.
+        offset: Its offset there.
+        timestamp_ms: The record's timestamp, epoch milliseconds.
+        key: Its key, None when it has none.
+        value: Its value, None for a tombstone.
+        headers: Name and value of each header, in order.
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def header(self, name: str) -> bytes | None:
+        """The last header called `name`, as Kafka's own `lastHeader` has it; None without one."""
+        for header, value in reversed(self.headers):
+            if header == name:
+                return value
+        return None
+
+
+def topic_exists(kafka: KafkaSettings, topic: str) -> bool:
+    """Whether the brokers know `topic`.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    with _consumer(kafka) as consumer:
+        return bool(_partitions(consumer, topic))
+
+
+def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
+    """Whether retention or a deletion has removed the beginning of a partition of `topic`.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        BrokerUnreachableError: No broker answers.
+    """
+    with _consumer(kafka) as consumer:
+        partitions = _known_partitions(consumer, topic)
+        starts = (
+            consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=_METADATA_TIMEOUT_S)
+            for p in partitions
+        )
+        return any(start is not None and start[0] > 0 for start in starts)
+
+
+def read_topic(kafka: KafkaSettings, topic: str) -> Iterator[TopicRecord]:
+    """Yield the committed records of `topic`, each partition in offset order, until all have ended.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
+    """
+    with _consumer(kafka) as consumer:
+        open_partitions = _known_partitions(consumer, topic)
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
+        heard_s = time.monotonic()
+        while open_partitions:
+            messages = consumer.consume(_BATCH_SIZE, timeout=0.5)
+            if messages:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
+                raise BrokerUnreachableError(
+                    f"{kafka.bootstrap_servers}: nothing heard for {_SILENCE_LIMIT_S:.0f} s "
+                    f"while reading {topic}"
+                )
+            for message in messages:
+                error = message.error()
+                partition = message.partition()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
+                    open_partitions.discard(partition)
+                elif error is not None:
+                    raise KafkaException(error)
+                elif partition in open_partitions:
+                    yield _record(message)
+
+
+def _record(message: Message) -> TopicRecord:
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return TopicRecord(
+        partition=cast("int", message.partition()),
+        offset=cast("int", message.offset()),
+        timestamp_ms=message.timestamp()[1],
+        key=cast("bytes | None", message.key()),
+        value=cast("bytes | None", message.value()),
+        headers=tuple(headers or ()),
+    )
+
+
+@contextlib.contextmanager
+def _consumer(kafka: KafkaSettings) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            **kafka.librdkafka(),
+            "group.id": "sequitur-verify",  # required by the client; nothing is committed under it
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _known_partitions(consumer: Consumer, topic: str) -> set[int]:
+    partitions = _partitions(consumer, topic)
+    if not partitions:
+        raise UnknownTopicError(f"topic {topic!r} does not exist")
+    return partitions
+
+
+def _partitions(consumer: Consumer, topic: str) -> set[int]:
+    try:
+        metadata = consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
+    except KafkaException as error:
+        raise BrokerUnreachableError(f"no broker answers: {error.args[0].str()}") from error
+    return set() if metadata.error is not None else set(metadata.partitions)
