@@ -118,8 +118,8 @@ def _record(message: Message) -> TopicRecord:
         partition=cast("int", message.partition()),
         offset=cast("int", message.offset()),
         timestamp_ms=message.timestamp()[1],
-        key=cast("bytes | None", message.key()),
-        value=cast("bytes | None", message.value()),
+        key=message.key(),
+        value=message.value(),
         headers=tuple(headers or ()),
     )
 
