@@ -45,7 +45,9 @@ ENVIRONMENT_PREFIX: Final = "SEQUITUR_"
 SECTION_NAMES: Final = ("kafka", "broker", "producer", "produce", "reorder")
 """Every section any of our programs knows; a program may use a subset."""
 
-_NOT_SETTINGS: Final = frozenset({"SEQUITUR_CACHE"})
+_NOT_SETTINGS: Final = frozenset(
+    {"SEQUITUR_CACHE", "SEQUITUR_IVY_SETTINGS", "SEQUITUR_REQUIRE_CONTAINERS"}
+)
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h|d)?\s*", re.ASCII)
 _DURATION_UNIT_MS: Final = {
     "ms": 1,

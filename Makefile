@@ -1,0 +1,54 @@
+# Everything sets itself up: `make demo` and `make test` work from a clean clone.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+EVENTS ?=
+
+.PHONY: help setup jars demo test test-fast test-containers check format clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
+
+setup: $(INSTALLED) jars ## Virtual environment, pinned dependencies, locked jars
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@PYTHON='$(PYTHON)' .ci/prepare
+	@echo 'setting up .venv' >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip wheel
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e .
+	@touch $@
+
+jars: $(INSTALLED)
+	@$(BIN)/python -m pipelines.jars fetch
+
+demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
+	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
+
+test: setup ## All tests; those against containers where Docker's engine can run
+	@$(BIN)/python -m pytest tests --ignore=tests/containers
+	@tests/containers/run
+
+test-fast: setup ## Tests that need neither broker nor Spark
+	@$(BIN)/python -m pytest tests/unit tests/property
+
+test-containers: setup ## The integration tests on Kafka in a container
+	@tests/containers/run --required
+
+check: $(INSTALLED) ## Lint, formatting, types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(INSTALLED) ## Format the code and mend what can be mended by itself
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## Remove all that was made here; the jars' cache outside the tree stays
+	@rm -rf .venv build dist *.egg-info demo.png .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,61 @@
+"""The packages depend on each other one way only, and the project speaks of itself alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("producer", "consumer", "pipelines", "sequitur")
+"""Each may import those before it, and itself."""
+
+
+def _imported_packages(source: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("package", _PACKAGES)
+def test_imports_point_one_way(package: str) -> None:
+    """sequitur -> pipelines -> consumer -> producer, and never back."""
+    later = set(_PACKAGES[_PACKAGES.index(package) + 1 :])
+    sources = sorted((_ROOT / package).rglob("*.py"))
+    assert sources
+    back = {str(s.relative_to(_ROOT)): _imported_packages(s) & later for s in sources}
+    assert {name: found for name, found in back.items() if found} == {}
+
+
+@pytest.mark.parametrize("package", ["producer", "consumer"])
+def test_producer_and_consumer_need_no_spark(package: str) -> None:
+    """The state machines and the daemon run where there is no Spark."""
+    for source in sorted((_ROOT / package).rglob("*.py")):
+        assert "pyspark" not in _imported_packages(source), source.name
+
+
+def test_no_registry_host_stands_in_the_tree() -> None:
+    """Packages are named, not the hosts they come from: a mirror or a proxy must do as well."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=_ROOT, check=True, capture_output=True, text=True
+    )
+    host = re.compile(
+        r"repo1?\.maven|maven\.org|pypi\.org|pythonhosted|deb\.debian|registry-1|docker\.io/|ghcr"
+    )
+    names = [name for name in tracked.stdout.split("\0") if name and name != "LICENSE"]
+    assert names
+    found = [
+        name
+        for name in names
+        if name != "tests/unit/test_layout.py"
+        and (_ROOT / name).is_file()
+        and host.search((_ROOT / name).read_text(errors="replace"))
+    ]
+    assert found == []
