@@ -1,0 +1,104 @@
+"""Settings of the reorder job: the section `[reorder]`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from consumer._event_time import EventTimeSpec
+from producer.settings import Duration, Section
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _check_topic(value: object) -> object:
+    if isinstance(value, str) and (_TOPIC.fullmatch(value) is None or value in {".", ".."}):
+        raise ValueError("expected a topic name: letters, digits, '.', '_' and '-', at most 249")
+    return value
+
+
+def _parse_spec(value: object) -> object:
+    return EventTimeSpec.parse(value) if isinstance(value, str) else value
+
+
+Topic = Annotated[str, BeforeValidator(_check_topic)]
+Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split), Field(min_length=1)]
+Spec = Annotated[EventTimeSpec, BeforeValidator(_parse_spec), PlainSerializer(str, return_type=str)]
+
+
+class ReorderSettings(Section):
+    """How the reorder job restores event-time order."""
+
+    input_topics: Topics = Field(description="Topics to read, separated by commas")
+    output_topic: Topic = Field(description="Topic for the rows in event-time order")
+    late_topic: Topic | None = Field(
+        default=None,
+        description="Topic for rows behind the frontier; by default the output topic + .late",
+    )
+    quarantine_topic: Topic | None = Field(
+        default=None,
+        description="Topic for rows without a usable event time; by default + .quarantine",
+    )
+    event_time: Spec = Field(
+        description="Where the event time stands: json:PATH, header:NAME or kafka-timestamp"
+    )
+    checkpoint: str = Field(
+        min_length=1,
+        description="Folder of the job's state, on any file system that Spark can write",
+    )
+    delay: Duration = Field(
+        default=timedelta(seconds=10),
+        description="How far behind the newest event of its partition an event may be",
+    )
+    idle_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        description="Wait for a partition that has nothing new so long, then go on without it",
+    )
+    max_future_skew: Duration = Field(
+        default=timedelta(minutes=10),
+        description="An event time further ahead of now than this goes to quarantine",
+    )
+    starting_offsets: Literal["earliest", "latest"] = Field(
+        default="earliest", description="Where a new job begins to read"
+    )
+    max_offsets_per_trigger: int | None = Field(
+        default=500_000, gt=0, description="Most rows of one batch"
+    )
+    trigger_interval: Duration = Field(
+        default=timedelta(0), description="Time between the beginnings of two batches, at least"
+    )
+    output_partitions: int | None = Field(
+        default=None,
+        gt=0,
+        le=10_000,
+        description="Partitions of output topics we create; by default as many as the input",
+    )
+    replication_factor: int = Field(
+        default=-1, ge=-1, description="Replicas of topics we create; -1: the broker's default"
+    )
+
+    @property
+    def late(self) -> str:
+        """The late topic's name."""
+        return self.late_topic or f"{self.output_topic}.late"
+
+    @property
+    def quarantine(self) -> str:
+        """The quarantine topic's name."""
+        return self.quarantine_topic or f"{self.output_topic}.quarantine"
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> Self:
+        outputs = [self.output_topic, self.late, self.quarantine]
+        if self.output_topic in self.input_topics or set(self.input_topics) & set(outputs):
+            raise ValueError("output_topic, late_topic and quarantine_topic must not be read, too")
+        if len(set(outputs)) < len(outputs):
+            raise ValueError("output_topic, late_topic and quarantine_topic must differ")
+        return self
