@@ -1,0 +1,28 @@
+"""The errors of the pipelines.
+
+PipelineError
+├── JavaError              pipelines.java: no Java, or too old a one
+└── JarError               pipelines.jars
+    ├── JarFetchError      a jar of the lock could not be fetched
+    └── JarHashError       a jar is not the one the lock names
+"""
+
+
+class PipelineError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class JavaError(PipelineError):
+    """There is no Java on this machine that Kafka and Spark can run on."""
+
+
+class JarError(PipelineError):
+    """The locked jars are not all there."""
+
+
+class JarFetchError(JarError):
+    """A jar of the lock could not be fetched."""
+
+
+class JarHashError(JarError):
+    """A jar's SHA-256 differs from the one in the lock; the file has been removed."""

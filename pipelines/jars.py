@@ -1,0 +1,376 @@
+"""The jars of the broker and of Spark's Kafka connector, exactly as the lock names them.
+
+``jars.lock`` holds the coordinates and the SHA-256 of each jar, and no host name: Ivy, which
+pyspark ships, fetches from where it fetches by default, or from where the Ivy settings file named
+by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside the tree, in
+``$SEQUITUR_CACHE`` or else the user's cache folder, and shared by all checkouts.
+
+    python -m pipelines.jars fetch         fetch and verify all that is missing
+    python -m pipelines.jars list broker   the paths of a group's jars, one a line
+    python -m pipelines.jars lock          write the lock anew, after a change of ``ROOTS``
+"""
+
+import argparse
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+from xml.sax.saxutils import quoteattr
+
+from pipelines._errors import JarError, JarFetchError, JarHashError, PipelineError
+from pipelines.java import find_java
+
+Group = Literal["broker", "spark"]
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What `lock` starts from: coordinates, and whether their dependencies come along."""
+
+    coordinates: str
+    transitive: bool
+
+
+ROOTS: Final[Mapping[Group, tuple[Root, ...]]] = {
+    "broker": (
+        Root("org.apache.kafka:kafka_2.13:4.3.1", transitive=True),
+        # Kafka logs through slf4j; without a binding to log4j it would log nothing.
+        Root("org.apache.logging.log4j:log4j-slf4j-impl:2.25.4", transitive=True),
+    ),
+    # Not transitive: Spark itself brings the rest, and some of it in other versions.
+    "spark": (
+        Root("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0", transitive=False),
+        # 4.2.0 of this one is missing from some mirrors; 4.0.0 works with connector 4.2.0.
+        Root("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0", transitive=False),
+        Root("org.apache.kafka:kafka-clients:3.9.2", transitive=False),
+        Root("org.apache.commons:commons-pool2:2.13.1", transitive=False),
+    ),
+}
+
+_FETCH_ATTEMPTS: Final = 3
+_FETCH_TIMEOUT_S: Final = 600
+_HASH: Final = re.compile("[0-9a-f]{64}")
+# A part becomes part of a path: nothing in it may lead out of the cache.
+_PART: Final = r"([\w-][\w.-]*)"
+_COORDINATES: Final = re.compile(f"{_PART}:{_PART}:{_PART}", re.ASCII)
+_LOG_LINES_SHOWN: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class LockedJar:
+    """One jar of the lock: where it comes from and what it must hash to."""
+
+    organisation: str
+    name: str
+    revision: str
+    sha256: str
+
+    @classmethod
+    def parse(cls, coordinates: str, sha256: str) -> "LockedJar":
+        """Read ``organisation:name:revision`` and a hash.
+
+        Raises:
+            JarError: One of the two does not look like it.
+        """
+        match = _COORDINATES.fullmatch(coordinates)
+        if match is None:
+            raise JarError(f"{coordinates!r} is not organisation:name:revision")
+        if not _HASH.fullmatch(sha256):
+            raise JarError(f"{coordinates}: {sha256!r} is not a SHA-256 in lower-case hexadecimal")
+        return cls(match[1], match[2], match[3], sha256)
+
+    @property
+    def coordinates(self) -> str:
+        """``organisation:name:revision``."""
+        return f"{self.organisation}:{self.name}:{self.revision}"
+
+    @property
+    def file(self) -> str:
+        """The path below the folder of the jars."""
+        return f"{self.organisation}/{self.name}-{self.revision}.jar"
+
+
+def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return ``$SEQUITUR_CACHE``, or else ``sequitur`` in the user's cache folder."""
+    own = environ.get("SEQUITUR_CACHE")
+    if own:
+        return Path(own).absolute()
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sequitur").absolute()
+
+
+def read_lock(group: Group, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
+    """Return what the lock names for a group.
+
+    Raises:
+        JarError: The lock cannot be read, or has no such group.
+    """
+    try:
+        jars = tomllib.loads(lock_file.read_text("utf-8"))[group]
+    except (OSError, ValueError) as error:
+        raise JarError(f"{lock_file} cannot be read: {error}") from error
+    except KeyError:
+        raise JarError(f"{lock_file} has no group [{group}]") from None
+    return [LockedJar.parse(coordinates, sha256) for coordinates, sha256 in jars.items()]
+
+
+def locked_jars(
+    group: Group,
+    *,
+    lock_file: Path = LOCK_FILE,
+    cache: Path | None = None,
+    fetch: Callable[[Sequence[LockedJar], Path], None] | None = None,
+) -> list[Path]:
+    """Return the paths of a group's jars, each verified, having fetched those that were missing.
+
+    A jar once verified is taken as such until its size or its time of change differs, so that a
+    second call costs milliseconds and starts no Java. Calls at the same time wait for each other.
+
+    Args:
+        group: ``broker`` or ``spark``.
+        lock_file: Another lock than the project's.
+        cache: Another folder than ``cache_directory()``.
+        fetch: Puts jars into a folder, at their ``file``; by default by Ivy.
+
+    Raises:
+        JarHashError: A jar is not the locked one; the file has been removed.
+        JarFetchError: A jar could not be fetched.
+        JavaError: There is no Java to fetch with.
+    """
+    jars = read_lock(group, lock_file)
+    folder = (cache or cache_directory()) / "jars"
+    verified = folder / f"verified-{group}.json"
+    if _stamps(jars, folder) != _read_stamps(verified):
+        with _locked(folder):
+            _refuse_wrong(jars, folder)
+            missing = [jar for jar in jars if not (folder / jar.file).exists()]
+            if missing:
+                _bring_in(missing, folder, fetch or _fetch_by_ivy)
+            _write_whole(verified, json.dumps(_stamps(jars, folder), indent=1))
+    return [folder / jar.file for jar in jars]
+
+
+Stamps = dict[str, list[int | str]]
+
+
+def _stamps(jars: Iterable[LockedJar], folder: Path) -> Stamps | None:
+    """Return what the files look like from outside, or None when one is missing."""
+    stamps: Stamps = {}
+    for jar in jars:
+        try:
+            stat = (folder / jar.file).stat()
+        except OSError:
+            return None
+        stamps[jar.file] = [stat.st_size, stat.st_mtime_ns, jar.sha256]
+    return stamps
+
+
+def _read_stamps(path: Path) -> object:
+    """Return the stamps as last verified; a damaged file counts as none, and all is verified."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that no reader ever sees half of it."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as file:
+        file.write(text)
+    Path(file.name).chmod(0o644)
+    Path(file.name).replace(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder against other processes; the lock goes with the process that holds it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise JarError(f"the cache of the jars, {folder}, cannot be used: {error}") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_wrong(jars: Iterable[LockedJar], folder: Path) -> None:
+    """Remove and report each jar in the folder that is not the locked one."""
+    wrong = []
+    for jar in jars:
+        path = folder / jar.file
+        if path.exists() and (actual := _sha256(path)) != jar.sha256:
+            path.unlink()
+            wrong.append(
+                f"{jar.coordinates}: the lock has SHA-256 {jar.sha256}, the file had {actual}"
+            )
+    if wrong:
+        raise JarHashError(
+            "refused and removed (the next run fetches it anew): " + "; ".join(wrong)
+        )
+
+
+def _bring_in(
+    missing: Sequence[LockedJar],
+    folder: Path,
+    fetch: Callable[[Sequence[LockedJar], Path], None],
+) -> None:
+    """Fetch into a folder aside, verify there, and only then move to where users look."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as name:
+        aside = Path(name)
+        fetch(missing, aside)
+        try:
+            _refuse_wrong(missing, aside)
+        finally:
+            # Those that are right are kept in any case: the next run has less to fetch.
+            for jar in missing:
+                if (aside / jar.file).exists():
+                    (folder / jar.file).parent.mkdir(exist_ok=True)
+                    (aside / jar.file).replace(folder / jar.file)
+    absent = [jar.coordinates for jar in missing if not (folder / jar.file).exists()]
+    if absent:
+        raise JarFetchError(f"these jars did not arrive: {', '.join(absent)}")
+
+
+def _fetch_by_ivy(jars: Sequence[LockedJar], target: Path) -> None:
+    """Fetch exactly these jars.
+
+    Without descriptors (``usepoms="false"``) Ivy asks once per jar instead of three times, and does
+    not mind that some are packaged as ``bundle``; its own checksums add nothing to a SHA-256.
+    """
+    _log(f"fetching {len(jars)} jars into {target.parent}")
+    dependencies = [(jar.coordinates, False) for jar in jars]
+    pattern = target / "[organisation]" / "[artifact]-[revision].[ext]"
+    for attempt in range(1, _FETCH_ATTEMPTS + 1):
+        try:
+            _run_ivy(dependencies, pattern, descriptors=False)
+        except JarFetchError as error:
+            if attempt == _FETCH_ATTEMPTS:
+                raise
+            _log(f"{error}\nfetching again, attempt {attempt + 1} of {_FETCH_ATTEMPTS}")
+        else:
+            return
+
+
+def _run_ivy(dependencies: Iterable[tuple[str, bool]], pattern: Path, *, descriptors: bool) -> None:
+    """Let Ivy resolve coordinates (each with whether it is transitive) to paths of a pattern."""
+    with tempfile.TemporaryDirectory(prefix="sequitur-ivy-") as name:
+        work = Path(name)
+        (work / "ivy.xml").write_text(_ivy_module(dependencies), "utf-8")
+        (work / "settings.xml").write_text(_ivy_settings(descriptors=descriptors), "utf-8")
+        settings = os.environ.get("SEQUITUR_IVY_SETTINGS") or work / "settings.xml"
+        command: list[str | Path] = [find_java().program, f"-Divy.home={work}"]
+        command += ["-cp", _ivy_jar(), "org.apache.ivy.Main"]
+        command += ["-settings", settings, "-ivy", work / "ivy.xml", "-cache", work / "cache"]
+        command += ["-types", "jar", "bundle", "-confs", "default", "-retrieve", str(pattern)]
+        try:
+            run = subprocess.run(
+                command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise JarFetchError(
+                f"Ivy did not end within {_FETCH_TIMEOUT_S} s: is the network reachable?"
+            ) from error
+        if run.returncode != 0:
+            said = [line for line in (run.stdout + run.stderr).splitlines() if line.strip()]
+            raise JarFetchError(
+                "Ivy could not fetch the jars; its last lines:\n"
+                + "\n".join(said[-_LOG_LINES_SHOWN:])
+            )
+
+
+def _ivy_jar() -> Path:
+    """Return the Ivy that pyspark ships, without importing pyspark."""
+    spec = importlib.util.find_spec("pyspark")
+    places = spec.submodule_search_locations if spec else None
+    found = [jar for place in places or () for jar in Path(place, "jars").glob("ivy-*.jar")]
+    if not found:
+        raise JarError("pyspark is not installed here with its jars: Ivy comes with it")
+    return found[0]
+
+
+def _ivy_module(dependencies: Iterable[tuple[str, bool]]) -> str:
+    lines = ['<ivy-module version="2.0"><info organisation="sequitur" module="jars"/>']
+    lines.append("<dependencies>")
+    for coordinates, transitive in dependencies:
+        organisation, name, revision = map(quoteattr, coordinates.split(":"))
+        lines.append(
+            f"<dependency org={organisation} name={name} rev={revision} "
+            f'transitive="{str(transitive).lower()}" conf="default->default"/>'
+        )
+    lines.append("</dependencies></ivy-module>")
+    return "\n".join(lines)
+
+
+def _ivy_settings(*, descriptors: bool) -> str:
+    checksums = "" if descriptors else '<property name="ivy.checksums" value=""/>'
+    options = "" if descriptors else ' usepoms="false" useMavenMetadata="false"'
+    return (
+        f'<ivysettings>{checksums}<settings defaultResolver="default"/><resolvers>'
+        f'<ibiblio name="default" m2compatible="true"{options}/></resolvers></ivysettings>'
+    )
+
+
+def write_lock(lock_file: Path = LOCK_FILE) -> None:
+    """Resolve ``ROOTS`` by Ivy, with descriptors, and write the lock from what that gave.
+
+    The hashes are those of the jars as they arrive now: look at the difference before a commit.
+    """
+    text = ["# Written by `python -m pipelines.jars lock`: coordinates and SHA-256 of each jar."]
+    for group, roots in ROOTS.items():
+        text.append(f"\n[{group}]")
+        with tempfile.TemporaryDirectory(prefix="sequitur-lock-") as name:
+            pattern = Path(name, "[organisation]:[artifact]:[revision].[ext]")
+            wanted = [(root.coordinates, root.transitive) for root in roots]
+            _run_ivy(wanted, pattern, descriptors=True)
+            text += [f'"{jar.stem}" = "{_sha256(jar)}"' for jar in sorted(Path(name).iterdir())]
+    _write_whole(lock_file, "\n".join(text) + "\n")
+
+
+def _log(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``python -m pipelines.jars``; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.jars", description="The locked jars."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("fetch", help="fetch and verify all that is missing")
+    listing = commands.add_parser("list", help="print the paths of a group's jars")
+    listing.add_argument("group", choices=GROUPS)
+    commands.add_parser("lock", help="write the lock anew")
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "lock":
+            write_lock()
+        elif given.command == "fetch":
+            for group in GROUPS:
+                locked_jars(group)
+        else:
+            sys.stdout.writelines(f"{jar}\n" for jar in locked_jars(given.group))
+    except PipelineError as error:
+        _log(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
