@@ -2,6 +2,8 @@
 
 SequiturError
 ├── BrokerUnreachableError  no broker answers
+├── BrokerStartError        the embedded broker did not come up, or does not run
+│   └── PortInUseError      another program has its port
 ├── UnknownTopicError       a topic that does not exist
 └── DemoError               the demo found something lost, doubled or out of order
 """
@@ -13,6 +15,14 @@ class SequiturError(Exception):
 
 class BrokerUnreachableError(SequiturError):
     """No broker answers under the addresses given."""
+
+
+class BrokerStartError(SequiturError):
+    """The embedded broker did not come up, or does not run."""
+
+
+class PortInUseError(BrokerStartError):
+    """Another program has the embedded broker's port."""
 
 
 class UnknownTopicError(SequiturError):

@@ -1,0 +1,57 @@
+"""Ports on the loopback address for the embedded broker."""
+
+import random
+import socket
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+_EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_EPHEMERAL_START: Final = 32_768
+_LOWEST: Final = 10_000
+_ATTEMPTS: Final = 200
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server can listen on the port."""
+    with socket.socket() as probe:
+        # As Java does: connections of a server that is gone, still in TIME_WAIT, don't count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def answers(port: int, timeout_s: float = 1.0) -> bool:
+    """Tell whether something accepts connections on the port."""
+    try:
+        socket.create_connection((HOST, port), timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
+def choose_free(avoid: Collection[int] = ()) -> int:
+    """Return a free port below those the kernel hands to outgoing connections.
+
+    Not one that the kernel would choose for port 0: while the broker is down, a client that retries
+    can be given the broker's own port as its local one, and then talks to itself and keeps the
+    broker from its port.
+
+    Raises:
+        OSError: None was found.
+    """
+    try:
+        ephemeral_start = int(_EPHEMERAL_RANGE.read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        ephemeral_start = _USUAL_EPHEMERAL_START
+    if ephemeral_start <= _LOWEST:  # the whole range is ephemeral: better a risk than no broker
+        ephemeral_start = _USUAL_EPHEMERAL_START
+    for _ in range(_ATTEMPTS):
+        port = random.randrange(_LOWEST, ephemeral_start)
+        if port not in avoid and is_free(port):
+            return port
+    raise OSError(f"no free port found on {HOST} between {_LOWEST} and {ephemeral_start}")

@@ -1,0 +1,377 @@
+"""The embedded broker: Apache Kafka in KRaft mode, one node on 127.0.0.1, in a folder of its own.
+
+It is a process of its own and outlives the program that started it: another program finds it by the
+folder. See `sequitur._broker_files` for what the folder holds.
+"""
+
+import base64
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from pipelines.jars import locked_jars
+from pipelines.java import find_java
+from sequitur import _ports
+from sequitur._broker_files import (
+    Files,
+    Record,
+    last_lines,
+    read_record,
+    write_set_up,
+    write_whole,
+)
+from sequitur._errors import BrokerStartError, PortInUseError
+
+_MAIN_CLASS: Final = "kafka.Kafka"
+_PORT_ATTEMPTS: Final = 3
+_POLL_S: Final = 0.05
+_FORMAT_TIMEOUT_S: Final = 120
+_KILL_TIMEOUT_S: Final = 30
+_LINES_SHOWN: Final = 20
+_PORT_TAKEN: Final = re.compile(r"Address already in use|Socket server failed to bind")
+_CLUSTER_ID: Final = re.compile(r"^cluster\.id=(.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """What is known of an embedded broker at one moment."""
+
+    directory: Path
+    log_path: Path
+    running: bool
+    answering: bool
+    pid: int | None
+    bootstrap_servers: str | None
+
+
+class EmbeddedBroker:
+    """One Kafka broker in a folder.
+
+    Args:
+        directory: Where its properties, data and logs are; made when missing.
+        port: Its port on 127.0.0.1. 0: the one it had before in this folder if that is free, else
+            one that is.
+        options: Server properties that override ours.
+        heap_mib: The JVM's heap.
+        start_timeout_s: How long it may take until it answers.
+
+    As a context manager it is started on entry and stopped on exit.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        options: Mapping[str, str] | None = None,
+        heap_mib: int = 512,
+        start_timeout_s: float = 90.0,
+    ) -> None:
+        self._files = Files(directory.absolute())
+        self._port = port
+        self._options = dict(options or {})
+        self._heap_mib = heap_mib
+        self._start_timeout_s = start_timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The broker's folder."""
+        return self._files.directory
+
+    @property
+    def log_path(self) -> Path:
+        """What Kafka logs."""
+        return self._files.log
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where it answers, or answered when it last ran.
+
+        Raises:
+            BrokerStartError: It was never started in this folder.
+        """
+        record = read_record(self._files.record)
+        if record is None:
+            raise BrokerStartError(f"no broker was ever started in {self.directory}")
+        return f"{_ports.HOST}:{record.port}"
+
+    def start(self) -> str:
+        """Start the broker unless it runs; return its bootstrap servers once it answers.
+
+        A broker that was paused is resumed.
+
+        Raises:
+            PortInUseError: Another program has the port asked for.
+            BrokerStartError: It did not come up; the message ends with its log's last lines.
+            JavaError: There is no Java, or too old a one.
+            JarError: The locked jars cannot be had.
+        """
+        java = find_java().program
+        class_path = os.pathsep.join(map(str, locked_jars("broker")))
+        with self._locked():
+            running = self._process()
+            if running is not None:
+                self._refuse_other_port()
+                running.resume()
+                self._wait_until_it_answers(log_offset=0)
+                return self.bootstrap_servers
+            avoid: set[int] = set()
+            for attempts_left in reversed(range(_PORT_ATTEMPTS)):
+                record = self._choose_ports(avoid)
+                try:
+                    self._launch(java, class_path, record)
+                except PortInUseError:
+                    # Taken between our look and its start. A port that was asked for stays.
+                    if self._port or not attempts_left:
+                        raise
+                    avoid |= {record.port, record.controller_port}
+                else:
+                    break
+        return self.bootstrap_servers
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """End the broker in order, by force after the time given; nothing happens if none runs."""
+        if not self.directory.exists():
+            return
+        with self._locked():
+            process = self._process()
+            if process is None:
+                return
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+                process.resume()  # a stopped process takes no SIGTERM
+                try:
+                    process.wait(timeout_s)
+                except psutil.TimeoutExpired:
+                    process.kill()
+                    process.wait(_KILL_TIMEOUT_S)
+            self._reap()
+
+    def kill(self) -> None:
+        """End the broker as a power cut would, by SIGKILL, and wait until it is gone."""
+        process = self._process()
+        if process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+                process.wait(_KILL_TIMEOUT_S)
+            self._reap()
+
+    def pause(self) -> None:
+        """Stop the broker in its tracks (SIGSTOP): connections stay, nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        self._signal(signal.SIGCONT)
+
+    def status(self) -> BrokerStatus:
+        """Look whether it runs and answers."""
+        record = read_record(self._files.record)
+        process = self._process()
+        return BrokerStatus(
+            directory=self.directory,
+            log_path=self.log_path,
+            running=process is not None,
+            answering=process is not None and self._answers(timeout_s=2.0),
+            pid=process.pid if process else None,
+            bootstrap_servers=f"{_ports.HOST}:{record.port}" if record else None,
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one program at a time start or stop the broker; the lock ends with its holder."""
+        self._files.log.parent.mkdir(parents=True, exist_ok=True)
+        with self._files.lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _process(self) -> psutil.Process | None:
+        """Return the broker's process if it runs.
+
+        The process id alone proves nothing: after a reboot or a crash it may be another program's.
+        The command line does, since it names this folder's properties. (A time of start would be
+        weaker: it is counted from the wall clock and moves when that is set.)
+        """
+        record = read_record(self._files.record)
+        if record is None or record.pid is None:
+            return None
+        try:
+            process = psutil.Process(record.pid)
+            arguments = process.cmdline()  # empty for a zombie
+        except psutil.Error:
+            return None
+        ours = _MAIN_CLASS in arguments and str(self._files.properties) in arguments
+        return process if ours else None
+
+    def _reap(self) -> None:
+        if self._child is not None:
+            self._child.poll()
+
+    def _signal(self, number: signal.Signals) -> None:
+        process = self._process()
+        if process is None:
+            raise BrokerStartError(f"no broker runs in {self.directory}")
+        process.send_signal(number)
+
+    def _refuse_other_port(self) -> None:
+        record = read_record(self._files.record)
+        if record is not None and self._port not in {0, record.port}:
+            raise BrokerStartError(
+                f"the broker in {self.directory} already runs on port {record.port}, not on "
+                f"{self._port}: stop it first, or choose another folder"
+            )
+
+    def _choose_ports(self, avoid: set[int]) -> Record:
+        before = read_record(self._files.record)
+        if self._port:
+            if not _ports.is_free(self._port):
+                raise PortInUseError(
+                    f"port {self._port} on {_ports.HOST} is in use by another program: "
+                    "choose another, or 0 for any that is free"
+                )
+            port = self._port
+        elif before and before.port not in avoid and _ports.is_free(before.port):
+            port = before.port
+        else:
+            port = _ports.choose_free(avoid)
+        return Record(port=port, controller_port=_ports.choose_free({*avoid, port}))
+
+    def _launch(self, java: Path, class_path: str, record: Record) -> None:
+        """Start the JVM and wait until the broker answers; leave nothing behind if it doesn't."""
+        write_set_up(self._files, record, self._options)
+        self._format_once(java, class_path)
+        offset = self._files.log.stat().st_size if self._files.log.exists() else 0
+        with self._files.console.open("wb") as console:
+            self._child = subprocess.Popen(
+                self._command(java, class_path),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C on the program is not meant for the broker
+                cwd=self.directory,
+            )
+        record = msgspec.structs.replace(record, pid=self._child.pid)
+        write_whole(self._files.record, msgspec.json.encode(record))
+        try:
+            self._wait_until_it_answers(log_offset=offset)
+        except BaseException:
+            self._child.kill()
+            self._child.wait()
+            raise
+
+    def _command(self, java: Path, class_path: str) -> Sequence[str | Path]:
+        heap = f"{self._heap_mib}m"
+        return [
+            java,
+            f"-Xms{heap}",
+            f"-Xmx{heap}",
+            "-XX:+UseParallelGC",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:-UsePerfData",
+            "-Djava.awt.headless=true",
+            f"-Dlog4j2.configurationFile={self._files.log4j}",
+            "-cp",
+            class_path,
+            _MAIN_CLASS,
+            self._files.properties,
+        ]
+
+    def _format_once(self, java: Path, class_path: str) -> None:
+        """Let Kafka format the data folder: aside, then moved into place, so never by half."""
+        data = self._files.data
+        if data.exists():
+            return
+        aside = data.with_name("data.formatting")
+        shutil.rmtree(aside, ignore_errors=True)
+        text = self._files.properties.read_text("ascii")
+        properties = self._files.properties.with_name("format.properties")
+        # Of a name given twice, the later counts.
+        properties.write_text(f"{text}\nlog.dirs={aside}\n", "utf-8")
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+        command: list[str | Path] = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1"]
+        command += ["-cp", class_path, "kafka.tools.StorageTool", "format"]
+        command += [f"--cluster-id={cluster_id}", "--config", properties]
+        run = subprocess.run(
+            command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
+        )
+        properties.unlink()
+        if run.returncode != 0:
+            shutil.rmtree(aside, ignore_errors=True)
+            lines = (run.stdout + run.stderr).splitlines()[-_LINES_SHOWN:]
+            raise BrokerStartError(
+                f"Kafka could not format {data}; its last lines:\n" + "\n".join(lines)
+            )
+        aside.replace(data)
+
+    def _wait_until_it_answers(self, *, log_offset: int) -> None:
+        deadline = time.monotonic() + self._start_timeout_s
+        while time.monotonic() < deadline:
+            process = self._process()
+            if process is None:
+                raise self._start_error("ended while it started", log_offset)
+            record = read_record(self._files.record)
+            if record and _ports.answers(record.port) and self._answers(timeout_s=2.0):
+                return
+            # Returns at once when the process ends, so that nobody waits for a dead one.
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(_POLL_S)
+        raise self._start_error(f"did not answer within {self._start_timeout_s:g} s", log_offset)
+
+    def _start_error(self, what: str, log_offset: int) -> BrokerStartError:
+        self._reap()
+        lines = last_lines(self._files.console, _LINES_SHOWN)
+        lines += last_lines(self._files.log, _LINES_SHOWN, offset=log_offset)
+        kind = BrokerStartError
+        if any(_PORT_TAKEN.search(line) for line in lines):
+            kind = PortInUseError
+        shown = "\n".join(lines[-_LINES_SHOWN:]) or "(it logged nothing)"
+        return kind(
+            f"the broker in {self.directory} {what}; the last lines of {self.log_path}:\n{shown}"
+        )
+
+    def _answers(self, timeout_s: float) -> bool:
+        """Ask for the cluster's metadata: that it is this cluster, and that it has its broker."""
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        try:
+            metadata = client.list_topics(timeout=timeout_s)
+        except KafkaException:
+            return False
+        return bool(metadata.brokers) and metadata.cluster_id == self._cluster_id()
+
+    def _cluster_id(self) -> str | None:
+        try:
+            text = (self._files.data / "meta.properties").read_text("utf-8")
+        except OSError:
+            return None
+        match = _CLUSTER_ID.search(text)
+        return match[1].strip() if match else None
