@@ -1,0 +1,321 @@
+"""Where events are accepted: into the open batch of their partition's lane, up to a limit of bytes.
+
+The mutable state, named once:
+
+- `Lane.append` appends to the open batch, and takes nothing while none is open; so the hot path is
+  one call, and everything rare happens when it answers None.
+- `Accumulator.buffered` counts the bytes of all records that are accepted and not settled. It is
+  what holds senders back: while it is at the limit they queue in `_waiting`, first come first
+  served, which also keeps the order of the events of many tasks.
+- `Accumulator.next_event` is the number of the next event; it grows with each accepted one, and
+  with none that is refused.
+
+Nothing here does I/O; the sender takes the batches out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from producer._batch import new_builder, seal
+from producer._event_id import EVENT_ID_HEADER
+from producer._lane import Batch, Lane, Route
+from producer._outcomes import NotPersisted
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from random import Random
+
+    from producer._batch import Builder, Header
+    from producer._outcomes import Outcome
+    from producer._record import Record
+    from producer._settings import ProducerSettings
+    from producer._ticket import Ticket
+
+# What a record that is none makes of us: a wrong type somewhere, a partition that is not there.
+_BAD_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
+
+
+class Accumulator:
+    """The lanes of all topics.
+
+    Args:
+        settings: How batches are made.
+        producer_name: The name that goes into the event ids.
+        next_event: The number of the next event.
+        loop: Runs the linger timers.
+        random: Spreads events without a key.
+        on_batch: Called with a lane that has a batch to send.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        producer_name: str,
+        next_event: int,
+        loop: asyncio.AbstractEventLoop,
+        random: Random,
+        on_batch: Callable[[Lane], None],
+    ) -> None:
+        self.routes: dict[str, Route] = {}
+        self.next_event = next_event
+        self.buffered = 0
+        self.live: dict[Batch, None] = {}
+        self._settings = settings
+        self._linger_s = settings.linger.total_seconds()
+        self._limit = settings.buffer_size
+        self._id_prefix = producer_name.encode("ascii") + b":"
+        self._loop = loop
+        self._random = random
+        self._on_batch = on_batch
+        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an event may be accepted now, before those that queue."""
+        return self.buffered < self._limit and not self._waiting
+
+    async def wait_for_room(self, deadline_s: float) -> bool:
+        """Queue for room in the buffer; False if there was none before the deadline.
+
+        Whoever is let in must add something in the same step of the event loop.
+        """
+        mine: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting.append(mine)
+        timer = self._loop.call_at(deadline_s, _answer, mine, False)
+        self._let_in()
+        admitted = False
+        try:
+            admitted = await mine
+        finally:
+            timer.cancel()
+            self._waiting.remove(mine)
+            if not admitted:
+                self._let_in()
+        return admitted
+
+    def turn_away(self) -> None:
+        """Send all away that queue for room: the producer closes."""
+        for future in self._waiting:
+            _answer(future, False)
+
+    def add(self, route: Route, record: Record, delivery: asyncio.Future[Outcome]) -> None:
+        """Accept one event; one that cannot be is settled at once."""
+        timestamp_ms = record.timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        try:
+            headers = [
+                *record.headers,
+                (EVENT_ID_HEADER, b"%b%d" % (self._id_prefix, self.next_event)),
+            ]
+            lane = self._lane(route, record)
+            added = lane.append(lane.count, timestamp_ms, record.key, record.value, headers)
+            if added is None:
+                lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
+        except _BAD_RECORD as error:
+            delivery.set_result(_refusal(error))
+            self._let_in()
+            return
+        entries = lane.entries
+        if entries is None or lane.owner is not None:
+            entries = lane.claim(None)
+        entries.append(delivery)
+        lane.count += 1
+        self.next_event += 1
+        self.buffered += added.size
+        if added.size > route.batch_bytes:
+            self._seal(lane)
+        if self._waiting:
+            self._let_in()
+
+    def add_many(self, route: Route, records: list[Record], ticket: Ticket) -> int:
+        """Accept events until the buffer is full; those that cannot be are settled at once.
+
+        Returns:
+            How many of `records` are dealt with; at least one.
+        """
+        known = route.keys.learn([r.key for r in records if type(r.key) is bytes])
+        lanes = route.lanes
+        prefix = self._id_prefix
+        now_ms = int(time.time() * 1000)
+        event = self.next_event
+        index = first = ticket.accepted
+        room = self._limit - self.buffered
+        batch_bytes = route.batch_bytes
+        for record in records:
+            # The hot loop: what every event passes. All that is rare is in the calls it makes.
+            timestamp_ms = record.timestamp_ms
+            if timestamp_ms is None:
+                timestamp_ms = now_ms
+            try:
+                headers = [*record.headers, (EVENT_ID_HEADER, b"%b%d" % (prefix, event))]
+                key = record.key
+                if record.partition is None and key is not None:
+                    lane = lanes[known[key]]
+                else:
+                    lane = self._lane(route, record)
+                added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
+                if added is None:
+                    self.next_event = event
+                    lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
+            except _BAD_RECORD as error:
+                index += 1
+                ticket.accepted = index
+                ticket.settle([index - 1], _refusal(error))
+                continue
+            entries = lane.entries
+            if entries is None or lane.owner is not ticket:
+                entries = lane.claim(ticket)
+            entries.append(index)
+            lane.count += 1
+            event += 1
+            index += 1
+            size = added.size
+            room -= size
+            if size > batch_bytes:
+                self._seal(lane)
+            if room <= 0:
+                break
+        ticket.accepted = index
+        self.next_event = event
+        self.buffered = self._limit - room
+        self._let_in()
+        return index - first
+
+    def ripen_all(self) -> None:
+        """Send what there is; let no batch wait for more events."""
+        for route in self.routes.values():
+            for lane in route.lanes:
+                if lane.open is not None:
+                    self._ripen(lane, lane.open)
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when each event accepted until now has its outcome."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        waited_for = {batch for batch in self.live if not batch.told}
+        if waited_for:
+            self._flushes.append((waited_for, future))
+        else:
+            future.set_result(None)
+        self.ripen_all()
+        return future
+
+    def told(self, batch: Batch) -> None:
+        """The outcomes of a batch were told."""
+        batch.told = True
+        for waited_for, future in self._flushes:
+            waited_for.discard(batch)
+            if not waited_for and not future.done():
+                future.set_result(None)
+        if self._flushes:
+            self._flushes = [flush for flush in self._flushes if not flush[1].done()]
+
+    def release(self, batch: Batch) -> None:
+        """A batch is no longer held; its bytes are free."""
+        del self.live[batch]
+        self.buffered -= batch.size
+        self._let_in()
+
+    def replace(self, batch: Batch, parts: tuple[Batch, Batch]) -> None:
+        """A batch goes on as its two halves."""
+        del self.live[batch]
+        for part in parts:
+            self.live[part] = None
+        for waited_for, _ in self._flushes:
+            if batch in waited_for:
+                waited_for.discard(batch)
+                waited_for.update(parts)
+
+    def _lane(self, route: Route, record: Record) -> Lane:
+        """The lane of a record. Raises one of `_BAD_RECORD`."""
+        partition = record.partition
+        if partition is None:
+            key = record.key
+            partition = route.sticky.current if key is None else route.keys.partition(key)
+        elif not 0 <= partition < len(route.lanes):
+            raise ValueError(
+                f"partition {partition}: topic {route.topic} has 0 to {len(route.lanes) - 1}"
+            )
+        return route.lanes[partition]
+
+    def _start_batch(
+        self,
+        route: Route,
+        lane: Lane,
+        record: Record,
+        headers: list[Header],
+        timestamp_ms: int,
+    ) -> tuple[Lane, Any]:
+        """Open a batch with a record that did not fit, and give its lane and what `append` gave.
+
+        A record larger than a batch opens one of its own, so only here can one be too large.
+
+        Raises:
+            ValueError: The record is too large.
+        """
+        builder = new_builder(route.batch_bytes)
+        added = builder.append(0, timestamp_ms, record.key, record.value, headers)
+        assert added is not None
+        if builder.size() > min(route.batch_bytes, self._settings.max_request_size):
+            self._check_size(route, builder)
+            # It was compressed to be measured, and a builder cannot go on from there.
+            builder = new_builder(route.batch_bytes)
+            builder.append(0, timestamp_ms, record.key, record.value, headers)
+        if lane.open is not None:
+            self._seal(lane)
+            if record.key is None and record.partition is None:
+                # The new batch is the first of the next sticky partition.
+                route.sticky.move_on(lane.partition, self._random.random())
+                lane = route.lanes[route.sticky.current]
+                shared = lane.append(lane.count, timestamp_ms, None, record.value, headers)
+                if shared is not None:
+                    return lane, shared
+                if lane.open is not None:
+                    self._seal(lane)
+        batch = Batch(lane.topic, lane.partition, self._loop.time(), self.next_event)
+        lane.start(batch, builder)
+        self.live[batch] = None
+        self._loop.call_later(self._linger_s, self._ripen, lane, batch)
+        return lane, added
+
+    def _check_size(self, route: Route, builder: Builder) -> None:
+        size = builder.size()
+        limit = self._settings.max_request_size
+        if size > limit:
+            raise ValueError(f"{size} bytes are more than max_request_size, {limit}")
+        if size > route.max_batch_bytes:
+            packed = len(seal(builder, self._settings.compression))
+            if packed > route.max_batch_bytes:
+                raise ValueError(
+                    f"{packed} bytes are more than topic {route.topic} takes: its "
+                    f"max.message.bytes is {route.max_batch_bytes}"
+                )
+
+    def _seal(self, lane: Lane) -> None:
+        lane.seal()
+        self._on_batch(lane)
+
+    def _ripen(self, lane: Lane, batch: Batch) -> None:
+        if lane.open is batch:
+            lane.ripe = True
+            self._on_batch(lane)
+
+    def _let_in(self) -> None:
+        if self._waiting and self.buffered < self._limit:
+            _answer(self._waiting[0], True)
+
+
+def _answer(future: asyncio.Future[bool], admitted: bool) -> None:
+    if not future.done():
+        future.set_result(admitted)
+
+
+def _refusal(error: Exception) -> NotPersisted:
+    reason = str(error) if isinstance(error, ValueError) else f"no Kafka record: {error!r}"
+    return NotPersisted(reason)

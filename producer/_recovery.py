@@ -1,0 +1,155 @@
+"""Going on under another identity when the numbers of a partition are lost.
+
+The sequencer says when (`query_due`, `renewal_due`); here is the I/O of it: asking the broker for
+what it holds of us, and for a new producer id when the epochs of the old one are used up or fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from producer._errors import BrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from producer._backoff import Backoff
+    from producer._lane import Lane
+    from producer._sequencer import Identity
+    from producer._settlement import Settlement
+    from producer._statistics import Counters
+    from producer._wire import Wire
+
+_log = structlog.get_logger(__name__)
+
+
+class Recovery:
+    """Renews the identity of lanes.
+
+    Epochs are bumped by ourselves, as Java's idempotent producer does (KIP-360): the broker takes
+    any higher epoch that starts at sequence 0. An identity is never used twice for one partition,
+    since each renewal takes one that is newer than all before.
+
+    Args:
+        wire: The way to the brokers.
+        identity: The identity that lanes start under.
+        settlement: Where outcomes go.
+        counters: What is counted.
+        backoff: How long to wait after a failure.
+        random: Jitter.
+        on_renewed: Called with a lane that can go on.
+    """
+
+    def __init__(
+        self,
+        *,
+        wire: Wire,
+        identity: Identity,
+        settlement: Settlement,
+        counters: Counters,
+        backoff: Backoff,
+        random: Random,
+        on_renewed: Callable[[Lane], None],
+    ) -> None:
+        self.identity = identity
+        self._wire = wire
+        self._settlement = settlement
+        self._counters = counters
+        self._backoff = backoff
+        self._random = random
+        self._on_renewed = on_renewed
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._new_id = asyncio.Lock()
+
+    def begin(self, lane: Lane) -> None:
+        """Get a lane going again, in the background if brokers have to be asked."""
+        if lane.sequencer.renewal_due and not lane.sequencer.needs_new_id:
+            newer = self._newer_than(lane.sequencer.identity)
+            if newer is not None:
+                self._renew(lane, newer)
+                return
+        lane.recovering = True
+        task = asyncio.create_task(self._recover(lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """Recover nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _recover(self, lane: Lane) -> None:
+        failures = 0
+        try:
+            while not await self._recovered(lane):
+                failures += 1
+                await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)
+        finally:
+            lane.recovering = False
+            self._on_renewed(lane)
+
+    async def _recovered(self, lane: Lane) -> bool:
+        sequencer = lane.sequencer
+        try:
+            if sequencer.query_due:
+                await self._query(lane)
+            if sequencer.renewal_due:
+                newer = None
+                if not sequencer.needs_new_id:
+                    newer = self._newer_than(sequencer.identity)
+                newer = newer or await self._with_new_id(sequencer.identity)
+                # While we waited, outcomes may have been told and slots dropped.
+                if sequencer.renewal_due:
+                    self._renew(lane, newer)
+        except BrokerError as error:
+            lane.trouble = str(error)
+            return False
+        return True
+
+    async def _query(self, lane: Lane) -> None:
+        """Decide those slots that may be in the log and that the broker does not recognise."""
+        sequencer = lane.sequencer
+        last_sequence = await self._wire.last_sequence(
+            lane.topic, lane.partition, sequencer.identity
+        )
+        if not sequencer.query_due:
+            return
+        for slot in sequencer.on_described(last_sequence):
+            self._settlement.persisted(slot.batch, None)
+        while sequencer.query_due:
+            slot = sequencer.slots[0]
+            verdict = sequencer.drop(slot)
+            reason = "it was sent, and the broker has lost what it knew of us"
+            self._settlement.dropped(slot.batch, verdict, reason)
+
+    def _newer_than(self, identity: Identity) -> Identity | None:
+        """An identity that `identity`'s lane was never under; None if a new id is needed."""
+        if self.identity == identity:
+            bumped = identity.bumped()
+            if bumped is None:
+                return None
+            self.identity = bumped
+        return self.identity
+
+    async def _with_new_id(self, identity: Identity) -> Identity:
+        async with self._new_id:
+            if self.identity.producer_id == identity.producer_id:
+                self.identity = await self._wire.new_producer_id()
+            return self.identity
+
+    def _renew(self, lane: Lane, identity: Identity) -> None:
+        lane.sequencer.renew(identity)
+        self._counters.renewals += 1
+        _log.info(
+            "identity renewed",
+            topic=lane.topic,
+            partition=lane.partition,
+            producer_id=identity.producer_id,
+            epoch=identity.epoch,
+            reason=lane.trouble,
+        )
+        self._on_renewed(lane)

@@ -1,0 +1,317 @@
+"""The sender: rounds of batches out, answers in, and everything that goes wrong between.
+
+A round takes from each partition that has something to send, and room in its window, one batch:
+gives it its sequence, stamps it, hands the whole round to the journal (one sync for all of it), and
+writes one request a leader. The next round does not wait for the answers. So the order of a
+partition's batches is the order of the rounds, on the wire as in the journal.
+
+State, and its rules:
+
+- `_due`: lanes that may have something to send. Whoever changes that (a batch gets full, an answer
+  comes, a wait ends) puts the lane in by `poke`; a round that finds nothing takes it out.
+- A lane waits with `Lane.retry_at_s` after its head failed; a timer pokes it.
+- A broker that is not connected, or a partition without a leader, is somebody's task to get
+  (`_Links`); that task pokes the lanes when it is done.
+- `_exchanges`: requests whose answer is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from producer._answers import Answer, Meaning, meaning_of
+from producer._backoff import Backoff
+from producer._batch import Stamp, stamped
+from producer._errors import BrokerError, OutcomeUnknownError
+from producer._links import Links
+from producer._recovery import Recovery
+from producer._sequencer import Identity, Slot, State, Verdict
+from producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from random import Random
+
+    from producer._accumulator import Accumulator
+    from producer._durability import Journal
+    from producer._lane import Batch, Lane
+    from producer._settings import ProducerSettings
+    from producer._settlement import Settlement
+    from producer._statistics import Counters
+    from producer._wire import PartitionAnswer, Wire
+
+_MAX_REQUEST_BYTES: Final = 16 << 20
+_MAX_ODD_ANSWERS: Final = 5
+_MAX_SWEEP_S: Final = 1.0
+_REST_S: Final = 60.0
+"""After so long without an answer a broker may have forgotten a producer; expiry is 24 h at most
+settings, but topics can be re-created and tests set it to seconds."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A batch of a round, ready for the wire.
+
+    Attributes:
+        lane: Its partition.
+        slot: Its place in the partition's sequence.
+        node: The leader it goes to.
+        data: Its bytes, with the sequence.
+    """
+
+    lane: Lane
+    slot: Slot[Batch]
+    node: int
+    data: bytes
+
+
+class Sender:
+    """Sends what the accumulator holds.
+
+    Args:
+        wire: The way to the brokers.
+        accumulator: What there is to send.
+        settlement: Where outcomes go.
+        settings: Timeouts, window, backoff.
+        identity: Who the broker takes us for.
+        counters: What is counted.
+        random: Jitter.
+        journal: What makes a round durable before it leaves.
+    """
+
+    def __init__(
+        self,
+        *,
+        wire: Wire,
+        accumulator: Accumulator,
+        settlement: Settlement,
+        settings: ProducerSettings,
+        identity: Identity,
+        counters: Counters,
+        random: Random,
+        journal: Journal,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wire = wire
+        self._accumulator = accumulator
+        self._settlement = settlement
+        self._settings = settings
+        self._counters = counters
+        self._random = random
+        self._journal = journal
+        self._backoff = Backoff(
+            initial_ms=milliseconds(settings.retry_backoff),
+            maximum_ms=milliseconds(settings.retry_backoff_max),
+        )
+        self._due: dict[Lane, None] = {}
+        self._wake = asyncio.Event()
+        self._exchanges: set[asyncio.Task[None]] = set()
+        self._links = Links(wire, self._backoff, random, on_change=self.poke_all)
+        self._recovery = Recovery(
+            wire=wire,
+            identity=identity,
+            settlement=settlement,
+            counters=counters,
+            backoff=self._backoff,
+            random=random,
+            on_renewed=self.poke,
+        )
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that lanes of new topics start under."""
+        return self._recovery.identity
+
+    def poke(self, lane: Lane) -> None:
+        """The lane may have something to send."""
+        self._due[lane] = None
+        self._wake.set()
+
+    def poke_all(self) -> None:
+        """Any lane may have something to send."""
+        for route in self._accumulator.routes.values():
+            self._due.update(dict.fromkeys(route.lanes))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        sweeps = self._loop.create_task(self._sweep())
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                batches = self._next_round()
+                if batches:
+                    await self._journal.write([(b.slot.batch, b.data) for b in batches])
+                    self._write(batches)
+                    self._wake.set()
+        finally:
+            sweeps.cancel()
+            self._links.stop()
+            self._recovery.stop()
+            for exchange in self._exchanges:
+                exchange.cancel()
+
+    def _next_round(self) -> list[Stamped]:
+        now_s = self._loop.time()
+        batches = []
+        for lane in list(self._due):
+            batch = self._next_of(lane, now_s)
+            if batch is None:
+                del self._due[lane]
+            else:
+                batches.append(batch)
+        return batches
+
+    def _next_of(self, lane: Lane, now_s: float) -> Stamped | None:
+        sequencer = lane.sequencer
+        if lane.recovering or now_s < lane.retry_at_s:
+            return None
+        if sequencer.query_due or sequencer.renewal_due:
+            self._recovery.begin(lane)
+            return None
+        slot = sequencer.next_to_send()
+        if slot is None and not (lane.has_batch and sequencer.has_room):
+            return None
+        node = self._links.leader(lane)
+        if node is None:
+            return None
+        if slot is None:
+            if sequencer.is_empty and now_s - lane.active_at_s > _REST_S:
+                sequencer.rest()
+            batch = lane.take()
+            batch.encode(self._settings.compression)
+            slot = sequencer.admit(batch, batch.count)
+        sequencer.sent(slot)
+        stamp = Stamp(sequencer.identity.producer_id, sequencer.identity.epoch, slot.base_sequence)
+        slot.batch.stamp = stamp
+        return Stamped(lane, slot, node, stamped(slot.batch.data, stamp))
+
+    def _write(self, batches: list[Stamped]) -> None:
+        by_node: dict[int, list[Stamped]] = {}
+        for batch in batches:
+            by_node.setdefault(batch.node, []).append(batch)
+        for node, all_of_node in by_node.items():
+            request: list[Stamped] = []
+            size = 0
+            for batch in all_of_node:
+                if request and size + len(batch.data) > _MAX_REQUEST_BYTES:
+                    self._write_request(node, request)
+                    request, size = [], 0
+                request.append(batch)
+                size += len(batch.data)
+            self._write_request(node, request)
+
+    def _write_request(self, node: int, batches: list[Stamped]) -> None:
+        topics: dict[str, list[tuple[int, bytes]]] = {}
+        for batch in batches:
+            topics.setdefault(batch.lane.topic, []).append((batch.lane.partition, batch.data))
+            self._counters.batches_sent += 1
+            self._counters.batches_retried += batch.slot.attempts > 1
+            self._counters.bytes_sent += len(batch.data)
+        self._counters.requests += 1
+        try:
+            answers = self._wire.produce(node, list(topics.items()))
+        except BrokerError as error:
+            for batch in batches:
+                self._take_answer(batch, Meaning(str(error), Answer.RETRIABLE), None)
+            return
+        exchange = self._loop.create_task(self._exchange(node, batches, answers))
+        self._exchanges.add(exchange)
+        exchange.add_done_callback(self._exchanges.discard)
+
+    async def _exchange(
+        self,
+        node: int,
+        batches: list[Stamped],
+        answers: Awaitable[dict[tuple[str, int], PartitionAnswer]],
+    ) -> None:
+        try:
+            answered = await answers
+        except OutcomeUnknownError as error:
+            trouble = Meaning(f"broker {node}: {error}", Answer.UNKNOWN, stale_metadata=True)
+            for batch in batches:
+                self._take_answer(batch, trouble, None)
+            return
+        for batch in batches:
+            answer = answered.get((batch.lane.topic, batch.lane.partition))
+            if answer is None:
+                self._take_answer(batch, Meaning("the answer left it out", Answer.UNKNOWN), None)
+            else:
+                self._take_answer(batch, meaning_of(answer.code), answer.base_offset)
+
+    def _take_answer(self, batch: Stamped, meaning: Meaning, base_offset: int | None) -> None:
+        lane, slot = batch.lane, batch.slot
+        if slot not in lane.sequencer.slots:
+            return  # the producer was closed, and has told its outcome
+        is_head = slot is lane.sequencer.slots[0]
+        verdict = lane.sequencer.on_answer(slot, meaning.answer)
+        self.poke(lane)
+        if verdict is Verdict.PERSISTED:
+            lane.failures = 0
+            lane.trouble = ""
+            lane.active_at_s = self._loop.time()
+            known = meaning.answer is Answer.PERSISTED and base_offset is not None
+            self._settlement.persisted(slot.batch, base_offset if known else None)
+            return
+        if meaning.answer is not Answer.OUT_OF_ORDER:
+            lane.trouble = meaning.name
+        if meaning.stale_metadata:
+            self._links.refresh()
+        if verdict in (Verdict.REFUSED, Verdict.LOST):
+            self._settlement.dropped(slot.batch, verdict, meaning.name)
+        elif verdict is Verdict.SPLIT:
+            self._split(lane, slot, meaning.name)
+        else:
+            self._try_again(lane, slot, meaning, is_head=is_head)
+
+    def _split(self, lane: Lane, slot: Slot[Batch], reason: str) -> None:
+        if slot.count == 1:
+            verdict = lane.sequencer.drop(slot)
+            self._settlement.dropped(slot.batch, verdict, reason)
+            return
+        self._counters.batches_split += 1
+        parts = slot.batch.halves(self._settings.compression)
+        self._accumulator.replace(slot.batch, parts)
+        lane.sequencer.replace(slot, [(part, part.count) for part in parts])
+
+    def _try_again(self, lane: Lane, slot: Slot[Batch], meaning: Meaning, *, is_head: bool) -> None:
+        if meaning.limited:
+            slot.batch.odd_answers += 1
+            if slot.batch.odd_answers >= _MAX_ODD_ANSWERS and slot.state is State.READY:
+                verdict = lane.sequencer.drop(slot)
+                reason = f"{meaning.name}, {slot.batch.odd_answers} times"
+                self._settlement.dropped(slot.batch, verdict, reason)
+                return
+        if is_head:
+            # Those behind it fail with it, and wait with it.
+            lane.failures += 1
+            wait_s = self._backoff.delay_ms(lane.failures, self._random.random()) / 1000
+            lane.retry_at_s = self._loop.time() + wait_s
+            self._loop.call_at(lane.retry_at_s, self.poke, lane)
+            _log.debug(
+                "batch will be sent again",
+                topic=lane.topic,
+                partition=lane.partition,
+                reason=meaning.name,
+                failures=lane.failures,
+                wait_s=round(wait_s, 3),
+            )
+
+    async def _sweep(self) -> None:
+        """Tell of what took longer than delivery_timeout."""
+        timeout_s = self._settings.delivery_timeout.total_seconds()
+        while True:
+            await asyncio.sleep(min(timeout_s / 10, _MAX_SWEEP_S))
+            now_s = self._loop.time()
+            for route in self._accumulator.routes.values():
+                for lane in route.lanes:
+                    if lane.open is not None or lane.sealed or lane.sequencer.slots:
+                        self._settlement.expire(lane, now_s, timeout_s)
+                        self.poke(lane)

@@ -1,0 +1,371 @@
+"""The sequence numbers of one partition: a pure state machine, no I/O and no clock.
+
+A broker takes a batch of a producer only if its base sequence follows the last one it has, and
+answers a batch that it has already with the offset of the first time. It remembers the last five
+batches. All of the idempotence rests on this machine never breaking those rules:
+
+- At most five batches wait for their answer. A new one goes out only while none before it is
+  waiting to be sent again: nothing overtakes a batch that failed.
+- Until the broker has confirmed a first batch under an identity, one at a time: a broker that has
+  no state of a producer takes *any* sequence from it, so a second batch could get in before a
+  first that failed.
+- A batch is sent again with the sequence it had. Only when its number can never be taken any more
+  (it, or one before it, was refused for good; or the broker lost track) are the batches that are
+  not in the log renumbered from 0, under a new epoch or producer id that fences the old numbers:
+  a renewal. It waits until no request is under way.
+- A batch whose earlier answer was lost may be in the log (`Slot.maybe`). If the broker then does
+  not recognise it, renumbering could double it. So the broker is asked first for the last sequence
+  that it holds of us (DescribeProducers); see `Sequencer.query_due` and `on_described`.
+
+The words: a *slot* is a batch that has its sequence; the *head* is the first slot that is not
+settled; the slots from the *gap* on are *stranded*: the broker will never take their numbers.
+
+    new --room--> WAITING --PERSISTED, DUPLICATE--> settled
+                  |   ^
+     RETRIABLE,   v   | next_to_send
+     UNKNOWN ...  READY --(stranded)--> renew() --> READY, renumbered
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from producer._answers import Answer
+
+MAX_SEQUENCE: Final = 2**31 - 1
+MAX_EPOCH: Final = 2**15 - 1
+WINDOW: Final = 5
+
+BatchT = TypeVar("BatchT")
+
+
+def following(sequence: int, count: int) -> int:
+    """The sequence `count` after `sequence`; 0 follows 2^31 - 1."""
+    return (sequence + count) & MAX_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the broker takes us for; a higher epoch of an id fences the lower ones."""
+
+    producer_id: int
+    epoch: int
+
+    def bumped(self) -> Identity | None:
+        """The next epoch of this producer id; None when there is none, and a new id is needed."""
+        return None if self.epoch == MAX_EPOCH else Identity(self.producer_id, self.epoch + 1)
+
+
+class State(enum.Enum):
+    """Where a slot is."""
+
+    READY = enum.auto()
+    """To be sent, for the first time or again."""
+    WAITING = enum.auto()
+    """Sent; its answer is waited for."""
+
+
+class Verdict(enum.Enum):
+    """What an answer makes of its slot."""
+
+    PERSISTED = enum.auto()
+    """Settled: in the log. The slot is gone."""
+    RETRY = enum.auto()
+    """It will be sent again under the same number."""
+    RENEW = enum.auto()
+    """Its number is lost; it will be sent again after a renewal."""
+    SPLIT = enum.auto()
+    """Refused as it is: halve it (`replace`), or refuse it (`drop`) when it is a single record."""
+    REFUSED = enum.auto()
+    """Settled: refused for good, and not in the log. The slot is gone."""
+    LOST = enum.auto()
+    """Settled: refused now, but an earlier attempt may have got in. The slot is gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot(Generic[BatchT]):
+    """A batch that has its sequence.
+
+    Attributes:
+        batch: What the sequencer carries; it never looks into it.
+        count: How many sequence numbers it takes.
+        base_sequence: The first of them.
+        state: READY or WAITING.
+        attempts: How often it was sent, under any number.
+        maybe: Whether an attempt under this number may have been appended unknown to us.
+        barred: Whether it surely is not in the log, since a batch before it surely is not.
+        sent_as_head: Whether nothing unsettled was before it when it was last sent; if there was,
+            a broken order says nothing of this slot itself.
+    """
+
+    batch: BatchT
+    count: int
+    base_sequence: int
+    state: State = State.READY
+    attempts: int = 0
+    maybe: bool = False
+    barred: bool = False
+    sent_as_head: bool = False
+
+    @property
+    def last_sequence(self) -> int:
+        """The last number it takes."""
+        return following(self.base_sequence, self.count - 1)
+
+
+class _Step(enum.Enum):
+    """What the table below says to do."""
+
+    SETTLE = enum.auto()
+    AGAIN = enum.auto()
+    AGAIN_MAYBE = enum.auto()
+    RENEW = enum.auto()
+    SPLIT = enum.auto()
+    REFUSE = enum.auto()
+
+
+_HEAD, _BEHIND = True, False
+
+# (answer, was the slot the head) -> step. For a slot behind the head, a broken order says nothing
+# of its own: the head's fate decides.
+_TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
+    (Answer.PERSISTED, _HEAD): _Step.SETTLE,
+    (Answer.PERSISTED, _BEHIND): _Step.SETTLE,
+    (Answer.DUPLICATE, _HEAD): _Step.SETTLE,
+    (Answer.DUPLICATE, _BEHIND): _Step.SETTLE,
+    (Answer.RETRIABLE, _HEAD): _Step.AGAIN,
+    (Answer.RETRIABLE, _BEHIND): _Step.AGAIN,
+    (Answer.UNKNOWN, _HEAD): _Step.AGAIN_MAYBE,
+    (Answer.UNKNOWN, _BEHIND): _Step.AGAIN_MAYBE,
+    (Answer.OUT_OF_ORDER, _HEAD): _Step.RENEW,
+    (Answer.OUT_OF_ORDER, _BEHIND): _Step.AGAIN,
+    (Answer.FORGOTTEN, _HEAD): _Step.RENEW,
+    (Answer.FORGOTTEN, _BEHIND): _Step.AGAIN,
+    (Answer.FENCED, _HEAD): _Step.RENEW,
+    (Answer.FENCED, _BEHIND): _Step.AGAIN,
+    (Answer.TOO_LARGE, _HEAD): _Step.SPLIT,
+    (Answer.TOO_LARGE, _BEHIND): _Step.SPLIT,
+    (Answer.REFUSED, _HEAD): _Step.REFUSE,
+    (Answer.REFUSED, _BEHIND): _Step.REFUSE,
+}
+
+
+class Sequencer(Generic[BatchT]):
+    """The state machine of one partition.
+
+    Args:
+        identity: The producer id and epoch to start under.
+        next_sequence: The sequence of the next new batch under it.
+        window: How many batches may wait for their answer; at most 5, or repeats get in.
+        confirmed: Whether the broker is known to hold state of this identity.
+    """
+
+    __slots__ = (
+        "_confirmed",
+        "_gap",
+        "_window",
+        "identity",
+        "needs_new_id",
+        "next_sequence",
+        "slots",
+    )
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        next_sequence: int = 0,
+        window: int = WINDOW,
+        confirmed: bool = False,
+    ) -> None:
+        if not 1 <= window <= WINDOW:
+            raise ValueError(f"window = {window}: expected 1 to {WINDOW}")
+        self.identity = identity
+        self.next_sequence = next_sequence
+        self.slots: list[Slot[BatchT]] = []
+        # Whether a higher epoch of our id is about: bumping ours might only meet it again.
+        self.needs_new_id = False
+        self._window = window
+        self._confirmed = confirmed
+        # Index of the first stranded slot; None while there is no gap in front of any.
+        self._gap: int | None = None
+
+    @property
+    def limit(self) -> int:
+        """How many batches may wait for their answer now."""
+        return self._window if self._confirmed else 1
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a new batch may be admitted: it would be sent at once, and overtake nothing."""
+        return (
+            self._gap is None
+            and len(self.slots) < self.limit
+            and all(slot.state is State.WAITING for slot in self.slots)
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch has a number and no settled fate."""
+        return not self.slots
+
+    @property
+    def query_due(self) -> bool:
+        """Whether the broker has to be asked for our last sequence before a renewal."""
+        return self._may_renew and self._uncertain
+
+    @property
+    def renewal_due(self) -> bool:
+        """Whether to call `renew` now."""
+        return self._may_renew and not self._uncertain
+
+    @property
+    def _may_renew(self) -> bool:
+        # Slots before the gap are still good under the old numbers, and go first.
+        return self._gap == 0 and all(slot.state is State.READY for slot in self.slots)
+
+    @property
+    def _uncertain(self) -> bool:
+        return bool(self.slots) and self.slots[0].maybe
+
+    def admit(self, batch: BatchT, count: int) -> Slot[BatchT]:
+        """Give a new batch its sequence. The slot is READY; it is for the caller to send it now."""
+        assert self.has_room
+        assert 1 <= count <= MAX_SEQUENCE
+        slot = Slot(batch, count, self.next_sequence)
+        self.next_sequence = following(self.next_sequence, count)
+        self.slots.append(slot)
+        return slot
+
+    def next_to_send(self) -> Slot[BatchT] | None:
+        """The slot to be sent next, in order; None if none may be sent now."""
+        end = len(self.slots) if self._gap is None else self._gap
+        for slot in self.slots[: min(end, self.limit)]:
+            if slot.state is State.READY:
+                return slot
+        return None
+
+    def sent(self, slot: Slot[BatchT]) -> None:
+        """The slot is about to be written to the broker."""
+        assert slot is self.next_to_send()
+        slot.state = State.WAITING
+        slot.attempts += 1
+        slot.sent_as_head = slot is self.slots[0]
+
+    def on_answer(self, slot: Slot[BatchT], answer: Answer) -> Verdict:
+        """Take the answer to the slot's last attempt."""
+        assert slot.state is State.WAITING
+        index = self.slots.index(slot)
+        slot.state = State.READY
+        step = _TABLE[answer, slot.sent_as_head]
+        if step is _Step.SETTLE:
+            self._confirmed = True
+            self._remove(index)
+            return Verdict.PERSISTED
+        if step is _Step.REFUSE or (step is _Step.SPLIT and slot.maybe):
+            # Halves of a batch that may be in the log could double it.
+            self._open_gap(index)
+            self._remove(index)
+            return self._fate_of_dropped(slot, index)
+        if step in (_Step.SPLIT, _Step.RENEW):
+            self._open_gap(index)
+            if not slot.maybe:
+                self._bar(index)
+            self.needs_new_id |= answer is Answer.FENCED
+            return Verdict.SPLIT if step is _Step.SPLIT else Verdict.RENEW
+        slot.maybe |= step is _Step.AGAIN_MAYBE and not slot.barred
+        return Verdict.RETRY if not self._is_stranded(index) else Verdict.RENEW
+
+    def drop(self, slot: Slot[BatchT]) -> Verdict:
+        """Give a slot up that is not under way: REFUSED if it is surely not in the log, or LOST."""
+        assert slot.state is State.READY
+        index = self.slots.index(slot)
+        self._open_gap(index)
+        self._remove(index)
+        return self._fate_of_dropped(slot, index)
+
+    def replace(self, slot: Slot[BatchT], parts: list[tuple[BatchT, int]]) -> None:
+        """Put the parts of a split batch in its place; they are numbered by the renewal."""
+        index = self.slots.index(slot)
+        assert self._is_stranded(index)
+        assert not slot.maybe
+        assert sum(count for _, count in parts) == slot.count
+        self.slots[index : index + 1] = [
+            Slot(batch, count, slot.base_sequence, attempts=slot.attempts) for batch, count in parts
+        ]
+
+    def on_described(self, last_sequence: int | None) -> list[Slot[BatchT]]:
+        """Take the broker's answer to what it holds of us.
+
+        Args:
+            last_sequence: The last sequence it has under our producer id *and* epoch; None when it
+                knows nothing of us.
+
+        Returns:
+            The slots that are in the log after all, at an offset that we don't know; they are gone.
+            With None, and slots that may be in the log: nothing, and they stay uncertain until
+            `drop` or `absolve` decides them.
+        """
+        assert self.query_due
+        if last_sequence is None:
+            return []
+        doubtful = 0
+        while doubtful < len(self.slots) and self.slots[doubtful].maybe:
+            doubtful += 1
+        found = 0
+        for index in range(doubtful):
+            if self.slots[index].last_sequence == last_sequence:
+                found = index + 1
+        persisted, self.slots = self.slots[:found], self.slots[found:]
+        for slot in self.slots:
+            slot.maybe = False
+        return persisted
+
+    def absolve(self) -> None:
+        """The caller has looked into the log: none of the slots is there."""
+        for slot in self.slots:
+            slot.maybe = False
+
+    def renew(self, identity: Identity) -> None:
+        """Go on under another identity: renumber what is not in the log from 0."""
+        assert self.renewal_due
+        assert identity != self.identity
+        self.identity = identity
+        self.next_sequence = 0
+        self._confirmed = False
+        self._gap = None
+        self.needs_new_id = False
+        for slot in self.slots:
+            slot.base_sequence = self.next_sequence
+            self.next_sequence = following(self.next_sequence, slot.count)
+            slot.maybe = slot.barred = False
+
+    def rest(self) -> None:
+        """The partition was idle for so long that the broker may have forgotten us."""
+        self._confirmed = False
+
+    def _is_stranded(self, index: int) -> bool:
+        return self._gap is not None and index >= self._gap
+
+    def _open_gap(self, index: int) -> None:
+        self._gap = index if self._gap is None else min(self._gap, index)
+
+    def _remove(self, index: int) -> None:
+        del self.slots[index]
+        if self._gap is not None and index < self._gap:
+            self._gap -= 1
+
+    def _fate_of_dropped(self, slot: Slot[BatchT], index: int) -> Verdict:
+        if slot.maybe:
+            return Verdict.LOST
+        self._bar(index)
+        return Verdict.REFUSED
+
+    def _bar(self, index: int) -> None:
+        # What was before these is surely not in the log, so none of them can have got in: the
+        # broker confirmed this identity before they were sent, and takes none out of order.
+        for slot in self.slots[index:]:
+            slot.maybe = False
+            slot.barred = True

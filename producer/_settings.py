@@ -1,0 +1,127 @@
+"""The settings of the producer and of its daemon.
+
+Two sections: `[producer]` says how events are sent and serves every program that sends;
+`[produce]` says what the daemon `produce-events` reads and where it goes. The names of their fields
+are disjoint, since each is a flag of the same command.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from producer._event_id import check_producer_name
+from producer.settings import Duration, Section, Size
+
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+MAX_IN_FLIGHT = 5
+"""The broker remembers this many batches of a producer and partition; beyond, repeats get in."""
+
+
+class ProducerSettings(Section):
+    """How events are sent."""
+
+    name: str = Field(
+        default="sequitur", description="Who we are: the first half of each event's id"
+    )
+    compression: Compression = Field(default="lz4", description="Codec of a batch")
+    linger: Duration = Field(
+        default=timedelta(milliseconds=5),
+        description="How long a batch waits for more events before it is sent",
+    )
+    batch_size: Size = Field(
+        default=256 << 10, gt=0, le=64 << 20, description="Bytes of a batch before compression"
+    )
+    buffer_size: Size = Field(
+        default=64 << 20,
+        gt=0,
+        description="Bytes on their way, beyond which a sender has to wait",
+    )
+    max_request_size: Size = Field(
+        default=1 << 20,
+        gt=0,
+        le=1 << 30,
+        description="Bytes of one event beyond which it is refused, whatever the topic allows",
+    )
+    max_in_flight: int = Field(
+        default=MAX_IN_FLIGHT,
+        ge=1,
+        le=MAX_IN_FLIGHT,
+        description="Batches of a partition that wait for their answer at the same time",
+    )
+    delivery_timeout: Duration = Field(
+        default=timedelta(minutes=2),
+        gt=timedelta(0),
+        description="When an event's outcome is told at the latest",
+    )
+    request_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How long an answer of a broker is waited for",
+    )
+    close_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How long closing waits for the answers to what was sent",
+    )
+    retry_backoff: Duration = Field(
+        default=timedelta(milliseconds=100),
+        gt=timedelta(0),
+        description="Wait before the first retry; it doubles from there, 20 % either way",
+    )
+    retry_backoff_max: Duration = Field(
+        default=timedelta(seconds=1), description="Wait that the doubling ends at"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _fits_into_an_event_id(cls, value: str) -> str:
+        return check_producer_name(value)
+
+    @model_validator(mode="after")
+    def _timeouts_fit(self) -> Self:
+        if self.delivery_timeout < self.linger:
+            raise ValueError("delivery_timeout is shorter than linger: nothing would ever be sent")
+        if self.retry_backoff_max < self.retry_backoff:
+            raise ValueError("retry_backoff_max is smaller than retry_backoff")
+        return self
+
+
+class ProduceSettings(Section):
+    """What the daemon `produce-events` reads, and where it sends it."""
+
+    source: str = Field(default="cpu", description="Where events come from: cpu")
+    topic: str = Field(default="events", min_length=1, description="Topic the events go to")
+    rate_hz: float = Field(
+        default=100.0, gt=0, le=10_000, description="Samples a second, each of all cpus (cpu)"
+    )
+    duration: Duration | None = Field(
+        default=None, description="Stop by itself after so long; without it, run until a signal"
+    )
+    send_delay: Duration = Field(
+        default=timedelta(0), description="Hold each event so long between taking and sending it"
+    )
+    create_topic: bool = Field(default=True, description="Create the topic when it is missing")
+    partitions: int = Field(
+        default=4, ge=1, le=10_000, description="Partitions of a topic that we create"
+    )
+    replication_factor: int = Field(
+        default=-1,
+        ge=-1,
+        description="Replicas of a topic that we create; -1: the broker's default",
+    )
+    drain_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How long a stopped daemon waits for the answers of what it has sent",
+    )
+
+    @field_validator("source")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value != "cpu":
+            raise ValueError("expected cpu")
+        return value

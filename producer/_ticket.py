@@ -1,0 +1,166 @@
+"""One ticket for many events: how many of them went well, and which did not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from producer._outcomes import NotPersisted, Outcome, Persisted, PossiblyPersisted
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+MAX_LISTED_FAILURES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An event of a ticket that was not, or only possibly, persisted.
+
+    Attributes:
+        index: Its place in the iterable or table, from 0.
+        outcome: What became of it.
+    """
+
+    index: int
+    outcome: NotPersisted | PossiblyPersisted
+
+
+@dataclass(frozen=True, slots=True)
+class TicketResult:
+    """What became of the events of one `send_many`.
+
+    Attributes:
+        accepted: How many events there were: the sum of the next three.
+        persisted: In the log.
+        not_persisted: Not in the log, nor ever.
+        possibly_persisted: Nobody knows.
+        failures: The first 1,000 that were not surely persisted, by index.
+    """
+
+    accepted: int
+    persisted: int
+    not_persisted: int
+    possibly_persisted: int
+    failures: tuple[Failure, ...]
+
+
+class Ticket:
+    """The events of one `send_many` on their way; await it for the `TicketResult`."""
+
+    __slots__ = (
+        "_closed",
+        "_done",
+        "_failures",
+        "accepted",
+        "not_persisted",
+        "persisted",
+        "possibly_persisted",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.accepted = 0
+        self.persisted = 0
+        self.not_persisted = 0
+        self.possibly_persisted = 0
+        self._failures: list[Failure] = []
+        self._closed = False
+        self._done: asyncio.Future[None] = loop.create_future()
+
+    def __await__(self) -> Generator[object, None, TicketResult]:
+        """Wait until each event has its outcome; may be awaited again, and by several."""
+        yield from asyncio.shield(self._done).__await__()
+        return self.result()
+
+    @property
+    def settled(self) -> int:
+        """How many of the events have their outcome."""
+        return self.persisted + self.not_persisted + self.possibly_persisted
+
+    def result(self) -> TicketResult:
+        """The counts as they are now."""
+        return TicketResult(
+            accepted=self.accepted,
+            persisted=self.persisted,
+            not_persisted=self.not_persisted,
+            possibly_persisted=self.possibly_persisted,
+            failures=tuple(sorted(self._failures, key=lambda failure: failure.index)),
+        )
+
+    def close(self) -> None:
+        """No more events will be accepted under this ticket."""
+        self._closed = True
+        self._finish_if_settled()
+
+    def settle(self, indices: list[int], outcome: NotPersisted | PossiblyPersisted | None) -> None:
+        """Count events as persisted (None), or as what else became of them."""
+        if outcome is None:
+            self.persisted += len(indices)
+        else:
+            if isinstance(outcome, NotPersisted):
+                self.not_persisted += len(indices)
+            else:
+                self.possibly_persisted += len(indices)
+            room = MAX_LISTED_FAILURES - len(self._failures)
+            self._failures += [Failure(index, outcome) for index in indices[:room]]
+        self._finish_if_settled()
+
+    def _finish_if_settled(self) -> None:
+        if self._closed and self.settled == self.accepted and not self._done.done():
+            self._done.set_result(None)
+
+
+class DeliveryClaim:
+    """Events of one batch, one after the other, that were sent one by one."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: list[asyncio.Future[Outcome]] | None = None) -> None:
+        self.entries: list[asyncio.Future[Outcome]] = [] if entries is None else entries
+
+    def persisted(self, partition: int, first_offset: int | None) -> None:
+        """They are in the log, from an offset on."""
+        for place, delivery in enumerate(self.entries):
+            if not delivery.done():  # its owner may have cancelled it
+                offset = None if first_offset is None else first_offset + place
+                delivery.set_result(Persisted(partition, offset))
+
+    def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
+        """They are not, or only possibly, in the log."""
+        for delivery in self.entries:
+            if not delivery.done():
+                delivery.set_result(outcome)
+
+    def cut(self, place: int) -> tuple[DeliveryClaim, DeliveryClaim]:
+        """The claim as two, for a batch that is split before `place`."""
+        return DeliveryClaim(self.entries[:place]), DeliveryClaim(self.entries[place:])
+
+
+class TicketClaim:
+    """Events of one batch, one after the other, that belong to one ticket."""
+
+    __slots__ = ("entries", "ticket")
+
+    def __init__(self, ticket: Ticket, entries: list[int] | None = None) -> None:
+        self.ticket = ticket
+        self.entries: list[int] = [] if entries is None else entries
+
+    def persisted(self, partition: int, first_offset: int | None) -> None:
+        """They are in the log, from an offset on."""
+        del partition, first_offset  # a ticket counts
+        self.ticket.settle(self.entries, None)
+
+    def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
+        """They are not, or only possibly, in the log."""
+        self.ticket.settle(self.entries, outcome)
+
+    def cut(self, place: int) -> tuple[TicketClaim, TicketClaim]:
+        """The claim as two, for a batch that is split before `place`."""
+        return (
+            TicketClaim(self.ticket, self.entries[:place]),
+            TicketClaim(self.ticket, self.entries[place:]),
+        )
+
+
+Claim = DeliveryClaim | TicketClaim

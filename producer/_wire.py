@@ -1,0 +1,282 @@
+"""Kafka's protocol, by aiokafka's wire layer: the only module that touches its private parts.
+
+`AIOKafkaClient` keeps the metadata and the connections, `AIOKafkaConnection` frames requests and
+matches answers to them; both do TLS and SASL. Neither is public API: a contract test
+(tests/unit/test_wire_contract.py) holds them to what is used here, so that an upgrade that breaks
+it is seen.
+
+A produce request is written the moment `produce` is called, not when its answer is awaited: so
+requests leave on a connection in the order of the calls, and the answers come back in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import CloseReason
+from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest
+from aiokafka.structs import TopicPartition
+
+from producer._answers import NO_ERROR, meaning_of
+from producer._describe_producers import DescribeProducersRequest
+from producer._errors import BrokerError, FatalError, OutcomeUnknownError, RetriableError
+from producer._sequencer import Identity
+from producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+    from datetime import timedelta
+
+    from aiokafka.conn import AIOKafkaConnection
+
+    from producer.settings import KafkaSettings
+
+_ALL_IN_SYNC_REPLICAS: Final = -1
+_TOPIC_RESOURCE: Final = 2
+_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_NEW_ID_TIMEOUT_MS: Final = 60_000
+
+# The client logs every failed connection attempt as an error; what it means is ours to say.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """What a broker says of one batch.
+
+    Attributes:
+        code: Kafka's error code; 0 is none.
+        base_offset: Offset of the batch's first record, or -1.
+    """
+
+    code: int
+    base_offset: int
+
+
+class Wire:
+    """Requests to the brokers of one cluster.
+
+    Args:
+        kafka: How to reach it.
+        client_id: Under which name we appear in the brokers' logs and quotas.
+        request_timeout: How long an answer is waited for.
+    """
+
+    def __init__(self, kafka: KafkaSettings, *, client_id: str, request_timeout: timedelta) -> None:
+        self._client = AIOKafkaClient(
+            client_id=client_id,
+            request_timeout_ms=milliseconds(request_timeout),
+            **kafka.aiokafka(),
+        )
+        self._request_timeout_ms = milliseconds(request_timeout)
+        self._bootstrapped = False
+
+    async def start(self) -> None:
+        """Reach any broker and learn of the others.
+
+        Raises:
+            RetriableError: No broker answers.
+            FatalError: A broker answers, and turns us down.
+        """
+        if self._bootstrapped:
+            return
+        try:
+            await self._client.bootstrap()
+        except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            raise _translated(error) from error
+        self._bootstrapped = True
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions a topic has; None while that is not known."""
+        known = self._client.cluster.partitions_for_topic(topic)
+        return len(known) if known else None
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The broker that takes a partition's batches; None while there is none."""
+        node: int | None = self._client.cluster.leader_for_partition(
+            TopicPartition(topic, partition)
+        )
+        return None if node == -1 else node
+
+    async def refresh(self, topics: Iterable[str] = ()) -> bool:
+        """Ask the cluster for its topics and leaders anew; also for `topics` from now on.
+
+        When no broker that we know answers, the addresses we started from are asked again, since
+        brokers move (KIP-899).
+
+        Returns:
+            Whether some broker answered.
+        """
+        for topic in topics:
+            self._client.add_topic(topic)
+        if await self._client.force_metadata_update():
+            return True
+        try:
+            await self._client.bootstrap()
+        except (kafka_errors.KafkaError, OSError, TimeoutError):
+            return False
+        return bool(await self._client.force_metadata_update())
+
+    def is_connected(self, node: int) -> bool:
+        """Whether `produce` may be called for a broker."""
+        return self._connection(node) is not None
+
+    async def connect(self, node: int) -> bool:
+        """Connect to a broker; False if it cannot be reached."""
+        return await self._client._get_conn(node) is not None  # noqa: SLF001 - see the module
+
+    def produce(
+        self, node: int, topics: list[tuple[str, list[tuple[int, bytes]]]]
+    ) -> Awaitable[dict[tuple[str, int], PartitionAnswer]]:
+        """Write a produce request, and return its answer to be awaited.
+
+        The connection must be there (`is_connected`). One batch a partition.
+
+        Raises:
+            RetriableError: At once: nothing was written.
+            OutcomeUnknownError: When awaited: no answer came.
+        """
+        connection = self._connection(node)
+        if connection is None:
+            raise RetriableError(f"no connection to broker {node}")
+        request = ProduceRequest(None, _ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics)
+        try:
+            answer = connection.send(request)
+        except (kafka_errors.KafkaError, OSError) as error:
+            # A failed write may have put part of the request on the wire, never the whole.
+            raise RetriableError(f"broker {node}: {error}") from error
+        return _read(connection, answer)
+
+    async def new_producer_id(self) -> Identity:
+        """A producer id that no one else has, with epoch 0.
+
+        Raises:
+            RetriableError: No broker answers, or none is ready yet.
+            FatalError: We may not write to this cluster.
+        """
+        answer = await self._ask_any(InitProducerIdRequest(None, _NEW_ID_TIMEOUT_MS))
+        _check(answer.error_code, "a producer id")
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+    async def max_message_bytes(self, topic: str) -> int:
+        """The largest batch that a topic takes (its `max.message.bytes`).
+
+        Raises:
+            RetriableError: No broker answers.
+            FatalError: We may not read the topic's configuration.
+        """
+        resources = [(_TOPIC_RESOURCE, topic, [_MAX_MESSAGE_BYTES])]
+        answer = await self._ask_any(DescribeConfigsRequest(resources))
+        code, _message, _type, _name, entries = answer.resources[0]
+        _check(code, f"the configuration of topic {topic}")
+        for name, value, *_ in entries:
+            if name == _MAX_MESSAGE_BYTES:
+                return int(value)
+        raise FatalError(f"topic {topic} has no {_MAX_MESSAGE_BYTES}")
+
+    async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
+        """The last sequence that a partition's leader holds of us (DescribeProducers, KIP-664).
+
+        Returns:
+            None when it holds nothing of this producer id under this epoch, or would not say: that
+            takes the right to read the topic.
+
+        Raises:
+            RetriableError: The leader does not answer, or is none.
+        """
+        node = self.leader(topic, partition)
+        if node is None:
+            raise RetriableError(f"{topic}-{partition} has no leader")
+        answer = await self._ask(node, DescribeProducersRequest(topic, partition))
+        for _topic, partitions, _tags in answer.topics:
+            for _partition, code, _message, producers, _more in partitions:
+                if kafka_errors.for_code(code).retriable:
+                    raise RetriableError(f"what {topic}-{partition} holds: {meaning_of(code).name}")
+                for producer_id, epoch, last, *_ in producers:
+                    if (producer_id, epoch) == (identity.producer_id, identity.epoch) and last >= 0:
+                        return int(last)
+        return None
+
+    async def _ask_any(self, request: Any) -> Any:
+        node = self._client.get_random_node()
+        if node is None:
+            raise RetriableError("no broker is known")
+        return await self._ask(node, request)
+
+    async def _ask(self, node: int, request: Any) -> Any:
+        try:
+            return await self._client.send(node, request)
+        except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            raise _translated(error) from error
+
+    def _connection(self, node: int) -> AIOKafkaConnection | None:
+        for (known, _group), connection in self._client._conns.items():  # noqa: SLF001 - see the module
+            if known == node and connection.connected():
+                return connection
+        return None
+
+
+async def _read(
+    connection: AIOKafkaConnection, answer: Awaitable[Any]
+) -> dict[tuple[str, int], PartitionAnswer]:
+    try:
+        response = await answer
+    except TimeoutError as error:
+        # Later answers on this connection would be taken for this one's: start over.
+        connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+        raise OutcomeUnknownError("no answer within the request timeout") from error
+    except (kafka_errors.KafkaError, OSError, EOFError) as error:
+        raise OutcomeUnknownError(f"the connection broke: {error}") from error
+    return {
+        (topic, partition[0]): PartitionAnswer(code=partition[1], base_offset=partition[2])
+        for topic, partitions in response.topics
+        for partition in partitions
+    }
+
+
+def _check(code: int, what: str) -> None:
+    if code == NO_ERROR:
+        return
+    name = meaning_of(code).name
+    error = kafka_errors.for_code(code)
+    if error.retriable or code in _NOT_YET:
+        raise RetriableError(f"{what}: {name}")
+    raise FatalError(f"{what}: {name}")
+
+
+_NOT_YET: Final = frozenset({14, 15, 16})
+"""Coordinator loading, not available, elsewhere: a broker that has just come up."""
+
+
+def _translated(error: BaseException) -> BrokerError:
+    """An error of aiokafka's in our own tree."""
+    sentence = str(error) or type(error).__name__
+    fatal = (
+        kafka_errors.AuthenticationFailedError,
+        kafka_errors.AuthenticationMethodNotSupported,
+        kafka_errors.UnsupportedSaslMechanismError,
+        kafka_errors.SaslAuthenticationFailed,
+        kafka_errors.IncompatibleBrokerVersion,
+        kafka_errors.ClusterAuthorizationFailedError,
+    )
+    if isinstance(error, fatal):
+        return FatalError(sentence)
+    return RetriableError(sentence)
+
+
+async def close_within(wire: Wire, timeout_s: float) -> None:
+    """Close the wire; give up waiting for it after `timeout_s`."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(wire.close(), timeout_s)
