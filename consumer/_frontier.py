@@ -104,7 +104,7 @@ class StepEntry:
     Attributes:
         step: Number of the step, from 0, without a gap.
         kind: What made it.
-        batch_id: Spark's id of the micro-batch; None for a tick or a drain.
+        batch_id: Spark's id of the newest micro-batch up to this step; -1 before the first.
         previous_frontier_ms: The frontier before; rows are late against this one.
         clock: The clocks after, with the frontier that this step releases up to.
         staged: Counts of the rows this step read; nothing of them is released yet.
@@ -115,7 +115,7 @@ class StepEntry:
 
     step: int
     kind: StepKind
-    batch_id: int | None
+    batch_id: int
     previous_frontier_ms: int
     clock: EventClock
     staged: Totals

@@ -2,9 +2,13 @@
 
 PipelineError
 ├── JavaError              pipelines.java: no Java, or too old a one
-└── JarError               pipelines.jars
-    ├── JarFetchError      a jar of the lock could not be fetched
-    └── JarHashError       a jar is not the one the lock names
+├── JarError               pipelines.jars
+│   ├── JarFetchError      a jar of the lock could not be fetched
+│   └── JarHashError       a jar is not the one the lock names
+└── ReorderError           the reorder job cannot go on
+    ├── ConnectorMissingError   Spark was started without its Kafka connector
+    ├── TopicError              a topic is missing, or is not as the job needs it
+    └── CheckpointError         a checkpoint is another job's, or does not hang together
 """
 
 
@@ -26,3 +30,19 @@ class JarFetchError(JarError):
 
 class JarHashError(JarError):
     """A jar's SHA-256 differs from the one in the lock; the file has been removed."""
+
+
+class ReorderError(PipelineError):
+    """The reorder job cannot go on."""
+
+
+class ConnectorMissingError(ReorderError):
+    """Spark was started without its Kafka connector."""
+
+
+class TopicError(ReorderError):
+    """A topic is missing, or is not as the job needs it."""
+
+
+class CheckpointError(ReorderError):
+    """A checkpoint is another job's or of a newer version, or its parts do not fit together."""

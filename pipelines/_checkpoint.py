@@ -1,0 +1,224 @@
+"""The folder a reorder job keeps its state in, on any file system that Spark can write.
+
+::
+
+    format.json      whose folder this is: the job, its topics, the format's version
+    spark/           Spark's own checkpoint
+    runs/<step>/     Parquet: the rows a batch staged, sorted by event time within each file
+    frontier/<step>  JSON: what the step decided, written before anything of it goes out
+    done/<step>      JSON: what went out, written once all of it is acknowledged
+
+Documents are written by Spark's own checkpoint file manager: whole or not at all, and never over
+one that is there, so of two jobs on one folder the second one fails instead of mixing in.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from consumer import (
+    NOTHING_DONE,
+    SourcePartition,
+    StateFormatError,
+    StepDone,
+    StepEntry,
+)
+from pipelines._errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pyspark.sql import SparkSession
+
+CHECKPOINT_FORMAT: Final = 1
+_KIND: Final = "sequitur-reorder"
+_KEPT_STEPS: Final = 100
+_OFFSETS_HEAD_LINES: Final = 2  # Spark's version and metadata, then one line a source
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """What must stay the same for as long as a checkpoint lives.
+
+    Attributes:
+        input_topics: The topics read.
+        event_time: Where the event time stands.
+        output_topic: The ordered topic.
+        output_partitions: Its partitions: another number would send keys elsewhere.
+    """
+
+    input_topics: tuple[str, ...]
+    event_time: str
+    output_topic: str
+    output_partitions: int
+
+
+class Checkpoint:
+    """The folder, and what stands in it.
+
+    Args:
+        spark: The session; it knows the file systems.
+        root: The folder, as a path or URI.
+    """
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the way to Hadoop's file systems
+        java_session: Any = spark._jsparkSession  # noqa: SLF001
+        conf = java_session.sessionState().newHadoopConf()
+        self._jvm = jvm
+        path = jvm.org.apache.hadoop.fs.Path(root)
+        self._root = path.getFileSystem(conf).makeQualified(path)
+        streaming = jvm.org.apache.spark.sql.execution.streaming
+        self._files = streaming.checkpointing.CheckpointFileManager.create(self._root, conf)
+
+    @property
+    def root(self) -> str:
+        """The folder as a URI."""
+        return str(self._root.toString())
+
+    @property
+    def spark_folder(self) -> str:
+        """Where Spark keeps its own checkpoint."""
+        return f"{self.root}/spark"
+
+    def run_folder(self, step: int) -> str:
+        """Where the run of a step stands."""
+        return f"{self.root}/runs/{_name(step)}"
+
+    def claim(self, identity: JobIdentity) -> None:
+        """Make the folder this job's, or check that it is.
+
+        Raises:
+            CheckpointError: It belongs to another job, to a newer version, or to something else.
+        """
+        document = {"format": CHECKPOINT_FORMAT, "kind": _KIND, **asdict(identity)}
+        document["input_topics"] = sorted(identity.input_topics)
+        if self._exists("format.json"):
+            self._compare(self._read("format.json"), document)
+            return
+        if self._exists() and self._names():
+            raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
+        for folder in ("runs", "frontier", "done"):
+            self._files.mkdirs(self._path(folder))
+        self._write("format.json", document)
+
+    def latest(self) -> tuple[StepEntry | None, StepDone]:
+        """The newest step, and the newest that is done.
+
+        Raises:
+            CheckpointError: They cannot be read, or do not fit together.
+        """
+        try:
+            entries, done = self._names("frontier"), self._names("done")
+            entry = (
+                StepEntry.from_document(self._read("frontier", max(entries))) if entries else None
+            )
+            last = StepDone.from_document(self._read("done", max(done))) if done else NOTHING_DONE
+        except (StateFormatError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{self.root}: a step cannot be read: {error}") from error
+        step = -1 if entry is None else entry.step
+        if last.step not in (step, step - 1):
+            raise CheckpointError(f"{self.root}: step {last.step} is done, but the last is {step}")
+        return entry, last
+
+    def write_entry(self, entry: StepEntry) -> None:
+        """Log what a step decided; fails when another job has logged that step.
+
+        Raises:
+            CheckpointError: The step is logged already.
+        """
+        self._write(f"frontier/{_name(entry.step)}", entry.to_document())
+
+    def write_done(self, done: StepDone) -> None:
+        """Mark a step as done, and forget one that is long over.
+
+        Raises:
+            CheckpointError: The step is marked already.
+        """
+        self._write(f"done/{_name(done.step)}", done.to_document())
+        over = done.step - _KEPT_STEPS
+        if over >= 0:
+            self._files.delete(self._path("frontier", _name(over)))
+            self._files.delete(self._path("done", _name(over)))
+
+    def keep_runs(self, steps: Collection[int]) -> None:
+        """Delete all runs but those of these steps."""
+        kept = {_name(step) for step in steps}
+        for name in self._names("runs"):
+            if name not in kept:
+                self._files.delete(self._path("runs", name))
+
+    def planned_offsets(self, batch_id: int) -> dict[SourcePartition, int]:
+        """Where a batch ends in each source partition, as Spark planned it.
+
+        Raises:
+            CheckpointError: Spark's plan of the batch cannot be read.
+        """
+        text = self._read_text("spark", "offsets", str(batch_id))
+        sources = text.splitlines()[_OFFSETS_HEAD_LINES:]
+        if len(sources) != 1:
+            raise CheckpointError(f"{self.root}: offsets of batch {batch_id} are not understood")
+        return {
+            SourcePartition(topic, int(partition)): int(offset)
+            for topic, partitions in json.loads(sources[0]).items()
+            for partition, offset in partitions.items()
+        }
+
+    def is_committed(self, batch_id: int) -> bool:
+        """Whether Spark will never run this batch again."""
+        return self._exists("spark", "commits", str(batch_id))
+
+    def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        if found.get("kind") != _KIND:
+            raise CheckpointError(f"{self.root} is not a reorder job's")
+        if found.get("format") != CHECKPOINT_FORMAT:
+            raise CheckpointError(
+                f"{self.root} has format {found.get('format')}; "
+                f"this version reads {CHECKPOINT_FORMAT}"
+            )
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                raise CheckpointError(
+                    f"{self.root} belongs to a job with {name} = {found.get(name)!r}, "
+                    f"not {value!r}: give the job a checkpoint of its own, or set it back"
+                )
+
+    def _path(self, *parts: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path("/".join((self.root, *parts)))
+
+    def _exists(self, *parts: str) -> bool:
+        return bool(self._files.exists(self._path(*parts)))
+
+    def _names(self, *parts: str) -> list[str]:
+        """Names in a folder, without temporary files."""
+        names = (str(status.getPath().getName()) for status in self._files.list(self._path(*parts)))
+        return sorted(name for name in names if not name.startswith("."))
+
+    def _read_text(self, *parts: str) -> str:
+        stream = self._files.open(self._path(*parts))
+        try:
+            raw = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
+        finally:
+            stream.close()
+        return bytes(raw).decode()
+
+    def _read(self, *parts: str) -> Any:
+        return json.loads(self._read_text(*parts))
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        if self._exists(name):
+            raise CheckpointError(f"{self.root}/{name} is there already: does another job run?")
+        stream = self._files.createAtomic(self._path(name), False)
+        try:
+            stream.write((json.dumps(document, indent=1) + "\n").encode())
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
+
+
+def _name(step: int) -> str:
+    """Names that sort as numbers do."""
+    return f"{step:012d}"

@@ -1,0 +1,306 @@
+"""The reorder engine: stage, advance, release, once for each micro-batch.
+
+1. **Stage.** The batch's rows are written as one Parquet run, sorted by event time; late ones and
+   those without a usable event time are in it too, so that a repeat needs the run alone.
+2. **Advance.** The clocks take in what the batch showed, and the new frontier is logged.
+3. **Release.** The rows of the runs up to the frontier go to the output topic in order; late and
+   quarantined rows go to theirs. Then the step is marked as done.
+
+What a crash leaves, and what the restart does with it:
+
+- before the log entry: a run that nobody knows. Spark repeats the batch; the run is written over.
+- after it, before the done mark: Spark repeats the batch, and the outputs are written again from
+  the runs, up to the logged frontier: the same rows in the same order (at least once).
+- after the done mark, before Spark's commit: Spark repeats the batch; there is nothing to do.
+
+A run whose rows are all out is deleted when the next step begins: only then will Spark, or a
+restart, not repeat the step before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumer import BEFORE_ALL_TIME_MS, EventClock, StepEntry, StepKind, Totals, finish
+from pipelines._errors import CheckpointError
+from pipelines._rows import RELEASE_ORDER, SOURCE_ORDER
+from pipelines._runs import SortedRuns
+from pipelines._sink import OutputTopic, TopicSink
+from producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from consumer import ReorderSettings, StepDone
+    from pipelines._checkpoint import Checkpoint
+    from pipelines._kafka_topics import KafkaTopics
+    from producer import KafkaSettings
+
+
+class StopRequestedError(Exception):
+    """A batch that was about to begin gives way to a stop. Spark repeats it at the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Topics the engine writes to."""
+
+    released: OutputTopic
+    late: OutputTopic
+    quarantine: OutputTopic
+
+
+class ReorderEngine:
+    """Everything between a micro-batch and the output topics.
+
+    One step at a time, whoever asks for it: Spark's stream thread for batches, the driver's loop
+    for ticks. `_entry` and `_done` are the newest step and the newest done mark, as on disk; they
+    change under `_lock` alone.
+
+    Args:
+        spark: The session.
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        outputs: The output topics.
+        topics: Admin client.
+        checkpoint: The job's folder, claimed already.
+        now_ms: The wall clock.
+        on_step: Told of each step once it is done.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        kafka: KafkaSettings,
+        settings: ReorderSettings,
+        outputs: Outputs,
+        topics: KafkaTopics,
+        checkpoint: Checkpoint,
+        now_ms: Callable[[], int],
+        on_step: Callable[[StepEntry, StepDone], None],
+    ) -> None:
+        self._settings = settings
+        self._outputs = outputs
+        self._topics = topics
+        self._checkpoint = checkpoint
+        self._now_ms = now_ms
+        self._on_step = on_step
+        self._runs = SortedRuns(spark, checkpoint)
+        self._sink = TopicSink(spark, kafka)
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._entry, self._done = checkpoint.latest()
+
+    @property
+    def spark_folder(self) -> str:
+        """Where Spark keeps its own checkpoint."""
+        return self._checkpoint.spark_folder
+
+    @property
+    def totals(self) -> Totals:
+        """Counts of all steps that are done."""
+        return self._done.totals
+
+    @property
+    def frontier_ms(self) -> int:
+        """The frontier; `BEFORE_ALL_TIME_MS` before it first moves."""
+        return BEFORE_ALL_TIME_MS if self._entry is None else self._entry.frontier_ms
+
+    @property
+    def steps(self) -> int:
+        """Number of steps since the checkpoint began."""
+        return self._done.step + 1
+
+    def recover(self) -> None:
+        """Finish a tick or drain that a crash cut short; Spark itself repeats a batch.
+
+        Raises:
+            CheckpointError: Spark takes the last batch as done, and it is not.
+        """
+        with self._lock:
+            entry = self._entry
+            if entry is None or self._is_done(entry):
+                return
+            if entry.kind is not StepKind.BATCH:
+                self._finish(entry)
+            elif self._checkpoint.is_committed(entry.batch_id):
+                raise CheckpointError(
+                    f"{self._checkpoint.root}: Spark has committed batch {entry.batch_id}, "
+                    f"but step {entry.step} has no done mark"
+                )
+
+    def run_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """One micro-batch, new or repeated; to be given to `foreachBatch`.
+
+        Raises:
+            StopRequestedError: `close` was called.
+            CheckpointError: Spark's checkpoint is older than ours.
+            ConservationError: A row is unaccounted for.
+        """
+        with self._lock:
+            if self._stopping:
+                raise StopRequestedError
+            entry = self._entry
+            if entry is None or batch_id > entry.batch_id:
+                self._new_batch(rows, batch_id)
+            elif batch_id < entry.batch_id:
+                raise CheckpointError(
+                    f"{self._checkpoint.root}: Spark begins batch {batch_id}, "
+                    f"but batch {entry.batch_id} is logged: is its own part of the folder gone?"
+                )
+            elif not self._is_done(entry):
+                self._finish(entry)
+
+    def tick(self) -> bool:
+        """Release what has become due without new rows; whether anything was.
+
+        Spark runs no batch without new rows, so without ticks a topic that falls silent would keep
+        its last rows for ever.
+        """
+        with self._lock:
+            entry = self._settled()
+            if entry is None or not entry.live_runs:
+                return False
+            now_ms = self._now_ms()
+            ends = self._topics.high_watermarks(entry.clock.partitions)
+            clock = entry.clock
+            for partition, before in entry.clock.partitions.items():
+                clock = clock.observe(
+                    partition,
+                    max_event_time_ms=None,
+                    position=before.position,
+                    high_watermark=ends[partition],
+                    now_ms=now_ms,
+                )
+            clock = self._advance(clock, now_ms)
+            return self._quiet_step(StepKind.TICK, entry, clock, now_ms)
+
+    def drain(self) -> bool:
+        """Release everything held; whether anything was."""
+        with self._lock:
+            entry = self._settled()
+            if entry is None or not entry.live_runs:
+                return False
+            return self._quiet_step(StepKind.DRAIN, entry, entry.clock.drain(), self._now_ms())
+
+    def close(self) -> None:
+        """Let the running step end, and none begin after it."""
+        with self._lock:
+            self._stopping = True
+
+    def is_settled(self) -> bool:
+        """Whether Spark has committed the last batch, so that it will not be repeated."""
+        with self._lock:
+            return self._entry is None or self._settled() is not None
+
+    def tidy(self) -> None:
+        """Delete the runs that nobody needs any more, once the last step is settled."""
+        with self._lock:
+            entry = self._settled()
+            if entry is not None:
+                self._checkpoint.keep_runs({run.step for run in entry.live_runs})
+
+    def _is_done(self, entry: StepEntry) -> bool:
+        return self._done.step >= entry.step
+
+    def _settled(self) -> StepEntry | None:
+        """The newest step, if it is done and Spark will not repeat its batch."""
+        entry = self._entry
+        if entry is None or not self._is_done(entry):
+            return None
+        # A tick follows a committed batch, so only a batch has to be looked up.
+        if entry.kind is StepKind.BATCH and not self._checkpoint.is_committed(entry.batch_id):
+            return None
+        return entry
+
+    def _new_batch(self, rows: DataFrame, batch_id: int) -> None:
+        before = self._entry
+        if before is not None and not self._is_done(before):
+            raise CheckpointError(
+                f"{self._checkpoint.root}: batch {batch_id} begins, "
+                f"but step {before.step} has no done mark"
+            )
+        live = () if before is None else before.live_runs
+        self._checkpoint.keep_runs({run.step for run in live})
+        step = 0 if before is None else before.step + 1
+        clock = EventClock() if before is None else before.clock
+        planned = self._checkpoint.planned_offsets(batch_id)
+        staged = self._runs.stage(rows, step, clock.frontier_ms, sorted(planned))
+        # Behind the staging: what arrived meanwhile must count as not read yet.
+        now_ms = self._now_ms()
+        ends = self._topics.high_watermarks(planned)
+        after = clock
+        for partition, position in planned.items():
+            after = after.observe(
+                partition,
+                max_event_time_ms=staged.max_event_time_ms.get(partition),
+                position=position,
+                high_watermark=ends[partition],
+                now_ms=now_ms,
+            )
+        entry = StepEntry(
+            step=step,
+            kind=StepKind.BATCH,
+            batch_id=batch_id,
+            previous_frontier_ms=clock.frontier_ms,
+            clock=self._advance(after, now_ms),
+            staged=staged.totals,
+            runs=(*live, staged.run),
+            before=self._done.totals,
+            logged_ms=now_ms,
+        )
+        self._log(entry)
+        self._finish(entry)
+
+    def _quiet_step(
+        self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int
+    ) -> bool:
+        entry = StepEntry(
+            step=before.step + 1,
+            kind=kind,
+            batch_id=before.batch_id,
+            previous_frontier_ms=before.frontier_ms,
+            clock=clock,
+            staged=Totals(),
+            runs=before.live_runs,
+            before=self._done.totals,
+            logged_ms=now_ms,
+        )
+        if not entry.releasing_earlier:
+            return False
+        self._checkpoint.keep_runs({run.step for run in entry.runs})
+        self._log(entry)
+        self._finish(entry)
+        return True
+
+    def _advance(self, clock: EventClock, now_ms: int) -> EventClock:
+        return clock.advance(
+            now_ms=now_ms,
+            delay_ms=milliseconds(self._settings.delay),
+            idle_timeout_ms=milliseconds(self._settings.idle_timeout),
+        )
+
+    def _log(self, entry: StepEntry) -> None:
+        self._checkpoint.write_entry(entry)
+        self._entry = entry
+
+    def _finish(self, entry: StepEntry) -> None:
+        """Write the outputs of a logged step, account for them, and mark the step as done."""
+        released = late = quarantined = 0
+        if entry.staged.late:
+            late = self._sink.write(self._runs.late(entry), self._outputs.late, SOURCE_ORDER)
+        if entry.staged.quarantined:
+            rows = self._runs.quarantined(entry)
+            quarantined = self._sink.write(rows, self._outputs.quarantine, SOURCE_ORDER)
+        due = self._runs.due(entry)
+        if due is not None:
+            released = self._sink.write(due, self._outputs.released, RELEASE_ORDER)
+        done = finish(entry, released=released, late=late, quarantined=quarantined)
+        self._checkpoint.write_done(done)
+        self._done = done
+        self._on_step(entry, done)

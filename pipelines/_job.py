@@ -1,0 +1,268 @@
+"""The reorder job: a streaming query, ticks beside it, and an orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from consumer import ConsumerError
+from pipelines._checkpoint import Checkpoint, JobIdentity
+from pipelines._engine import Outputs, ReorderEngine, StopRequestedError
+from pipelines._errors import PipelineError, ReorderError, TopicError
+from pipelines._kafka_topics import KafkaTopics
+from pipelines._rows import read_source
+from pipelines._sink import OutputTopic
+from producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from consumer import ReorderSettings, StepDone, StepEntry, Totals
+    from pipelines._stop import Stop
+    from producer import KafkaSettings
+
+_POLL_S: Final = 0.1
+_LONGEST_TICK_S: Final = 1.0
+_COMMIT_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What a run of the job did. Counts are since the checkpoint began.
+
+    Attributes:
+        totals: Counts of rows.
+        frontier_ms: Event time up to which everything on time is out; -1 before any.
+        steps: Batches, ticks and drains.
+        seconds: How long this run took.
+        records_per_s: Rows this run read a second.
+    """
+
+    totals: Totals
+    frontier_ms: int
+    steps: int
+    seconds: float
+    records_per_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values, for `json.dumps`."""
+        return {
+            **counts(self.totals),
+            "frontier_ms": self.frontier_ms,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 3),
+            "records_per_s": round(self.records_per_s, 1),
+        }
+
+
+def counts(totals: Totals) -> dict[str, Any]:
+    """Counts of rows as plain values: read = released + late + quarantined + duplicates + held."""
+    return {
+        "read": totals.read,
+        "released": totals.released,
+        "late": totals.late,
+        "quarantined": sum(totals.quarantined.values()),
+        "duplicates": totals.duplicates,
+        "held": totals.held,
+        "quarantined_by_reason": dict(totals.quarantined),
+    }
+
+
+def print_step(entry: StepEntry, done: StepDone) -> None:
+    """One JSON line a step: what it read and released, and where things stand."""
+    line = {
+        "step": entry.step,
+        "kind": entry.kind.value,
+        "batch_id": entry.batch_id,
+        "read": entry.staged.read,
+        "released": done.totals.released - entry.before.released,
+        "late": entry.staged.late,
+        "quarantined": sum(entry.staged.quarantined.values()),
+        "held": done.totals.held,
+        "frontier_ms": entry.frontier_ms,
+        "runs": len(entry.live_runs),
+    }
+    print(json.dumps(line), flush=True)  # noqa: T201 - the job's output
+
+
+def run_reorder(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    *,
+    stop: Stop,
+    available_now: bool = False,
+    drain: bool = False,
+    on_step: Callable[[StepEntry, StepDone], None] = print_step,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> JobReport:
+    """Run the job until it is asked to stop, or has read what there is.
+
+    Args:
+        spark: The session.
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        stop: Ends the job, after the running batch.
+        available_now: End when what was there at the start is read.
+        drain: At the end release what is held, too; rows that come later may then be late.
+        on_step: Told of each step once it is done.
+        now_ms: The wall clock.
+
+    Raises:
+        ReorderError: The job cannot go on; the message says why.
+        ConservationError: A row is unaccounted for.
+    """
+    begun = time.monotonic()
+    engine = _engine(spark, kafka, settings, on_step=on_step, now_ms=now_ms)
+    read_before = engine.totals.read
+    engine.recover()
+    batches = _Batches(engine)
+    query = _start(
+        spark,
+        kafka,
+        settings,
+        batches,
+        spark_folder=engine.spark_folder,
+        available_now=available_now,
+    )
+    tick_s = min(_LONGEST_TICK_S, max(_POLL_S, settings.idle_timeout.total_seconds() / 4))
+    next_tick = begun + tick_s
+    while query.isActive and not stop.wait(_POLL_S):
+        if not available_now and time.monotonic() >= next_tick:
+            _tick(engine)
+            next_tick = time.monotonic() + tick_s
+    _end(spark, query, engine, batches)
+    if drain:
+        engine.drain()
+    engine.tidy()
+    seconds = time.monotonic() - begun
+    return JobReport(
+        totals=engine.totals,
+        frontier_ms=engine.frontier_ms,
+        steps=engine.steps,
+        seconds=seconds,
+        records_per_s=(engine.totals.read - read_before) / seconds,
+    )
+
+
+def _engine(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    *,
+    on_step: Callable[[StepEntry, StepDone], None],
+    now_ms: Callable[[], int],
+) -> ReorderEngine:
+    topics = KafkaTopics(kafka)
+    partitions = max(topics.require(topic) for topic in settings.input_topics)
+
+    def ensure(topic: str) -> OutputTopic:
+        found = topics.ensure(
+            topic,
+            partitions=settings.output_partitions or partitions,
+            replication_factor=settings.replication_factor,
+        )
+        if settings.output_partitions not in (None, found):
+            raise TopicError(
+                f"topic {topic!r} has {found} partitions, not output_partitions = "
+                f"{settings.output_partitions}: leave the setting out, or name another topic"
+            )
+        return OutputTopic(topic, found)
+
+    outputs = Outputs(
+        released=ensure(settings.output_topic),
+        late=ensure(settings.late),
+        quarantine=ensure(settings.quarantine),
+    )
+    checkpoint = Checkpoint(spark, settings.checkpoint)
+    checkpoint.claim(
+        JobIdentity(
+            input_topics=settings.input_topics,
+            event_time=str(settings.event_time),
+            output_topic=settings.output_topic,
+            output_partitions=outputs.released.partitions,
+        )
+    )
+    return ReorderEngine(
+        spark,
+        kafka=kafka,
+        settings=settings,
+        outputs=outputs,
+        topics=topics,
+        checkpoint=checkpoint,
+        now_ms=now_ms,
+        on_step=on_step,
+    )
+
+
+class _Batches:
+    """What `foreachBatch` gets: the engine's, remembering the error that Spark only describes."""
+
+    def __init__(self, engine: ReorderEngine) -> None:
+        self._engine = engine
+        self.error: Exception | None = None
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        try:
+            self._engine.run_batch(rows, batch_id)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _start(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    batches: _Batches,
+    *,
+    spark_folder: str,
+    available_now: bool,
+) -> StreamingQuery:
+    writer = (
+        read_source(spark, kafka, settings)
+        .writeStream.queryName(f"reorder {settings.output_topic}")
+        .foreachBatch(batches)
+        .option("checkpointLocation", spark_folder)
+    )
+    if available_now:
+        return writer.trigger(availableNow=True).start()
+    interval = f"{milliseconds(settings.trigger_interval)} milliseconds"
+    return writer.trigger(processingTime=interval).start()
+
+
+def _tick(engine: ReorderEngine) -> None:
+    # Brokers that do not answer now may at the next tick; batches will tell if not.
+    with contextlib.suppress(TopicError):
+        engine.tick()
+
+
+def _end(
+    spark: SparkSession, query: StreamingQuery, engine: ReorderEngine, batches: _Batches
+) -> None:
+    """Stop the query between two batches, and raise what ended it if it ended by an error.
+
+    Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
+    that batch and refuses the next, and Spark gets the time to commit it.
+    """
+    engine.close()
+    deadline = time.monotonic() + _COMMIT_TIMEOUT_S
+    while query.isActive and not engine.is_settled() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    # A batch that gives way is an error to Spark, and no news to anyone else.
+    spark.sparkContext.setLogLevel("FATAL")
+    query.stop()
+    spark.sparkContext.setLogLevel("ERROR")
+    if isinstance(batches.error, StopRequestedError):
+        return
+    if isinstance(batches.error, ConsumerError | PipelineError):
+        raise batches.error
+    failure = query.exception()
+    if failure is not None:
+        raise ReorderError(str(batches.error or failure)) from failure

@@ -1,0 +1,75 @@
+"""spark-submit for the jobs: the command line, and a process that becomes it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import pyspark
+
+from pipelines.jars import locked_jars
+from pipelines.session import DEFAULT_MASTER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+REORDER_JOB: Final = Path(__file__).with_name("reorder.py")
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_SPARK_HOME: Final = Path(pyspark.__file__).parent
+
+
+def spark_submit_command(
+    arguments: Sequence[str],
+    *,
+    job: Path = REORDER_JOB,
+    master: str = DEFAULT_MASTER,
+    options: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The spark-submit command of a job, with the locked jars, which are fetched if need be.
+
+    Args:
+        arguments: What the job itself gets, such as `--config job.toml`.
+        job: The job's file.
+        master: Spark master.
+        options: Further Spark settings; they win over ours.
+
+    Raises:
+        JarError: The locked jars cannot be had.
+    """
+    settings = {
+        "spark.pyspark.python": sys.executable,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        "spark.log.level": "ERROR",
+        **(options or {}),
+    }
+    words = [str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master]
+    words += ["--jars", ",".join(map(str, locked_jars("spark")))]
+    for key, value in settings.items():
+        words += ["--conf", f"{key}={value}"]
+    return [*words, str(job), *arguments]
+
+
+def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment to run `spark_submit_command` in: this Spark and this Python."""
+    return {**environ, "SPARK_HOME": str(_SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+
+
+def run_spark_submit(
+    arguments: Sequence[str],
+    *,
+    job: Path = REORDER_JOB,
+    master: str = DEFAULT_MASTER,
+    options: Mapping[str, str] | None = None,
+) -> NoReturn:
+    """Become spark-submit: the process is replaced, so signals and the status are the job's own.
+
+    Raises:
+        JarError: The locked jars cannot be had.
+        OSError: spark-submit cannot be started.
+    """
+    command = spark_submit_command(arguments, job=job, master=master, options=options)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], command, spark_submit_environment(os.environ))  # noqa: S606

@@ -1,0 +1,71 @@
+"""The reorder job, for spark-submit.
+
+    spark-submit --jars "$(python -m pipelines.jars spark)" pipelines/reorder.py --config job.toml
+
+One JSON line a step on standard output, and the final report as the last one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import Annotated, Final
+
+import typer
+
+from consumer import ConsumerError
+from pipelines._errors import PipelineError
+from pipelines._job import run_reorder
+from pipelines._stop import Stop, stop_on_signals
+from pipelines.session import build_session
+from pipelines.settings import ReorderJob
+from producer.settings_flags import with_flags
+
+FAILED_EXIT_CODE: Final = 3
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+@with_flags(ReorderJob)
+def reorder(
+    settings: ReorderJob,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when what is there now is read")
+    ] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="At the end release what is held, too")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the final report to this file, as JSON")
+    ] = None,
+) -> None:
+    """Restore event-time order: read topics, hold each row for the delay, write it in its place."""
+    # py4j logs every error that crosses it; those that matter reach us as exceptions.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    stop = Stop()
+    try:
+        spark = build_session("sequitur reorder")
+        with stop_on_signals(stop, spark):
+            result = run_reorder(
+                spark,
+                settings.kafka,
+                settings.reorder,
+                stop=stop,
+                available_now=available_now,
+                drain=drain,
+            )
+            document = json.dumps(result.as_json())
+            typer.echo(document)
+            if report is not None:
+                report.parent.mkdir(parents=True, exist_ok=True)
+                report.write_text(document + "\n")
+            spark.stop()
+    except (ConsumerError, PipelineError) as error:
+        typer.echo(f"reorder: {error}", err=True)
+        raise typer.Exit(FAILED_EXIT_CODE) from None
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,97 @@
+"""The Spark session of the pipelines: one place for what they need of Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from pipelines._errors import ConnectorMissingError
+from pipelines.jars import locked_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_MASTER: Final = "local[2]"
+
+_KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+_OURS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    # A plan that changes with the data would not repeat a step the same way.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # The first version of Kafka's sink cannot be observed: its rows would go out uncounted.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # Listing some dozens of runs is quicker in the driver than as a job.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+}
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+}
+_LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process: then the JVM runs already, with its own jars."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def build_session(
+    name: str, *, master: str | None = None, options: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The Spark session, started where there is none.
+
+    Started by spark-submit, the session keeps the master, jars and options given there. Otherwise
+    the locked jars are fetched if need be and the master is `local[2]`.
+
+    Args:
+        name: Application name.
+        master: Spark master, if not the one of spark-submit or `local[2]`.
+        options: Further Spark settings; they win over ours.
+
+    Raises:
+        ConnectorMissingError: spark-submit was given no `--jars` with the Kafka connector.
+        JarError: The locked jars cannot be had.
+    """
+    # Without it the workers start whatever `python3` is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = SparkConf()
+    chosen = dict(_OURS)
+    chosen.update((key, value) for key, value in _DEFAULTS.items() if not given.contains(key))
+    where = master or given.get("spark.master") or DEFAULT_MASTER
+    if where.startswith("local"):
+        chosen.update((key, value) for key, value in _LOCAL.items() if not given.contains(key))
+    if not is_submitted():
+        jars = [str(path) for path in locked_jars("spark")]
+        chosen["spark.jars"] = ",".join(filter(None, [given.get("spark.jars", ""), *jars]))
+    chosen.update(options or {})
+    builder = SparkSession.builder.appName(name).master(where)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    _require_connector(spark)
+    return spark
+
+
+def _require_connector(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 - Spark offers no other way to a class
+    if jvm is None:
+        raise ConnectorMissingError("this Spark session has no JVM of its own (Spark Connect)")
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(_KAFKA_SOURCE)
+    except Exception as error:
+        raise ConnectorMissingError(
+            "Spark's Kafka connector is not on the class path: "
+            'start with spark-submit --jars "$(python -m pipelines.jars spark)" ...'
+        ) from error
