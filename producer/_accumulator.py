@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from producer._batch import Builder, Header
-    from producer._outcomes import Outcome
+    from producer._outcomes import Delivery
     from producer._record import Record
     from producer._settings import ProducerSettings
     from producer._ticket import Ticket
@@ -104,24 +104,27 @@ class Accumulator:
         for future in self._waiting:
             _answer(future, False)
 
-    def add(self, route: Route, record: Record, delivery: asyncio.Future[Outcome]) -> None:
-        """Accept one event; one that cannot be is settled at once."""
+    def add(self, route: Route, record: Record) -> Delivery:
+        """Accept one event; the delivery of one that cannot be is done at once."""
+        delivery: Delivery = self._loop.create_future()
         timestamp_ms = record.timestamp_ms
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
         try:
-            headers = [
-                *record.headers,
-                (EVENT_ID_HEADER, b"%b%d" % (self._id_prefix, self.next_event)),
-            ]
-            lane = self._lane(route, record)
-            added = lane.append(lane.count, timestamp_ms, record.key, record.value, headers)
+            event_id = b"%b%d" % (self._id_prefix, self.next_event)
+            headers = [*record.headers, (EVENT_ID_HEADER, event_id)]
+            key = record.key
+            if record.partition is None and key is not None:
+                lane = route.lanes[route.keys.partition(key)]
+            else:
+                lane = self._lane(route, record)
+            added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
             if added is None:
                 lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
         except _BAD_RECORD as error:
             delivery.set_result(_refusal(error))
             self._let_in()
-            return
+            return delivery
         entries = lane.entries
         if entries is None or lane.owner is not None:
             entries = lane.claim(None)
@@ -133,6 +136,7 @@ class Accumulator:
             self._seal(lane)
         if self._waiting:
             self._let_in()
+        return delivery
 
     def add_many(self, route: Route, records: list[Record], ticket: Ticket) -> int:
         """Accept events until the buffer is full; those that cannot be are settled at once.
@@ -233,11 +237,10 @@ class Accumulator:
                 waited_for.update(parts)
 
     def _lane(self, route: Route, record: Record) -> Lane:
-        """The lane of a record. Raises one of `_BAD_RECORD`."""
+        """The lane of a record without a key, or with a partition."""
         partition = record.partition
         if partition is None:
-            key = record.key
-            partition = route.sticky.current if key is None else route.keys.partition(key)
+            partition = route.sticky.current
         elif not 0 <= partition < len(route.lanes):
             raise ValueError(
                 f"partition {partition}: topic {route.topic} has 0 to {len(route.lanes) - 1}"

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from producer._batch import Header
-    from producer._outcomes import Delivery, Outcome
+    from producer._outcomes import Delivery
     from producer._sequencer import Identity
 
 _CHUNK_RECORDS: Final = 1_000
@@ -180,16 +180,15 @@ class IdempotentProducer:
             ProducerClosedError: The producer is not started, or closed. The event is not accepted.
         """
         accumulator = self._accepting()
-        delivery: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         route = accumulator.routes.get(topic)
         if route is None or not accumulator.has_room:
             ready = await self._ready(accumulator, topic)
             if isinstance(ready, NotPersisted):
-                delivery.set_result(ready)
-                return delivery
+                refused: Delivery = asyncio.get_running_loop().create_future()
+                refused.set_result(ready)
+                return refused
             route = ready
-        accumulator.add(route, Record(value, key, headers, partition, timestamp_ms), delivery)
-        return delivery
+        return accumulator.add(route, Record(value, key, headers, partition, timestamp_ms))
 
     async def send_many(self, topic: str, events: Iterable[Record | bytes] | Any) -> Ticket:
         """Accept many events; waits for room whenever the buffer is full.
@@ -418,7 +417,6 @@ def _records(events: Iterable[Record | bytes] | Any) -> Iterator[Record | bytes]
 
 def _chunk(events: Iterator[Record | bytes]) -> list[Record]:
     chunk = list(islice(events, _CHUNK_RECORDS))
-    # `type() is`: the check is passed by every event, and no subclass of Record exists.
-    if all(type(event) is Record for event in chunk):
+    if set(map(type, chunk)) == {Record}:
         return chunk  # type: ignore[return-value]  # just checked
     return [event if isinstance(event, Record) else Record(event) for event in chunk]

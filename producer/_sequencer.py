@@ -46,6 +46,11 @@ def following(sequence: int, count: int) -> int:
     return (sequence + count) & MAX_SEQUENCE
 
 
+def _reaches(last: int, sequence: int) -> bool:
+    """Whether `sequence` is `last` or before it, on the circle from 0 to 2^31 - 1."""
+    return (last - sequence) & MAX_SEQUENCE < MAX_SEQUENCE // 2
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who the broker takes us for; a higher epoch of an id fences the lower ones."""
@@ -311,13 +316,13 @@ class Sequencer(Generic[BatchT]):
         assert self.query_due
         if last_sequence is None:
             return []
-        doubtful = 0
-        while doubtful < len(self.slots) and self.slots[doubtful].maybe:
-            doubtful += 1
         found = 0
-        for index in range(doubtful):
-            if self.slots[index].last_sequence == last_sequence:
-                found = index + 1
+        while (
+            found < len(self.slots)
+            and self.slots[found].maybe
+            and _reaches(last_sequence, self.slots[found].last_sequence)
+        ):
+            found += 1
         persisted, self.slots = self.slots[:found], self.slots[found:]
         for slot in self.slots:
             slot.maybe = False
