@@ -38,11 +38,15 @@ _PROPERTIES: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
+    # A broker that was killed is not let back in before its old session ends (default: 9 s).
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
     "log.cleaner.dedupe.buffer.size": str(16 << 20),
 }
 
 _LOG4J: Final = """\
-status = warn
+status = error
+shutdownHook = disable
 appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {file}
@@ -54,6 +58,8 @@ appender.file.policies.size.type = SizeBasedTriggeringPolicy
 appender.file.policies.size.size = 16MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
+logger.config.name = org.apache.kafka.common.config
+logger.config.level = warn
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from pipelines._errors import PipelineError
 from pipelines.jars import locked_jars
 from pipelines.java import find_java
 from sequitur import _ports
@@ -38,6 +39,7 @@ from sequitur._broker_files import (
     write_whole,
 )
 from sequitur._errors import BrokerStartError, PortInUseError
+from sequitur._jvm import ClassArchive, broker_command
 
 _MAIN_CLASS: Final = "kafka.Kafka"
 _PORT_ATTEMPTS: Final = 3
@@ -164,6 +166,7 @@ class EmbeddedBroker:
                     process.kill()
                     process.wait(_KILL_TIMEOUT_S)
             self._reap()
+            self._keep_class_archive()
 
     def kill(self) -> None:
         """End the broker as a power cut would, by SIGKILL, and wait until it is gone."""
@@ -233,6 +236,11 @@ class EmbeddedBroker:
         ours = _MAIN_CLASS in arguments and str(self._files.properties) in arguments
         return process if ours else None
 
+    def _keep_class_archive(self) -> None:
+        with contextlib.suppress(PipelineError):
+            class_path = os.pathsep.join(map(str, locked_jars("broker")))
+            ClassArchive.of(find_java().program, class_path, self.directory).publish()
+
     def _reap(self) -> None:
         if self._child is not None:
             self._child.poll()
@@ -270,10 +278,17 @@ class EmbeddedBroker:
         """Start the JVM and wait until the broker answers; leave nothing behind if it doesn't."""
         write_set_up(self._files, record, self._options)
         self._format_once(java, class_path)
+        command = broker_command(
+            java,
+            class_path,
+            heap_mib=self._heap_mib,
+            log4j=self._files.log4j,
+            archive=ClassArchive.of(java, class_path, self.directory),
+        )
         offset = self._files.log.stat().st_size if self._files.log.exists() else 0
         with self._files.console.open("wb") as console:
             self._child = subprocess.Popen(
-                self._command(java, class_path),
+                [*command, _MAIN_CLASS, self._files.properties],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -288,23 +303,6 @@ class EmbeddedBroker:
             self._child.kill()
             self._child.wait()
             raise
-
-    def _command(self, java: Path, class_path: str) -> Sequence[str | Path]:
-        heap = f"{self._heap_mib}m"
-        return [
-            java,
-            f"-Xms{heap}",
-            f"-Xmx{heap}",
-            "-XX:+UseParallelGC",
-            "-XX:+ExitOnOutOfMemoryError",
-            "-XX:-UsePerfData",
-            "-Djava.awt.headless=true",
-            f"-Dlog4j2.configurationFile={self._files.log4j}",
-            "-cp",
-            class_path,
-            _MAIN_CLASS,
-            self._files.properties,
-        ]
 
     def _format_once(self, java: Path, class_path: str) -> None:
         """Let Kafka format the data folder: aside, then moved into place, so never by half."""
