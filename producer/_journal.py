@@ -217,7 +217,7 @@ class Journal:
             with self._state_lock:
                 self._synced = max(self._synced, end)
                 self._syncs += due
-                if end >= self._limits.segment_bytes and self._rotate():
+                if self._rotation_due(end) and self._rotate():
                     needed = self._state.oldest_live_segment()
                     file.close()
             self._remove_before(self._segment if needed is None else needed)
@@ -304,6 +304,11 @@ class Journal:
             with self._state_lock:
                 raise self._failed("sync", error) from error
 
+    def _rotation_due(self, end: int) -> bool:
+        live, total = self._state.live_bytes, sum(self._sizes.values())
+        older = len(self._sizes) > 1
+        return end >= self._limits.segment_bytes or (older and self._limits.crowded(live, total))
+
     def _rotate(self) -> bool:
         """Begins the next segment; False when there is no room for it now.
 
@@ -327,7 +332,8 @@ class Journal:
 
         So a segment that has its name has its head, whatever happens in between.
         """
-        complete = self._state.live_bytes <= self._limits.snapshot_bytes
+        total = sum(self._sizes.values())
+        complete = self._limits.takes_over(self._state.live_bytes, total)
         frames = self._state.snapshot(self._sizes.get(self._segment, 0), complete=complete)
         seed = segment_seed(segment)
         buffers = [
@@ -335,7 +341,7 @@ class Journal:
             *encode_round(frames, seed=seed, offset=PREAMBLE_LENGTH, synced=0),
         ]
         length = round_length(buffers)
-        if sum(self._sizes.values()) + length > self._limits.limit_bytes:
+        if total + length > self._limits.limit_bytes:
             raise JournalFullError(f"no room for a segment head of {length} bytes")
         file = self._disk.open(_UNNAMED)
         try:

@@ -43,14 +43,22 @@ class JournalLimits:
         """The largest round that fits once everything else is acked."""
         return self.limit_bytes // 2
 
-    @property
-    def snapshot_bytes(self) -> int:
-        """How much live data a new segment takes over.
+    def takes_over(self, live: int, total: int) -> bool:
+        """Whether a new segment repeats what is live, so that all older ones can go.
 
-        Little enough to be written within milliseconds; then one slow partition does not keep
-        the segments of all the others.
+        Otherwise one slow partition would keep the segments of all the others. Usually little
+        enough is live to be written within milliseconds. With half of the limit in use more is
+        worth it: it costs at most a quarter of what it gives back.
         """
-        return self.segment_bytes // _SNAPSHOT_SHARE
+        return live <= self.segment_bytes // _SNAPSHOT_SHARE or self.crowded(live, total)
+
+    def crowded(self, live: int, total: int) -> bool:
+        """Whether a new segment is worth it before the current one is full."""
+        return (
+            total > self.limit_bytes // 2
+            and live <= self.limit_bytes // _SNAPSHOT_SHARE
+            and live + total <= self.limit_bytes
+        )
 
     def room_bytes(self, total: int, in_segment: int, *, reserve: bool) -> int:
         """How long a round may be.

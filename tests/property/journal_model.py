@@ -1,0 +1,315 @@
+"""A disk that crashes between any two steps, and a journal that is nothing but a list."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from typing import TYPE_CHECKING
+
+from producer._batch import Stamp, stamped
+from producer._journal_codec import (
+    Acks,
+    Batch,
+    Drop,
+    Frame,
+    Head,
+    Identity,
+    Position,
+    Renewal,
+    Spool,
+    SpooledEvent,
+)
+from producer._journal_errors import JournalLockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SECTOR_BYTES = 512
+
+
+class PowerCut(BaseException):
+    """The machine stops here; not an Exception, so that nothing on the way handles it."""
+
+
+@dataclasses.dataclass
+class _Inode:
+    durable: bytes = b""
+    content: bytes = b""
+
+
+class ModelDisk:
+    """One directory: what programs see, and what would be left of it after a power cut.
+
+    Attributes:
+        steps_left: the power is cut at the step after so many; None for never.
+        capacity_bytes: beyond this, appends write in part and fail with ENOSPC.
+        sync_fails: the next syncs of files fail with EIO.
+        during_sync: called once, while the next sync of a file waits for the disk.
+    """
+
+    def __init__(self) -> None:
+        self.place = "model"
+        self.steps_left: int | None = None
+        self.capacity_bytes: int | None = None
+        self.sync_fails = False
+        self.during_sync: Callable[[], None] | None = None
+        self.files: dict[str, _Inode] = {}
+        self._durable_files: dict[str, _Inode] = {}
+        self._directory_steps: list[tuple[str, Callable[[dict[str, _Inode]], object]]] = []
+        self._locked = False
+
+    @property
+    def used_bytes(self) -> int:
+        """Size of all files."""
+        return sum(len(inode.content) for inode in self.files.values())
+
+    def step(self) -> bool:
+        """Counts down to the power cut; True for the step during which it happens."""
+        if self.steps_left is None:
+            return False
+        self.steps_left -= 1
+        return self.steps_left < 0
+
+    def lock(self) -> None:
+        """Takes the directory."""
+        if self._locked:
+            raise JournalLockedError(self.place, 1)
+        self._locked = True
+
+    def unlock(self) -> None:
+        """Gives it back."""
+        self._locked = False
+
+    def names(self) -> list[str]:
+        """Names of all files."""
+        return list(self.files)
+
+    def read(self, name: str) -> bytes:
+        """A whole file."""
+        return self.files[name].content
+
+    def open(self, name: str) -> ModelFile:
+        """An append handle."""
+        if name not in self.files:
+            inode = _Inode()
+            self._change("create", lambda files: files.__setitem__(name, inode))
+        return ModelFile(self, self.files[name])
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Renames a file; may be undone by a power cut."""
+        self._change("rename", lambda files: files.__setitem__(new_name, files.pop(name)))
+
+    def unlink(self, name: str) -> None:
+        """Removes a file; may be undone by a power cut."""
+        self._change("unlink", lambda files: files.pop(name))
+
+    def sync_directory(self) -> None:
+        """From here on the names are durable."""
+        if self.step():
+            raise PowerCut
+        self._durable_files = dict(self.files)
+        self._directory_steps.clear()
+
+    def after_kill(self) -> ModelDisk:
+        """What the next process finds when only the process died: all that was written."""
+        self._locked = False
+        self.steps_left = None
+        return self
+
+    def after_power_cut(self, choose: Callable[[int, int], int]) -> ModelDisk:
+        """What is left of it: each unsynced file is cut anywhere and may have holes of zeros.
+
+        Args:
+            choose: a number from the first to the second, both included.
+        """
+        disk = ModelDisk()
+        files = dict(self._durable_files)
+        # New names come in order, as POSIX file systems do; removals need not.
+        for kind, change in self._directory_steps[: choose(0, len(self._directory_steps))]:
+            if kind != "unlink" or choose(0, 1):
+                change(files)
+        for name, inode in files.items():
+            left = _after_power_cut(inode, choose)
+            disk.files[name] = _Inode(left, left)
+        disk._durable_files = dict(disk.files)
+        return disk
+
+    def _change(self, kind: str, change: Callable[[dict[str, _Inode]], object]) -> None:
+        if self.step():
+            raise PowerCut
+        change(self.files)
+        self._directory_steps.append((kind, change))
+
+
+class ModelFile:
+    """An append handle."""
+
+    def __init__(self, disk: ModelDisk, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        """Writes; cut in the middle by a power cut or a full disk."""
+        data = b"".join(buffers)
+        if self._disk.step():
+            self._inode.content += data[: len(data) // 2]
+            raise PowerCut
+        capacity = self._disk.capacity_bytes
+        room = len(data) if capacity is None else max(capacity - self._disk.used_bytes, 0)
+        self._inode.content += data[:room]
+        if room < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def sync(self) -> None:
+        """What was there when the call began is durable."""
+        if self._disk.step():
+            raise PowerCut
+        if self._disk.sync_fails:
+            raise OSError(errno.EIO, "Input/output error")
+        content = self._inode.content
+        meanwhile, self._disk.during_sync = self._disk.during_sync, None
+        if meanwhile is not None:
+            meanwhile()
+        self._inode.durable = content
+
+    def truncate(self, length: int) -> None:
+        """Cuts the file; may be undone by a power cut."""
+        if self._disk.step():
+            raise PowerCut
+        self._inode.content = self._inode.content[:length]
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def _after_power_cut(inode: _Inode, choose: Callable[[int, int], int]) -> bytes:
+    durable, content = inode.durable, inode.content
+    if not content.startswith(durable):  # cut short, and that was not synced
+        return (choose(0, 1) and content) or durable
+    left = bytearray(content[: choose(len(durable), len(content))])
+    sectors = range(len(durable) // SECTOR_BYTES, len(left) // SECTOR_BYTES + 1)
+    for sector in sectors if len(left) > len(durable) and choose(0, 1) else ():
+        if choose(0, 2) == 0:
+            start = max(sector * SECTOR_BYTES, len(durable))
+            end = min(sector * SECTOR_BYTES + SECTOR_BYTES, len(left))
+            left[start:end] = bytes(end - start)
+    return bytes(left)
+
+
+@dataclasses.dataclass
+class JournalModel:
+    """The meaning of a list of rounds, worked out the slow and plain way."""
+
+    identity: Identity | None = None
+    batches: list[Batch] = dataclasses.field(default_factory=list)
+    spool: list[SpooledEvent] = dataclasses.field(default_factory=list)
+    positions: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    numbering: dict[tuple[str, int], tuple[int, int, int, int]] = dataclasses.field(
+        default_factory=dict
+    )
+    next_event_sequence: int = 0
+
+    @classmethod
+    def of(cls, rounds: Sequence[Sequence[Frame]]) -> JournalModel:
+        """The model after these rounds."""
+        model = cls()
+        for frames in rounds:
+            for frame in frames:
+                model.take(frame)
+        return model
+
+    def take(self, frame: Frame) -> None:
+        """Adds one frame."""
+        match frame:
+            case Batch():
+                self.batches.append(frame)
+                self._number(frame)
+                self.spool = [
+                    event
+                    for event in self.spool
+                    if (event.topic, event.partition) != (frame.topic, frame.partition)
+                    or event.event_sequence > frame.last_event_sequence
+                ]
+                self._seen(frame.last_event_sequence)
+                self._position(frame.position)
+            case Acks():
+                acked = {mark.key for mark in frame.marks}
+                self.batches = [batch for batch in self.batches if batch.key not in acked]
+            case Spool():
+                self.spool.extend(frame.events)
+                for event in frame.events:
+                    self._seen(event.event_sequence)
+                self._position(frame.position)
+            case Drop():
+                gone = frame.event_sequences
+                self.spool = [event for event in self.spool if event.event_sequence not in gone]
+            case Position():
+                self._position(frame)
+            case Renewal():
+                self._renew(frame)
+            case Head():
+                raise AssertionError
+
+    def unacked(self) -> dict[tuple[str, int], tuple[Batch, ...]]:
+        """Per partition, in the order of acceptance, without the positions."""
+        partitions: dict[tuple[str, int], list[Batch]] = {}
+        for batch in sorted(self.batches, key=lambda batch: batch.first_event_sequence):
+            partitions.setdefault((batch.topic, batch.partition), []).append(batch)
+        return {partition: tuple(batches) for partition, batches in partitions.items()}
+
+    def next_sequence(self, topic: str, partition: int) -> int:
+        """The sequence of the partition's next batch under the current identity."""
+        state = self.numbering.get((topic, partition))
+        if state is None or self.identity is None:
+            return 0
+        current = state[:2] == (self.identity.producer_id, self.identity.epoch)
+        return state[2] if current else 0
+
+    def _number(self, batch: Batch) -> None:
+        *_, through = self.numbering.get((batch.topic, batch.partition), (0,))
+        self.numbering[batch.topic, batch.partition] = (
+            batch.producer_id,
+            batch.epoch,
+            batch.base_sequence + batch.record_count,
+            max(batch.last_event_sequence, through),
+        )
+
+    def _seen(self, event_sequence: int) -> None:
+        self.next_event_sequence = max(self.next_event_sequence, event_sequence + 1)
+
+    def _position(self, position: Position | None) -> None:
+        if position is not None:
+            self.positions[position.source] = position.value
+
+    def _renew(self, renewal: Renewal) -> None:
+        new = {restamp.key: restamp.new_base_sequence for restamp in renewal.restamps}
+        self.identity = renewal.identity
+        producer_id, epoch = renewal.identity.producer_id, renewal.identity.epoch
+        self.batches = [
+            restamped(batch, producer_id, epoch, new[batch.key]) if batch.key in new else batch
+            for batch in self.batches
+        ]
+        for batch in self.batches:
+            if (batch.producer_id, batch.epoch) == (producer_id, epoch):
+                self._number(batch)
+
+
+def restamped(batch: Batch, producer_id: int, epoch: int, base_sequence: int) -> Batch:
+    """The batch under another identity."""
+    return Batch(
+        topic=batch.topic,
+        partition=batch.partition,
+        producer_id=producer_id,
+        epoch=epoch,
+        base_sequence=base_sequence,
+        record_count=batch.record_count,
+        first_event_sequence=batch.first_event_sequence,
+        last_event_sequence=batch.last_event_sequence,
+        position=batch.position,
+        data=stamped(batch.data, Stamp(producer_id, epoch, base_sequence)),
+    )
+
+
+def record_batch(stamp: Stamp, body: bytes) -> bytes:
+    """Bytes with a record batch's header, which is all the journal looks at."""
+    return stamped(bytes(61) + body, stamp)

@@ -1,0 +1,518 @@
+"""The journal's files: one holder, a limit, room given back, and a disk that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from producer._batch import Stamp, stamp_of
+from producer._journal import Journal
+from producer._journal_codec import (
+    Ack,
+    Acks,
+    Batch,
+    Drop,
+    Frame,
+    Identity,
+    PartitionState,
+    Position,
+    Renewal,
+    Restamp,
+    Spool,
+    SpooledEvent,
+    encode_preamble,
+)
+from producer._journal_disk import RealDisk
+from producer._journal_errors import (
+    JournalCorruptError,
+    JournalError,
+    JournalFailedError,
+    JournalFullError,
+    JournalLockedError,
+    JournalNameError,
+    JournalVersionError,
+)
+from producer._journal_limits import JournalLimits
+from tests.property.journal_model import ModelDisk, record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_SMALL = JournalLimits(segment_bytes=4096, limit_bytes=4 * 4096)
+_HOLDER = """
+import pathlib, sys, time
+from producer._journal import Journal
+journal = Journal.open(pathlib.Path(sys.argv[1]), producer="p")
+print("held", flush=True)
+time.sleep(60)
+"""
+_IDENTITY = Renewal(Identity(7, 0))
+
+
+def batch(
+    base: int, *, partition: int = 0, body_bytes: int = 100, event: int | None = None
+) -> Batch:
+    """A batch of ten records; event sequences as the base sequence unless told."""
+    first = base if event is None else event
+    data = record_batch(Stamp(7, 0, base), b"x" * body_bytes)
+    return Batch("cpu", partition, 7, 0, base, 10, first, first + 9, None, data)
+
+
+def ack(*batches: Batch) -> Acks:
+    """Marks for batches."""
+    return Acks(tuple(Ack(*batch.key, offset=5) for batch in batches))
+
+
+def on(disk: ModelDisk, limits: JournalLimits = _SMALL) -> Journal:
+    """A journal on a model disk."""
+    return Journal.open_on(disk, producer="p", limits=limits)
+
+
+def segments(disk: ModelDisk) -> list[int]:
+    """Numbers of the segment files."""
+    return sorted(int(name.split(".")[0]) for name in disk.names())
+
+
+def fill(journal: Journal, *, keep_bytes: int = 0) -> list[Batch]:
+    """Appends batches until the journal is full."""
+    sent: list[Batch] = []
+    with contextlib.suppress(JournalFullError):
+        while journal.has_room(keep_bytes):
+            sent.append(batch(len(sent) * 10, body_bytes=500))
+            journal.append([sent[-1]])
+            journal.sync()
+    return sent
+
+
+def test_a_restart_has_all_that_was_not_acked(tmp_path: Path) -> None:
+    """Identity, exact bytes in order, spool, numbering and positions survive on a real disk."""
+    sent = [batch(0), batch(10), batch(0, partition=1, event=20)]
+    event = SpooledEvent(30, "cpu", 1, b"waiting")
+    with Journal.open(tmp_path / "p", producer="p") as journal:
+        assert journal.recovered.fresh
+        journal.append([_IDENTITY, *sent, Position("file", b"line 30")])
+        journal.append([Spool((event,), Position("stdin", b"1"))])
+        journal.sync()
+        journal.append([ack(sent[0])])
+    with Journal.open(tmp_path / "p", producer="p") as journal:
+        found = journal.recovered
+    assert not found.fresh
+    assert found.torn is None
+    assert found.identity == Identity(7, 0)
+    assert found.unacked == {("cpu", 0): (sent[1],), ("cpu", 1): (sent[2],)}
+    assert found.spool == (event,)
+    assert found.next_event_sequence == 31
+    assert found.positions == {"file": b"line 30", "stdin": b"1"}
+    assert found.partitions == {
+        ("cpu", 0): PartitionState("cpu", 0, 7, 0, 20, 19),
+        ("cpu", 1): PartitionState("cpu", 1, 7, 0, 10, 29),
+    }
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    """The journal holds payloads; others on the machine do not read them."""
+    Journal.open(tmp_path / "p", producer="p").close()
+    assert (tmp_path / "p").stat().st_mode & 0o777 == 0o700
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "p").iterdir()}
+    assert modes == {0o600}
+
+
+def test_a_second_process_is_refused_with_the_holders_pid(tmp_path: Path) -> None:
+    """One durable name, one process; the lock goes when the holder dies, however it dies."""
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            _HOLDER,
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    with holder, contextlib.ExitStack() as cleanup:
+        cleanup.callback(holder.kill)
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(JournalLockedError, match=f"held by process {holder.pid}") as refused:
+            Journal.open(tmp_path, producer="p")
+        assert refused.value.pid == holder.pid
+    Journal.open(tmp_path, producer="p").close()
+
+
+def test_another_producers_journal_is_refused() -> None:
+    """Two names never share event sequences."""
+    disk = ModelDisk()
+    on(disk).close()
+    with pytest.raises(JournalNameError, match="belongs to producer 'p', not to 'q'"):
+        Journal.open_on(disk, producer="q")
+
+
+def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """An older program neither reads nor cuts a newer journal."""
+    newer = encode_preamble(1, version=2) + b"what only the newer one reads"
+    path = tmp_path / "00000000000000000001.journal"
+    path.write_bytes(newer)
+    with pytest.raises(JournalVersionError, match="format version 2"):
+        Journal.open(tmp_path, producer="p")
+    assert path.read_bytes() == newer
+
+
+def test_a_directory_that_cannot_be_used_is_an_error_of_ours(tmp_path: Path) -> None:
+    """The caller sees which directory, not a bare OSError."""
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(JournalFailedError, match=r"could not open the journal in .*file"):
+        Journal.open(tmp_path / "file", producer="p")
+
+
+def test_damage_is_refused_with_place_loss_and_what_follows(tmp_path: Path) -> None:
+    """The error names the segment, the offset, what is lost and what can still be read."""
+    with Journal.open(tmp_path, producer="p") as journal:
+        for base in (0, 10, 20):
+            journal.append([batch(base)])
+            journal.sync()
+    path = tmp_path / "00000000000000000001.journal"
+    data = bytearray(path.read_bytes())
+    at = data.index(batch(10).data)
+    data[at + 30] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(JournalCorruptError) as refused:
+        Journal.open(tmp_path, producer="p")
+    assert refused.value.segment == path.name
+    assert at - 100 < refused.value.offset < at
+    assert "its header says Batch" in refused.value.lost
+    assert "1 good frame(s) follow" in refused.value.follows
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_torn_tail_is_cut_and_told() -> None:
+    """The unfinished round is gone, the ones before it are there, and the caller can log it."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([batch(0)])
+    journal.append([batch(10)])
+    name = "00000000000000000001.journal"
+    disk.files[name].content = disk.files[name].content[:-1]
+    found = on(disk.after_kill()).recovered
+    assert found.unacked == {("cpu", 0): (batch(0),)}
+    assert found.torn is not None
+    assert (found.torn.segment, found.torn.frames) == (1, 0)
+    assert on(disk.after_kill()).recovered.torn is None
+
+
+@pytest.mark.parametrize("gone", [2, 3])
+def test_a_segment_lost_from_the_middle_is_refused(gone: int) -> None:
+    """The names alone show that frames are missing."""
+    disk = ModelDisk()
+    journal = on(disk, JournalLimits(4096, 16 * 4096))
+    for base in range(0, 300, 10):
+        journal.append([batch(base, body_bytes=700)])
+        journal.sync()
+    assert segments(disk)[:4] == [1, 2, 3, 4]
+    disk.unlink(f"{gone:020d}.journal")
+    with pytest.raises(JournalCorruptError, match=f"{gone:020d}.journal is damaged.*missing"):
+        on(disk.after_kill())
+
+
+def test_an_older_segment_cut_at_a_rounds_end_is_refused() -> None:
+    """The next segment's head knows how long it was."""
+    disk = ModelDisk()
+    journal = on(disk)
+    lengths = [0]
+    for base in range(0, 100, 10):
+        journal.append([batch(base, body_bytes=700)])
+        if segments(disk) == [1]:
+            lengths.append(disk.used_bytes)
+        journal.sync()
+    first = disk.files["00000000000000000001.journal"]
+    first.content = first.content[: lengths[-2]]
+    with pytest.raises(JournalCorruptError, match=r"0001\.journal is damaged.*when .*0002"):
+        on(disk.after_kill())
+
+
+def test_acked_segments_are_removed() -> None:
+    """Files stay about as large as what is un-acked."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([_IDENTITY])
+    for base in range(0, 2000, 10):
+        sent = batch(base, body_bytes=700)
+        journal.append([sent])
+        journal.sync()
+        journal.append([ack(sent)])
+    assert disk.used_bytes <= 2 * 4096
+    journal.close()
+    found = on(disk).recovered
+    assert (found.identity, found.unacked) == (Identity(7, 0), {})
+    assert found.next_event_sequence == 2000
+    assert found.partitions["cpu", 0].next_sequence == 2000
+
+
+def test_one_slow_partition_does_not_keep_the_segments_of_the_others() -> None:
+    """A new segment takes over the little that is live, so that the old ones can go."""
+    disk = ModelDisk()
+    journal = on(disk)
+    slow = batch(0, partition=1, body_bytes=50)
+    journal.append([_IDENTITY, slow])
+    for base in range(10, 2000, 10):
+        sent = batch(base, body_bytes=700)
+        journal.append([sent])
+        journal.sync()
+        journal.append([ack(sent)])
+    assert segments(disk)[0] > 20
+    journal.close()
+    assert on(disk).recovered.unacked == {("cpu", 1): (slow,)}
+
+
+def test_a_taken_over_batch_does_not_take_its_position_back() -> None:
+    """Copies of old batches in a new segment leave the newest position alone."""
+    disk = ModelDisk()
+    journal = on(disk)
+    old = Batch("cpu", 1, 7, 0, 0, 1, 0, 0, Position("file", b"1"), batch(0).data)
+    journal.append([_IDENTITY, old])
+    journal.append([Position("file", b"2")])
+    journal.close()
+    journal = on(disk)
+    assert segments(disk) == [1, 2]
+    journal.sync()
+    assert segments(disk) == [2]
+    journal.close()
+    assert on(disk).recovered.positions == {"file": b"2"}
+
+
+def test_what_an_unsynced_round_frees_is_kept() -> None:
+    """An event leaves the spool for good only once the batch that took it is on disk."""
+    disk = ModelDisk()
+    journal = on(disk, JournalLimits(4096, 8 * 4096))
+    events = tuple(SpooledEvent(n, "cpu", 0, b"x" * 100) for n in range(50))
+    journal.append([_IDENTITY, Spool(events)])
+    journal.sync()
+    assert segments(disk) == [1, 2]
+    disk.during_sync = lambda: journal.append([batch(0, event=40)])
+    journal.append([Position("file", b"1")])
+    journal.sync()
+    assert segments(disk) == [1, 2]
+    assert on(disk.after_power_cut(lambda low, _: low)).recovered.spool == events
+
+
+def test_the_limit_holds_and_marks_still_fit() -> None:
+    """Batches are refused when the journal is full, marks never, and acks make room again."""
+    disk = ModelDisk()
+    journal = on(disk)
+    sent = fill(journal)
+    with pytest.raises(JournalFullError, match=r"holds \d+ of 16384 bytes"):
+        journal.append([batch(10_000, body_bytes=7000)])
+    assert not journal.has_room(1000)
+    journal.append([ack(*sent)])
+    journal.sync()
+    assert disk.used_bytes <= _SMALL.limit_bytes
+    assert journal.has_room(1000)
+    journal.append([batch(30_000)])
+
+
+def test_a_full_journal_opens_and_gives_room_back() -> None:
+    """A restart on a full journal is no dead end."""
+    disk = ModelDisk()
+    sent = fill(on(disk))
+    for _ in range(4):
+        journal = on(disk.after_kill())
+        assert disk.used_bytes <= _SMALL.limit_bytes
+    assert journal.recovered.unacked == {("cpu", 0): tuple(sent)}
+    journal.append([ack(*sent)])
+    journal.sync()
+    assert journal.has_room(1000)
+
+
+def test_marks_that_find_no_room_go_out_with_the_next_round() -> None:
+    """With a full disk an ack still frees what it acks, and is written as soon as there is room."""
+    disk = ModelDisk()
+    journal = on(disk, JournalLimits(4096, 64 * 4096))
+    sent = [batch(base, body_bytes=700) for base in range(0, 100, 10)]
+    for one in sent:
+        journal.append([one])
+        journal.sync()
+    disk.capacity_bytes = disk.used_bytes
+    journal.append([ack(*sent[:9])])
+    assert journal.statistics().unacked_batches == 1
+    with pytest.raises(JournalFullError, match="no space left"):
+        journal.append([batch(100, body_bytes=10_000)])
+    journal.sync()
+    assert disk.used_bytes < disk.capacity_bytes
+    journal.append([batch(100)])
+    found = on(disk.after_kill()).recovered
+    assert found.unacked == {("cpu", 0): (sent[9], batch(100))}
+
+
+def test_a_full_disk_leaves_nothing_of_the_round() -> None:
+    """A round written in part is taken back; later rounds stand behind good ones."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([batch(0)])
+    used = disk.used_bytes
+    disk.capacity_bytes = used + 50
+    with pytest.raises(JournalFullError, match="no space left on the disk of model"):
+        journal.append([batch(10)])
+    assert disk.used_bytes == used
+    disk.capacity_bytes = None
+    journal.append([batch(10)])
+    assert on(disk.after_kill()).recovered.unacked == {("cpu", 0): (batch(0), batch(10))}
+
+
+def test_after_a_failed_sync_nothing_is_promised() -> None:
+    """The kernel may forget what it could not write, so a second sync proves nothing."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([batch(0)])
+    disk.sync_fails = True
+    with pytest.raises(JournalFailedError, match=r"could not sync in model: .*Input/output"):
+        journal.sync()
+    disk.sync_fails = False
+    with pytest.raises(JournalFailedError):
+        journal.sync()
+    with pytest.raises(JournalFailedError):
+        journal.append([batch(10)])
+    journal.close()
+
+
+def test_a_closed_journal_says_so() -> None:
+    """Closing twice is harmless; using it is refused."""
+    journal = on(ModelDisk())
+    journal.close()
+    journal.close()
+    with pytest.raises(JournalError, match="is closed"):
+        journal.append([batch(0)])
+
+
+def test_a_round_that_never_fits_is_no_matter_of_waiting() -> None:
+    """Backpressure would wait for ever, so it is another error than a full journal."""
+    with pytest.raises(JournalError, match="too long") as refused:
+        on(ModelDisk()).append([batch(0, body_bytes=9000)])
+    assert not isinstance(refused.value, JournalFullError)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [batch(0), batch(0)],
+        [Renewal(Identity(8, 0), (Restamp("cpu", 0, 7, 0, 50, 0, 10),))],
+        [ack(batch(0)), Renewal(Identity(8, 0), (Restamp(*batch(0).key, 0, 10),))],
+    ],
+    ids=["twice", "unknown", "acked"],
+)
+def test_frames_that_contradict_the_journal_are_refused(frames: Sequence[Frame]) -> None:
+    """A mistake of the sender is seen when it is made, not at the next start."""
+    disk = ModelDisk()
+    journal = on(disk)
+    used = disk.used_bytes
+    with pytest.raises(ValueError, match="in the journal"):
+        journal.append(frames)
+    assert disk.used_bytes == used
+
+
+def test_a_renewal_renumbers_the_exact_bytes() -> None:
+    """What is recovered is stamped as the broker will see it, though only the stamp was written."""
+    disk = ModelDisk()
+    journal = on(disk)
+    sent = [batch(0), batch(10), batch(20)]
+    journal.append([_IDENTITY, *sent])
+    journal.append([ack(sent[0])])
+    restamps = tuple(Restamp(*one.key, n * 10, 10) for n, one in enumerate(sent[1:]))
+    journal.append([Renewal(Identity(9, 1), restamps)])
+    journal.close()
+    found = on(disk).recovered
+    assert found.identity == Identity(9, 1)
+    stamps = [stamp_of(one.data) for one in found.unacked["cpu", 0]]
+    assert stamps == [Stamp(9, 1, 0), Stamp(9, 1, 10)]
+    expected = [record_batch(stamp, b"x" * 100) for stamp in stamps]
+    assert expected == [one.data for one in found.unacked["cpu", 0]]
+    assert found.partitions["cpu", 0] == PartitionState("cpu", 0, 9, 1, 20, 29)
+
+
+def test_the_halves_of_a_split_batch_are_sent_before_what_follows() -> None:
+    """A refused batch, its halves and the renumbered rest: recovered in the order of acceptance."""
+    disk = ModelDisk()
+    journal = on(disk)
+    large, later = batch(0), batch(10)
+    journal.append([_IDENTITY, large, later])
+    halves = [
+        Batch(
+            "cpu", 0, 8, 0, 5 * n, 5, 5 * n, 5 * n + 4, None, record_batch(Stamp(8, 0, 5 * n), b"")
+        )
+        for n in range(2)
+    ]
+    refused = Acks((Ack(*large.key, reason="MESSAGE_TOO_LARGE"),))
+    renewal = Renewal(Identity(8, 0), (Restamp(*later.key, 10, 10),))
+    journal.append([refused, renewal, *halves])
+    journal.close()
+    found = on(disk).recovered
+    assert [
+        (one.first_event_sequence, one.last_event_sequence) for one in found.unacked["cpu", 0]
+    ] == [(0, 4), (5, 9), (10, 19)]
+    assert found.partitions["cpu", 0] == PartitionState("cpu", 0, 8, 0, 20, 19)
+
+
+def test_numbering_wraps_with_the_sequence() -> None:
+    """The batch that ends at 2^31 - 1 is followed by sequence 0."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([_IDENTITY, batch(2**31 - 20, event=0)])
+    journal.append([batch(2**31 - 10, event=10)])
+    journal.append([batch(0, event=20)])
+    journal.close()
+    found = on(disk).recovered
+    assert found.partitions["cpu", 0].next_sequence == 10
+    assert [one.first_event_sequence for one in found.unacked["cpu", 0]] == [0, 10, 20]
+
+
+def test_spooled_events_leave_with_their_batch_or_by_a_drop() -> None:
+    """Per partition, all up to the batch's last event; a dropped one by its sequence."""
+    disk = ModelDisk()
+    journal = on(disk)
+    events = tuple(SpooledEvent(n, "cpu", n % 2, b"%d" % n) for n in range(8))
+    journal.append([_IDENTITY, Spool(events)])
+    data = record_batch(Stamp(7, 0, 0), b"")
+    journal.append([Batch("cpu", 0, 7, 0, 0, 2, 0, 2, None, data)])
+    journal.append([Drop((3,), "delivery timeout")])
+    journal.close()
+    assert [event.event_sequence for event in on(disk).recovered.spool] == [1, 4, 5, 6, 7]
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    """The error names the setting, its value and what was expected."""
+    with pytest.raises(ValueError, match="limit_bytes is 8192, expected at least 4 times"):
+        JournalLimits(4096, 8192)
+    with pytest.raises(ValueError, match="segment_bytes is 10, expected 4096 to"):
+        JournalLimits(10, 8192)
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may take less than it was given; the rest follows."""
+    whole = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: whole(fd, [buffers[0][:3]]))
+    file = RealDisk(tmp_path).open("f")
+    file.append([b"hello ", b"world"])
+    file.close()
+    assert (tmp_path / "f").read_bytes() == b"hello world"
+
+
+def test_a_real_full_disk_is_a_full_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSPC from the kernel blocks the sender instead of ending it."""
+    journal = Journal.open(tmp_path, producer="p")
+
+    def no_space(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", no_space)
+        with pytest.raises(JournalFullError, match="No space left on device"):
+            journal.append([batch(0)])
+    journal.append([batch(0)])
+    journal.close()

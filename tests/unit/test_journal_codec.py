@@ -1,0 +1,266 @@
+"""The journal's bytes: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producer._batch import Stamp
+from producer._journal_codec import (
+    FORMAT_VERSION,
+    PREAMBLE_LENGTH,
+    Ack,
+    Acks,
+    Batch,
+    Drop,
+    Frame,
+    Head,
+    Identity,
+    PartitionState,
+    PlacedFrame,
+    Position,
+    Renewal,
+    Restamp,
+    Spool,
+    SpooledEvent,
+    decode_frame,
+    decode_preamble,
+    encode_preamble,
+    encode_round,
+    find_frame,
+    segment_seed,
+)
+from producer._journal_errors import JournalVersionError
+from producer._journal_scan import Scan, TornTail, scan_segment
+from tests.property.journal_model import record_batch
+
+_SEGMENT = 3
+_SEED = segment_seed(_SEGMENT)
+
+
+def batch(base: int = 0, *, body: bytes = b"body", partition: int = 0, event: int = 0) -> Batch:
+    """A batch of ten records."""
+    data = record_batch(Stamp(7, 2, base), body)
+    position = Position("file", b"line 12")
+    return Batch("cpu", partition, 7, 2, base, 10, event, event + 9, position, data)
+
+
+HEAD = Head(
+    "cpu-readings",
+    4711,
+    complete=True,
+    identity=Identity(7, 2),
+    next_event_sequence=12,
+    partitions=(PartitionState("cpu", 1, 7, 2, 2**31 - 1, 11),),
+    positions=(Position("stdin", b"\x00\xff"),),
+)
+FRAMES: list[Frame] = [
+    HEAD,
+    Renewal(Identity(9, 0), (Restamp("cpu", 0, 7, 2, 10, 0, 5),)),
+    batch(),
+    Acks((Ack("cpu", 0, 7, 2, 0, 4096), Ack("cpu", 0, 7, 2, 10, -1, "MESSAGE_TOO_LARGE"))),
+    Spool((SpooledEvent(2**40, "größe", 3, b"\xabSQF"),), Position("stdin", b"")),
+    Drop((5, 6), "delivery timeout"),
+    Position("file", b"line 13"),
+]
+
+
+def segment(*rounds: list[Frame], synced: int = 0) -> bytes:
+    """A whole segment; each round says that `synced` bytes were on disk."""
+    data = encode_preamble(_SEGMENT)
+    for frames in rounds:
+        data += b"".join(encode_round(frames, seed=_SEED, offset=len(data), synced=synced))
+    return data
+
+
+def synced_segment(*rounds: list[Frame]) -> tuple[bytes, list[int]]:
+    """A segment whose rounds were each synced before the next, and where each ends."""
+    data = encode_preamble(_SEGMENT)
+    ends = [len(data)]
+    for frames in rounds:
+        data += b"".join(encode_round(frames, seed=_SEED, offset=len(data), synced=len(data)))
+        ends.append(len(data))
+    return data, ends
+
+
+def frames_of(scan: Scan) -> list[Frame]:
+    """The good frames."""
+    return [placed.frame for placed in scan.frames]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
+def test_every_frame_type_is_read_as_written(frame: Frame) -> None:
+    """Nothing is lost or changed between encoding and decoding."""
+    encoded = b"".join(encode_round([frame], seed=_SEED, offset=24, synced=9))
+    expected = PlacedFrame(3, 24, len(encoded), last_in_round=True, synced=9, frame=frame)
+    assert expected == decode_frame(b"xyz" + encoded, 3, _SEED)
+
+
+def test_a_batch_is_handed_on_without_a_copy() -> None:
+    """The batch's bytes are a buffer of their own, the very object that was given."""
+    sent = batch(body=b"x" * 200_000)
+    buffers = encode_round([sent, sent], seed=_SEED, offset=24, synced=0)
+    assert sum(buffer is sent.data for buffer in buffers) == 2
+
+
+def test_only_the_last_frame_of_a_round_ends_it() -> None:
+    """A reader can tell where a round ends."""
+    scan = scan_segment(segment(FRAMES, FRAMES[1:3]), _SEGMENT, newest=True)
+    ends = [placed.last_in_round for placed in scan.frames]
+    assert [*[False] * 6, True, False, True] == ends
+    assert [*FRAMES, *FRAMES[1:3]] == frames_of(scan)
+
+
+def test_a_frame_of_another_segment_is_none_of_this_one() -> None:
+    """A copied or renamed segment file is seen to be in the wrong place."""
+    encoded = b"".join(encode_round(FRAMES, seed=_SEED, offset=24, synced=0))
+    assert decode_frame(encoded, 0, segment_seed(_SEGMENT + 1)) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_no_frame(data: bytes) -> None:
+    """Reading garbage finds nothing and never fails."""
+    assert decode_frame(data, 0, _SEED) is None
+    assert find_frame(data, 0, _SEED, 0) is None
+    assert decode_preamble(data) is None
+
+
+def test_sequences_wrap_after_the_largest() -> None:
+    """After 2^31 - 1 comes 0, as the broker counts."""
+    assert batch(2**31 - 10).next_sequence == 0
+    assert batch(2**31 - 5).next_sequence == 5
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    """A newer journal is not taken for a damaged one."""
+    data = encode_preamble(_SEGMENT, FORMAT_VERSION + 1) + b"whatever"
+    with pytest.raises(JournalVersionError, match=r"0003\.journal has journal format version 2"):
+        scan_segment(data, _SEGMENT, newest=True)
+
+
+def test_each_flipped_byte_of_a_synced_journal_is_damage_or_the_torn_last_round() -> None:
+    """No flip crashes the reader, changes a frame or hides a good one behind the flipped one."""
+    rounds: list[list[Frame]] = [[HEAD], FRAMES[1:3], [batch(20), FRAMES[4]], [FRAMES[3]]]
+    data, ends = synced_segment(*rounds)
+    whole = scan_segment(data, _SEGMENT, newest=True)
+    for at in range(len(data)):
+        for flip in (0x01, 0x80, 0xFF):
+            broken = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
+            scan = scan_segment(broken, _SEGMENT, newest=True)
+            if at >= ends[-2]:
+                assert scan.torn == TornTail(_SEGMENT, ends[-2], len(data) - ends[-2], 0)
+                assert scan.damages == ()
+                assert list(whole.frames[:-1]) == list(scan.frames)
+                continue
+            assert scan.torn is None
+            assert len(scan.damages) == 1
+            if at < PREAMBLE_LENGTH:
+                assert scan.damages[0].offset == 0
+                assert whole.frames == scan.frames
+            else:
+                hit = next(placed for placed in whole.frames if placed.at <= at < placed.end)
+                good = [placed for placed in whole.frames if placed != hit]
+                assert (hit.at, hit.length) == (scan.damages[0].offset, scan.damages[0].length)
+                assert good == list(scan.frames)
+                assert scan.damages[0].resumes_at == hit.end
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_each_cut_of_the_newest_segment_is_torn_and_of_an_older_one_damage(newest: bool) -> None:
+    """A file of any length gives its whole rounds; only the newest may end in the middle of one."""
+    data, ends = synced_segment([HEAD], FRAMES[1:3], [batch(20), FRAMES[4]], [FRAMES[3]])
+    for length in range(len(data)):
+        scan = scan_segment(data[:length], _SEGMENT, newest=newest)
+        if length < ends[1]:  # a segment has its name only when its head is on disk
+            assert scan.torn is None
+            assert scan.damages
+        elif length in ends:
+            assert (scan.torn, scan.damages) == (None, ())
+            assert scan.frames[-1].end == length
+        elif newest:
+            kept = max(end for end in ends if end <= length)
+            assert scan.damages == ()
+            assert scan.torn is not None
+            assert (kept, length - kept) == (scan.torn.offset, scan.torn.length)
+            assert scan.frames[-1].end == kept
+        else:
+            assert scan.torn is None
+            assert scan.damages
+
+
+def test_a_flip_in_a_round_never_known_to_be_synced_is_damage_too() -> None:
+    """Without a hole of zeros there was no power cut: good frames behind it are not dropped."""
+    data = segment([HEAD], [batch(0)], [batch(10)], [batch(20)])
+    first = scan_segment(data, _SEGMENT, newest=True).frames[1]
+    for at in range(first.at, first.end):
+        broken = data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+        scan = scan_segment(broken, _SEGMENT, newest=True)
+        assert scan.torn is None
+        assert [damage.frames_after for damage in scan.damages] == [2]
+
+
+def test_a_hole_in_rounds_never_synced_is_a_torn_tail() -> None:
+    """A page that was never written reads as zeros; what follows it was never synced either."""
+    data = segment([HEAD], [batch(0, body=b"x" * 2000)], [batch(10)])
+    broken = data[:1024] + bytes(512) + data[1536:]
+    scan = scan_segment(broken, _SEGMENT, newest=True)
+    start = scan_segment(data, _SEGMENT, newest=True).frames[1].at
+    assert scan.torn == TornTail(_SEGMENT, start, len(data) - start, 1)
+    assert frames_of(scan) == [HEAD]
+
+
+def test_a_hole_in_a_synced_round_is_damage() -> None:
+    """A later frame knows that the zeros had been bytes on disk."""
+    data, _ = synced_segment([HEAD], [batch(0, body=b"x" * 2000)], [batch(10)])
+    scan = scan_segment(data[:1024] + bytes(512) + data[1536:], _SEGMENT, newest=True)
+    assert scan.torn is None
+    assert [damage.frames_after for damage in scan.damages] == [1]
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_bytes_taken_out_or_put_in_are_damage(newest: bool) -> None:
+    """Frames that moved are found and told of, though none of them is where it was written."""
+    data, ends = synced_segment([HEAD], [batch(0)], [batch(10)], [batch(20)])
+    cases = {
+        "7 bytes missing": data[: ends[1] + 40] + data[ends[1] + 47 :],
+        f"{ends[2] - ends[1]} bytes missing": data[: ends[1]] + data[ends[2] :],
+        "3 bytes inserted": data[: ends[1]] + b"abc" + data[ends[1] :],
+    }
+    for lost, broken in cases.items():
+        scan = scan_segment(broken, _SEGMENT, newest=newest)
+        assert scan.torn is None
+        assert len(scan.damages) == 1
+        assert lost in scan.damages[0].lost
+        assert frames_of(scan)[-1] == batch(20)
+
+
+def test_a_frame_inside_a_payload_is_no_frame() -> None:
+    """A torn batch that carries older journal bytes is torn, not damaged."""
+    older = segment([HEAD], [batch(0)])
+    data = segment([HEAD], [batch(0)], [batch(10, body=older[PREAMBLE_LENGTH:] * 2)])
+    scan = scan_segment(data[:-5], _SEGMENT, newest=True)
+    assert scan.damages == ()
+    assert scan.torn == TornTail(_SEGMENT, len(older), len(data) - 5 - len(older), 0)
+
+
+def test_an_unfinished_round_is_cut_as_a_whole() -> None:
+    """A position is never taken without the events it covers, nor events without it."""
+    data = segment([HEAD], [batch(0), batch(10), Position("file", b"20")])
+    frames = scan_segment(data, _SEGMENT, newest=True).frames
+    scan = scan_segment(data[: frames[2].end], _SEGMENT, newest=True)
+    start = frames[1].at
+    assert scan.torn == TornTail(_SEGMENT, start, frames[2].end - start, 2)
+    assert frames_of(scan) == [HEAD]
+
+
+def test_two_damaged_places_are_both_told() -> None:
+    """`verify` tells all that is wrong, not only the first."""
+    data, ends = synced_segment([HEAD], [batch(0)], [batch(10)], [batch(20)], [batch(30)])
+    broken = bytearray(data)
+    broken[ends[1] + 5] ^= 1
+    broken[ends[3] + 5] ^= 1
+    scan = scan_segment(bytes(broken), _SEGMENT, newest=True)
+    assert [ends[1], ends[3]] == [damage.offset for damage in scan.damages]
+    assert "its header says Batch" in scan.damages[0].lost
+    assert "1 good frame(s) follow" in scan.damages[0].follows
