@@ -136,7 +136,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
         return (self.base_sequence + self.record_count) % SEQUENCE_MODULUS
 
 
-class Ack(msgspec.Struct, frozen=True, array_like=True):
+class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How a batch ended: persisted at an offset, or not (or possibly not), with the reason.
 
     `offset` is -1 where the broker gave none.
@@ -164,7 +164,7 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
     marks: tuple[Ack, ...]
 
 
-class SpooledEvent(msgspec.Struct, frozen=True, array_like=True):
+class SpooledEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An accepted event that is in no batch yet; `payload` is opaque to the journal."""
 
     event_sequence: int
@@ -174,7 +174,7 @@ class SpooledEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Spool(msgspec.Struct, frozen=True, array_like=True):
-    """Events accepted but not yet in a batch.
+    """Events accepted but not yet in a batch, in order of their sequences.
 
     An event leaves the spool with the first `Batch` of its partition whose
     `last_event_sequence` reaches it, or by `Drop`.

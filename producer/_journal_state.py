@@ -6,6 +6,7 @@ in memory, as far as it was synced.
 """
 
 import dataclasses
+import operator
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -36,6 +37,7 @@ TopicPartition = tuple[str, int]
 # Bytes a frame or an event takes beside its topic's name and its data, at most.
 _BATCH_OVERHEAD_BYTES: Final = 128
 _EVENT_OVERHEAD_BYTES: Final = 32
+_EVENT_SEQUENCE: Final = operator.attrgetter("event_sequence")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,12 +72,6 @@ class _LiveBatch:
     segment: int
 
 
-@dataclasses.dataclass(slots=True)
-class _LiveEvent:
-    event: SpooledEvent
-    segment: int
-
-
 class JournalState:
     """The sum of all frames so far.
 
@@ -92,7 +88,8 @@ class JournalState:
         self.positions: dict[str, bytes] = {}
         self.live_bytes = 0
         self._batches: dict[BatchKey, _LiveBatch] = {}
-        self._spool: dict[TopicPartition, deque[_LiveEvent]] = {}
+        # Per partition in the order of acceptance: each event and the segment it is in.
+        self._spool: dict[TopicPartition, deque[tuple[SpooledEvent, int]]] = {}
         self._live: defaultdict[int, int] = defaultdict(int)
 
     @property
@@ -181,9 +178,8 @@ class JournalState:
         self._live.clear()
         for live in self._batches.values():
             live.segment = segment
-        for queue in self._spool.values():
-            for event in queue:
-                event.segment = segment
+        for partition, queue in self._spool.items():
+            self._spool[partition] = deque((event, segment) for event, _ in queue)
         self._live[segment] = self.unacked_count + self.spooled_count
 
     def recovered(self, torn: TornTail | None, *, fresh: bool) -> Recovered:
@@ -207,8 +203,8 @@ class JournalState:
         )
 
     def _spooled_events(self) -> tuple[SpooledEvent, ...]:
-        events = [live.event for queue in self._spool.values() for live in queue]
-        return tuple(sorted(events, key=lambda event: event.event_sequence))
+        events = [event for queue in self._spool.values() for event, _ in queue]
+        return tuple(sorted(events, key=_EVENT_SEQUENCE))
 
     def _apply_head(self, head: Head) -> None:
         if head.complete:
@@ -232,8 +228,8 @@ class JournalState:
         self.next_event_sequence = max(self.next_event_sequence, batch.last_event_sequence + 1)
         self._take_position(batch.position)
         queue = self._spool.get(partition)
-        while queue and queue[0].event.event_sequence <= batch.last_event_sequence:
-            self._release(queue.popleft())
+        while queue and queue[0][0].event_sequence <= batch.last_event_sequence:
+            self._release(*queue.popleft())
 
     def _advance(
         self, partition: TopicPartition, stamp: Stamp, record_count: int, through: int
@@ -257,12 +253,20 @@ class JournalState:
         self.partitions[partition] = PartitionState(*partition, *identity, next_sequence, through)
 
     def _apply_spool(self, spool: Spool, segment: int) -> None:
+        # Hundreds of thousands of events may wait while Kafka is away: as little as can be each.
+        get = self._spool.get
+        length = 0
         for event in spool.events:
-            partition = (event.topic, event.partition)
-            self._spool.setdefault(partition, deque()).append(_LiveEvent(event, segment))
-            self._live[segment] += 1
-            self.live_bytes += _event_bytes(event)
-            self.next_event_sequence = max(self.next_event_sequence, event.event_sequence + 1)
+            queue = get((event.topic, event.partition))
+            if queue is None:
+                queue = self._spool[event.topic, event.partition] = deque()
+            queue.append((event, segment))
+            length += len(event.payload) + len(event.topic)
+        if spool.events:
+            count, last = len(spool.events), spool.events[-1].event_sequence
+            self._live[segment] += count
+            self.live_bytes += length + count * _EVENT_OVERHEAD_BYTES
+            self.next_event_sequence = max(self.next_event_sequence, last + 1)
         self._take_position(spool.position)
 
     def _apply_renewal(self, renewal: Renewal) -> None:
@@ -303,25 +307,21 @@ class JournalState:
 
     def _drop(self, event_sequences: frozenset[int]) -> None:
         for partition, queue in self._spool.items():
-            kept: deque[_LiveEvent] = deque()
-            for live in queue:
-                if live.event.event_sequence in event_sequences:
-                    self._release(live)
+            kept: deque[tuple[SpooledEvent, int]] = deque()
+            for event, segment in queue:
+                if event.event_sequence in event_sequences:
+                    self._release(event, segment)
                 else:
-                    kept.append(live)
+                    kept.append((event, segment))
             self._spool[partition] = kept
 
-    def _release(self, live: _LiveEvent) -> None:
-        self._live[live.segment] -= 1
-        self.live_bytes -= _event_bytes(live.event)
+    def _release(self, event: SpooledEvent, segment: int) -> None:
+        self._live[segment] -= 1
+        self.live_bytes -= len(event.payload) + len(event.topic) + _EVENT_OVERHEAD_BYTES
 
 
 def _batch_bytes(batch: Batch) -> int:
     return len(batch.data) + len(batch.topic) + _BATCH_OVERHEAD_BYTES
-
-
-def _event_bytes(event: SpooledEvent) -> int:
-    return len(event.payload) + len(event.topic) + _EVENT_OVERHEAD_BYTES
 
 
 def replay(
