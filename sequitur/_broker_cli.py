@@ -1,0 +1,135 @@
+"""`sequitur broker`: the embedded broker from the command line.
+
+`eval "$(sequitur broker up)"` starts it and points everything run from that shell at it: what the
+shell is to run goes to standard output, what the user is to read to standard error.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from producer import KafkaSettings
+from producer.settings import Settings, load_settings
+from sequitur.broker import EmbeddedBroker
+
+ADDRESS_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
+_ASK_TIMEOUT_S: Final = 5.0
+_NOT_ANSWERING_EXIT_CODE: Final = 1
+
+broker_app = typer.Typer(
+    name="broker",
+    help="The embedded Kafka broker: one node on 127.0.0.1.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        help="The broker's folder [default: $SEQUITUR_BROKER_DIR, else the user's state folder]",
+    ),
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: as before, else any that is free")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
+
+
+class BrokerAddress(Settings):
+    """How to reach a broker that is not ours."""
+
+    kafka: KafkaSettings
+
+
+def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return ``$SEQUITUR_BROKER_DIR``, or else a folder in the user's state folder."""
+    own = environ.get("SEQUITUR_BROKER_DIR")
+    if own:
+        return Path(own)
+    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "sequitur", "broker")
+
+
+@broker_app.command()
+def up(directory: Directory = None, port: Port = 0) -> None:
+    """Start the broker, wait until it answers, print the line that points programs at it."""
+    broker = EmbeddedBroker(directory or default_directory(), port=port)
+    other = _other_broker(broker)
+    if other is not None:
+        typer.echo(
+            f"{ADDRESS_VARIABLE} is set: the broker at {other} is used, and none is started",
+            err=True,
+        )
+        typer.echo(f"export {ADDRESS_VARIABLE}={other}")
+        return
+    servers = broker.start()
+    typer.echo(f"Kafka answers at {servers}; its log is {broker.log_path}", err=True)
+    typer.echo(f"export {ADDRESS_VARIABLE}={servers}")
+
+
+@broker_app.command()
+def down(directory: Directory = None) -> None:
+    """Stop the embedded broker; what it holds stays on disk."""
+    broker = EmbeddedBroker(directory or default_directory())
+    was_running = broker.status().running
+    broker.stop()
+    what = "stopped" if was_running else "none was running"
+    typer.echo(f"embedded broker in {broker.directory}: {what}", err=True)
+
+
+@broker_app.command()
+def status(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Say whether the broker runs and answers; status 1 when it doesn't answer."""
+    broker = EmbeddedBroker(directory or default_directory())
+    other = _other_broker(broker)
+    if other is None:
+        found = broker.status()
+        answering = found.answering
+        facts: dict[str, str | int | None] = {
+            "embedded": True,
+            "running": found.running,
+            "answering": answering,
+            "bootstrap_servers": found.bootstrap_servers,
+            "pid": found.pid,
+            "directory": str(found.directory),
+            "log": str(found.log_path),
+        }
+    else:
+        answering = _answers()
+        facts = {"embedded": False, "answering": answering, "bootstrap_servers": other}
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        for name, value in facts.items():
+            typer.echo(f"{name.replace('_', ' '):<18}{_shown(value)}")
+    if not answering:
+        raise typer.Exit(_NOT_ANSWERING_EXIT_CODE)
+
+
+def _other_broker(broker: EmbeddedBroker) -> str | None:
+    """Return the address in the environment, unless it is the one this very broker had."""
+    address = os.environ.get(ADDRESS_VARIABLE)
+    return address if address and address != broker.status().bootstrap_servers else None
+
+
+def _answers() -> bool:
+    """Ask the broker in the environment, as the environment says it is to be reached."""
+    kafka = load_settings(BrokerAddress, config=None, environ=os.environ, flags={}).kafka
+    try:
+        AdminClient({**kafka.librdkafka(), "log_level": 0}).list_topics(timeout=_ASK_TIMEOUT_S)
+    except KafkaException:
+        return False
+    return True
+
+
+def _shown(value: str | int | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
