@@ -78,10 +78,11 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
 def given_flags(settings: Settings) -> list[str]:
     """The settings of a program as flags, for handing them to another process.
 
-    Only what differs from the default is given, and never a password: that goes by the environment.
+    All that have a value, defaults too, so that the other process' own environment changes nothing;
+    but never a password: that goes by the environment.
     """
     words: list[str] = []
-    dumped = settings.model_dump(mode="json", exclude_defaults=True)
+    dumped = settings.model_dump(mode="json")
     for section, field, _ in fields_of(type(settings)):
         value = dumped.get(section, {}).get(field)
         if value is None or "password" in field:

@@ -26,7 +26,7 @@ def _imported_packages(source: Path) -> set[str]:
 
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_imports_point_one_way(package: str) -> None:
-    """sequitur -> pipelines -> consumer -> producer, and never back."""
+    """Sequitur -> pipelines -> consumer -> producer, and never back."""
     later = set(_PACKAGES[_PACKAGES.index(package) + 1 :])
     sources = sorted((_ROOT / package).rglob("*.py"))
     assert sources

@@ -176,12 +176,12 @@ def test_a_wrong_address_is_refused(address: str) -> None:
 
 
 def test_settings_given_on_as_flags_are_the_same_settings() -> None:
-    """A program started by another one sees the very same settings."""
-    settings = _load(delay="90 s", buffer="1 MiB", drain=True)
+    """A program started by another sees the very same settings, whatever its environment."""
+    settings = _load(delay="10 s", buffer="1 MiB", drain=True)
     words = given_flags(settings)
     assert words == [
-        "--bootstrap-servers", "127.0.0.1:9092", "--topic", "readings", "--delay", "90 s",
-        "--buffer", "1048576", "--drain",
+        "--bootstrap-servers", "127.0.0.1:9092", "--security-protocol", "PLAINTEXT",
+        "--topic", "readings", "--delay", "10 s", "--buffer", "1048576", "--drain",
     ]  # fmt: skip
 
 

@@ -1,0 +1,187 @@
+"""The command-line program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from consumer import ConsumerError, parse_event_time_spec
+from pipelines._errors import PipelineError
+from pipelines.launch import run_spark_submit
+from pipelines.session import DEFAULT_MASTER
+from pipelines.settings import ReorderJob
+from producer import KafkaSettings, ProducerError, ProducerSettings, ProduceSettings, run_daemon
+from producer.settings import Settings, environment_name
+from producer.settings_flags import given_flags, with_flags
+from sequitur._broker_cli import broker_app
+from sequitur._errors import SequiturError
+from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
+from sequitur.verify import TopicCheck, TopicReport
+
+FOUND_WRONG_EXIT_CODE: Final = 1
+"""The program did its work, and what it found does not hold."""
+FAILED_EXIT_CODE: Final = 3
+"""The program could not do its work."""
+
+app = typer.Typer(
+    name="sequitur",
+    help="Into Kafka once and in order; out of it in event-time order.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(broker_app, name="broker")
+_produce_app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
+
+
+class ProduceJob(Settings):
+    """What the daemon needs."""
+
+    kafka: KafkaSettings
+    producer: ProducerSettings
+    produce: ProduceSettings
+
+
+class VerifyJob(Settings):
+    """What the check of a topic needs."""
+
+    kafka: KafkaSettings
+
+
+@app.command()
+@_produce_app.command()
+@with_flags(ProduceJob)
+def produce(settings: ProduceJob) -> None:
+    """Send the events of a source to a topic, once and in order."""
+    report = run_daemon(settings.kafka, settings.producer, settings.produce)
+    typer.echo(json.dumps(report.as_json()))
+
+
+@app.command()
+@with_flags(ReorderJob)
+def reorder(
+    settings: ReorderJob,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when what is there now is read")
+    ] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="At the end release what is held, too")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the final report to this file, as JSON")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master")] = DEFAULT_MASTER,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="Spark setting, as KEY=VALUE; may be repeated")
+    ] = None,
+) -> None:
+    """Restore event-time order: run the reorder job through spark-submit."""
+    options: dict[str, str] = {}
+    for given in conf or ():
+        key, separator, value = given.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{given!r}: expected KEY=VALUE", param_hint="--conf")
+        options[key] = value
+    words = given_flags(settings)
+    words += ["--available-now"] if available_now else []
+    words += ["--drain"] if drain else []
+    words += ["--report", str(report)] if report is not None else []
+    if settings.kafka.sasl_password is not None:
+        twin = environment_name("kafka", "sasl_password")
+        os.environ[twin] = settings.kafka.sasl_password.get_secret_value()
+    run_spark_submit(words, master=master, options=options)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the daemons sample", min=1.0)] = 20.0,
+    rate_hz: Annotated[float, typer.Option(help="Samples a second of each CPU", min=1.0)] = 100.0,
+    delay: Annotated[str, typer.Option(help="How long the job waits for what is behind")] = "10 s",
+    plot: Annotated[Path, typer.Option(help="The picture to draw")] = Path("demo.png"),
+    report: Annotated[Path | None, typer.Option(help="Write the result as JSON")] = None,
+) -> None:
+    """Run the main job on this machine's own CPU readings, and check what came out."""
+    from sequitur.demo import print_report, run_demo  # noqa: PLC0415 - only the demo needs it
+
+    result = run_demo(seconds=seconds, rate_hz=rate_hz, delay=delay, plot=plot)
+    print_report(result, Console())
+    typer.echo(f"picture: {plot}")
+    if report is not None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(json.dumps(result.as_json(), indent=2) + "\n")
+    if result.problems:
+        raise typer.Exit(FOUND_WRONG_EXIT_CODE)
+
+
+@app.command()
+@with_flags(VerifyJob)
+def verify(
+    settings: VerifyJob,
+    topic: Annotated[str, typer.Argument(help="The topic to check")],
+    event_time: Annotated[
+        str, typer.Option(help="json:PATH, header:NAME or kafka-timestamp")
+    ] = "kafka-timestamp",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table")] = False,
+) -> None:
+    """Check a topic for order, gaps and repeats; status 1 when something does not hold."""
+    spec = parse_event_time_spec(event_time)
+
+    def time_of(record: TopicRecord) -> int | None:
+        return spec.of(record.value, record.headers, record.timestamp_ms)
+
+    check = TopicCheck(topic, time_of, truncated=is_truncated(settings.kafka, topic))
+    result = check.observe_all(read_topic(settings.kafka, topic)).report()
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _print_topic(result, Console())
+    if not result.holds:
+        raise typer.Exit(FOUND_WRONG_EXIT_CODE)
+
+
+def _print_topic(report: TopicReport, console: Console) -> None:
+    table = Table(title=f"Topic {report.topic}", title_justify="left", show_header=False)
+    for name, value in report.as_json().items():
+        if name not in {"topic", "producers", "holds"}:
+            table.add_row(name.replace("_", " "), f"{value:,}")
+    console.print(table)
+    if report.producers:
+        producers = Table(title="Producers", title_justify="left")
+        for column in ("producer", "events", "first", "last", "missing", "repeated"):
+            producers.add_column(column, justify="left" if column == "producer" else "right")
+        for found in report.producers:
+            producers.add_row(
+                found.producer,
+                f"{found.events:,}",
+                f"{found.first_sequence:,}",
+                f"{found.last_sequence:,}",
+                f"{found.missing:,}",
+                f"{found.repeated:,}",
+            )
+        console.print(producers)
+    console.print("[bold green]holds" if report.holds else "[bold red]does not hold")
+
+
+def main() -> None:
+    """`sequitur`: run the command line."""
+    _run(app)
+
+
+def produce_events() -> None:
+    """`produce-events`: the daemon under its own name."""
+    _run(_produce_app)
+
+
+def _run(program: typer.Typer) -> None:
+    """Run a program; an error that we raise on purpose is a sentence and not a traceback."""
+    try:
+        program()
+    except (ProducerError, ConsumerError, PipelineError, SequiturError) as error:
+        typer.echo(f"{program.info.name}: {error}", err=True)
+        sys.exit(FAILED_EXIT_CODE)

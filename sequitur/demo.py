@@ -1,0 +1,266 @@
+"""The main job from end to end, on this machine's own CPU readings.
+
+Three daemons sample the CPU usage of this machine and send it with different delays, so that the
+topic's arrival order is truly broken, as in the article this project starts from. The reorder job
+restores event-time order. Then a reader that shares no code with either compares what came out with
+what went in, event by event, and the demo fails if one is lost, doubled or out of order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from consumer import parse_event_time_spec
+from producer import EVENT_ID_HEADER, KafkaSettings
+from sequitur._demo_plot import Arrival, plot_arrivals
+from sequitur._errors import DemoError
+from sequitur._topic_reader import TopicRecord, read_topic, topic_exists
+from sequitur.broker import EmbeddedBroker
+from sequitur.verify import TopicCheck, TopicReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+INPUT_TOPIC: Final = "cpu-readings"
+OUTPUT_TOPIC: Final = "cpu-readings.ordered"
+LATE_TOPIC: Final = f"{OUTPUT_TOPIC}.late"
+QUARANTINE_TOPIC: Final = f"{OUTPUT_TOPIC}.quarantine"
+SEND_DELAYS_S: Final = (0.0, 1.5, 4.0)
+"""How long each daemon keeps a reading back: less than the job's delay, so that nothing is late."""
+
+_EVENT_TIME: Final = "json:occurred_at"
+_PARTITIONS: Final = 4
+_ROWS_A_BATCH: Final = 2_500
+"""Small, so that the job restores order over several batches and not by one sort of everything."""
+_IDLE_TIMEOUT: Final = "1 s"
+"""Short, as a machine with two CPUs leaves two of the four partitions empty."""
+_DAEMON_GRACE_S: Final = 60.0
+_JOB_TIMEOUT_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """What the demo found. All counts are of events.
+
+    Attributes:
+        sent: Events the daemons report as persisted.
+        read: Events the job read.
+        released: Events in the ordered topic, as the independent reader counts them.
+        late: Events in the late topic.
+        quarantined: Events in the quarantine topic.
+        held: Events the job still held when it ended.
+        lost: Events of the input topic that are in none of the three.
+        doubled: Event ids that are there more than once, over the three.
+        before: The check of the input topic.
+        after: The check of the ordered topic.
+    """
+
+    sent: int
+    read: int
+    released: int
+    late: int
+    quarantined: int
+    held: int
+    lost: int
+    doubled: int
+    before: TopicReport
+    after: TopicReport
+    problems: tuple[str, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values, for `json.dumps`."""
+        counts = ("sent", "read", "released", "late", "quarantined", "held", "lost", "doubled")
+        return {
+            **{name: getattr(self, name) for name in counts},
+            "before": self.before.as_json(),
+            "after": self.after.as_json(),
+            "problems": list(self.problems),
+        }
+
+
+def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoReport:
+    """Run the demo and draw `plot`.
+
+    A broker named by KAFKA_BOOTSTRAP_SERVERS is used where there is one; its topics of the demo's
+    names must not exist yet. Otherwise an embedded one is started, and ended with its data.
+
+    Args:
+        seconds: How long the daemons sample.
+        rate_hz: Samples a second, of every CPU, by each daemon.
+        delay: How long the job waits for events that are behind, as a duration.
+        plot: The PNG file to write.
+
+    Raises:
+        DemoError: A daemon or the job ended with an error, or the demo's topics exist already.
+    """
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder, _broker(folder) as kafka:
+        console.print(f"broker at {kafka.bootstrap_servers}")
+        taken = [name for name in (INPUT_TOPIC, OUTPUT_TOPIC) if topic_exists(kafka, name)]
+        if taken:
+            raise DemoError(f"topic {taken[0]!r} exists already: the demo needs a fresh one")
+        environ = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+        console.print(f"{len(SEND_DELAYS_S)} daemons sample the CPUs for {seconds:g} s")
+        sent = _run_daemons(environ, seconds=seconds, rate_hz=rate_hz)
+        console.print("the reorder job runs through spark-submit")
+        job = _run_job(environ, Path(folder), delay=delay)
+        return _compare(kafka, sent, job, plot)
+
+
+def print_report(report: DemoReport, console: Console) -> None:
+    """Print the report as a table, and below it what does not hold."""
+    table = Table(title="From arrival order to event-time order", title_justify="left")
+    table.add_column("events")
+    table.add_column("", justify="right")
+    for name in ("sent", "read", "released", "late", "quarantined", "held", "lost", "doubled"):
+        table.add_row(name, f"{getattr(report, name):,}")
+    table.add_section()
+    table.add_row("keys", f"{report.before.keys:,}")
+    table.add_row("order inversions per key, before", f"{report.before.event_inversions:,}")
+    table.add_row("order inversions per key, after", f"{report.after.event_inversions:,}")
+    console.print(table)
+    for problem in report.problems:
+        console.print(f"[bold red]{problem}")
+    if not report.problems:
+        console.print("[bold green]nothing lost, nothing doubled, every key in event-time order")
+
+
+@contextlib.contextmanager
+def _broker(folder: str) -> Iterator[KafkaSettings]:
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given is not None:
+        yield KafkaSettings(bootstrap_servers=given)
+        return
+    with EmbeddedBroker(Path(folder) / "broker") as broker:
+        yield KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+
+
+def _run_daemons(environ: Mapping[str, str], *, seconds: float, rate_hz: float) -> int:
+    """Run all daemons side by side; the number of events they report as persisted."""
+    daemons: list[subprocess.Popen[str]] = []
+    persisted = 0
+    try:
+        for number, send_delay_s in enumerate(SEND_DELAYS_S, start=1):
+            command = [
+                sys.executable, "-m", "sequitur", "produce",
+                "--topic", INPUT_TOPIC, "--partitions", str(_PARTITIONS),
+                "--name", f"cpu-{number}", "--source", "cpu",
+                "--rate-hz", f"{rate_hz:g}", "--duration", f"{seconds:g} s",
+                "--send-delay", f"{round(send_delay_s * 1000)} ms",
+            ]  # fmt: skip
+            daemons.append(
+                subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+            )
+        for daemon in daemons:
+            output, _ = daemon.communicate(timeout=seconds + _DAEMON_GRACE_S)
+            if daemon.returncode != 0:
+                raise DemoError(f"produce-events ended with status {daemon.returncode}")
+            summary = json.loads(output.strip().splitlines()[-1])
+            if summary["persisted"] != summary["accepted"]:
+                raise DemoError(f"produce-events could not send everything: {summary}")
+            persisted += summary["persisted"]
+    finally:
+        for daemon in daemons:
+            if daemon.poll() is None:
+                daemon.kill()
+            daemon.wait()
+    return persisted
+
+
+def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[str, int]:
+    """Run the reorder job until it has drained; the counts of its final report."""
+    report = folder / "reorder.json"
+    command = [
+        sys.executable, "-m", "sequitur", "reorder",
+        "--input-topics", INPUT_TOPIC, "--output-topic", OUTPUT_TOPIC,
+        "--event-time", _EVENT_TIME, "--delay", delay, "--idle-timeout", _IDLE_TIMEOUT,
+        "--checkpoint", str(folder / "checkpoint"),
+        "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
+        "--available-now", "--drain", "--report", str(report),
+    ]  # fmt: skip
+    job = subprocess.run(command, env=environ, timeout=_JOB_TIMEOUT_S, check=False)
+    if job.returncode != 0:
+        raise DemoError(f"the reorder job ended with status {job.returncode}")
+    counts: dict[str, int] = json.loads(report.read_text())
+    return counts
+
+
+def _compare(kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path) -> DemoReport:
+    before_arrivals: list[Arrival] = []
+    after_arrivals: list[Arrival] = []
+    went_in: Counter[bytes] = Counter()
+    came_out: Counter[bytes] = Counter()
+    before = _check(kafka, INPUT_TOPIC, went_in, before_arrivals)
+    after = _check(kafka, OUTPUT_TOPIC, came_out, after_arrivals)
+    late = _check(kafka, LATE_TOPIC, came_out, [])
+    quarantined = _check(kafka, QUARANTINE_TOPIC, came_out, [])
+    plot_arrivals(plot, before_arrivals, after_arrivals)
+    lost = len(went_in.keys() - came_out.keys())
+    doubled = sum(count - 1 for count in came_out.values())
+    out = after.records + late.records + quarantined.records + job["held"]
+    claims = {
+        f"{lost} events lost on the way out": lost == 0,
+        f"{doubled} events doubled on the way out": doubled == 0,
+        f"{sent} events sent, but {before.records} in the topic": sent == before.records,
+        f"{before.missing} events missing from the topic": before.missing == 0,
+        f"{before.repeated} events doubled in the topic": before.repeated == 0,
+        f"{before.send_inversions} events sent out of order": before.send_inversions == 0,
+        f"{job['read']} events read, but {before.records} in the topic": job["read"]
+        == before.records,
+        f"{job['read']} events read, but {out} accounted for": job["read"] == out,
+        f"{after.event_inversions} inversions left": after.event_inversions == 0,
+        "the arrival order was not broken, so nothing is shown": before.event_inversions > 0,
+    }
+    return DemoReport(
+        sent=sent,
+        read=job["read"],
+        released=after.records,
+        late=late.records,
+        quarantined=quarantined.records,
+        held=job["held"],
+        lost=lost,
+        doubled=doubled,
+        before=before,
+        after=after,
+        problems=tuple(problem for problem, holds in claims.items() if not holds),
+    )
+
+
+def _check(
+    kafka: KafkaSettings, topic: str, ids: Counter[bytes], arrivals: list[Arrival]
+) -> TopicReport:
+    event_time = parse_event_time_spec(_EVENT_TIME)
+
+    def time_of(record: TopicRecord) -> int | None:
+        return event_time.of(record.value, record.headers, record.timestamp_ms)
+
+    check = TopicCheck(topic, time_of)
+    if not topic_exists(kafka, topic):
+        return check.report()
+    for record in read_topic(kafka, topic):
+        check.observe(record)
+        event_id = record.header(EVENT_ID_HEADER) or b""
+        ids[event_id] += 1
+        event_time_ms = time_of(record)
+        if event_time_ms is not None:
+            arrivals.append(
+                Arrival(
+                    key=record.key or b"",
+                    producer=event_id.partition(b":")[0].decode(),
+                    offset=record.offset,
+                    event_time_ms=event_time_ms,
+                )
+            )
+    return check.report()
