@@ -117,8 +117,8 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
 
 def _help(section: str, field: str, info: FieldInfo) -> str:
     default = info.get_default(call_default_factory=True, validated_data={})
-    shown = "" if info.is_required() or default is None else f" [default: {_shown(default)}]"
-    return f"{info.description or field}{shown} [env: {environment_name(section, field)}]"
+    shown = "" if info.is_required() or default is None else f"default {_shown(default)}; "
+    return f"{info.description or field} ({shown}{environment_name(section, field)})"
 
 
 def _shown(default: object) -> str:

@@ -6,7 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 from pydantic import Field
+from typer.testing import CliRunner
 
 from producer.settings import (
     Duration,
@@ -18,7 +20,7 @@ from producer.settings import (
     format_duration,
     load_settings,
 )
-from producer.settings_flags import given_flags
+from producer.settings_flags import given_flags, with_flags
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,3 +200,30 @@ def test_a_duration_is_written_as_it_is_read(duration: timedelta, text: str) -> 
     """The text form is one that settings accept."""
     assert format_duration(duration) == text
     assert _load(delay=text).reorder.delay == duration
+
+
+def test_the_help_of_a_flag_tells_its_default_and_its_environment_twin() -> None:
+    """Nobody has to look a variable's name up, and nothing of it is taken for markup."""
+    app = typer.Typer()
+
+    @app.command()
+    @with_flags(_Job)
+    def job(settings: _Job) -> None:
+        """Do nothing."""
+
+    result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "300"})
+    assert "How long to wait (default 10 s; SEQUITUR_REORDER_DELAY)" in result.output
+
+
+def test_wrong_settings_end_a_program_with_status_2_and_the_sentence() -> None:
+    """The command line refuses as the settings do, without a traceback."""
+    app = typer.Typer()
+
+    @app.command()
+    @with_flags(_Job)
+    def job(settings: _Job) -> None:
+        """Do nothing."""
+
+    result = CliRunner().invoke(app, ["--topic", "t", "--delay", "ten"], env=_GIVEN)
+    assert result.exit_code == 2
+    assert "reorder.delay = 'ten': expected a duration" in result.output
