@@ -1,0 +1,133 @@
+"""The file of what could not be sent: one JSON object a line, with where it stood and why.
+
+It is opened for appending only and never shortened: what is in it is no longer anywhere else. A
+crash between a `sync` and the journal's next round repeats entries under the same `source` and
+`where`; it never loses one whose source position is in the journal.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import Self
+
+MAX_RAW_BYTES: Final = 64 << 10
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry.
+
+    Attributes:
+        source: Name of the source, as in the journal.
+        where: Where it stood: file, line and byte; or request and line.
+        reason: Why it could not be sent.
+        raw: The first 64 KiB of its bytes.
+        raw_length: How many it had, as far as known.
+        at_ms: When it was refused, milliseconds since 1970.
+    """
+
+    source: str
+    where: str
+    reason: str
+    raw: bytes
+    raw_length: int
+    at_ms: int
+
+
+class DeadLetterFile:
+    """An open dead-letter file.
+
+    Args:
+        path: The file; made, with its folder, if it is not there.
+        now_ms: The clock.
+        max_raw_bytes: Bytes of an event that an entry keeps.
+
+    Raises:
+        OSError: It cannot be written, from here and from every method.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        max_raw_bytes: int = MAX_RAW_BYTES,
+    ) -> None:
+        self.path = path
+        self.written = 0
+        self._now_ms = now_ms
+        self._max_raw_bytes = max_raw_bytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._owes_sync = False
+        size = os.fstat(self._file).st_size
+        if size == 0:
+            _sync_folder(path.parent)
+        elif os.pread(self._file, 1, size - 1) != b"\n":
+            self._append(b"\n")  # a crash cut the last entry; the next one gets its own line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, source: str, where: str, reason: str, raw: bytes) -> None:
+        """Append an entry. It is on disk after the next `sync`."""
+        entry = {
+            "source": source,
+            "where": where,
+            "reason": reason,
+            "raw": base64.b64encode(raw[: self._max_raw_bytes]).decode(),
+            "raw_length": len(raw),
+            "at_ms": self._now_ms(),
+        }
+        self._append(msgspec.json.encode(entry) + b"\n")
+        self.written += 1
+
+    def sync(self) -> None:
+        """Return once every entry written before survives a power cut; cheap if there is none."""
+        if self._owes_sync:
+            os.fdatasync(self._file)
+            self._owes_sync = False
+
+    def close(self) -> None:
+        """Sync, and close."""
+        if self._file >= 0:
+            try:
+                self.sync()
+            finally:
+                os.close(self._file)
+                self._file = -1
+
+    def _append(self, data: bytes) -> None:
+        self._owes_sync = True
+        while data:
+            data = data[os.write(self._file, data) :]
+
+
+def read_dead_letters(path: Path) -> Iterator[DeadLetter]:
+    """The entries of a dead-letter file, oldest first; one that a crash cut is passed over."""
+    decoder = msgspec.json.Decoder(DeadLetter)
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                yield decoder.decode(line)
+            except msgspec.DecodeError:
+                continue
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,159 @@
+"""What a source is, and what it gives its events to.
+
+A source reads; the intake gets what it read into the journal and to Kafka. They share one rule,
+which makes the way from a file to the topic exactly once: *a position is journaled in the same
+round as the events it covers*. So after a crash the journal holds either both or neither, and the
+source goes on from the position it finds there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from producer._outcomes import Delivery
+    from producer._record import Record
+    from producer._ticket import TicketResult
+
+
+class IntakeTicket(Protocol):
+    """Events that were accepted together; await it for what became of them."""
+
+    @property
+    def journaled(self) -> Awaitable[object]:
+        """Done once the events, and their position, survive a power cut; raises if they do not."""
+        ...
+
+    def __await__(self) -> Generator[Any, Any, TicketResult]:
+        """Wait until each event has its outcome."""
+        ...
+
+
+class Intake(Protocol):
+    """Takes the events of one source. The daemon makes one for each source it runs."""
+
+    stopping: asyncio.Event
+    """Set when the daemon stops: the source returns soon, and leaves nothing half accepted."""
+
+    async def accept(
+        self, records: Sequence[Record], position: bytes | None = None
+    ) -> IntakeTicket:
+        """Take events, all or none, in this order; wait for room if there is none.
+
+        A caller that is cancelled while it waits for room has given nothing away.
+
+        Args:
+            records: The events.
+            position: Covers all of this source up to and including the events. It is journaled in
+                one round with them, and what was refused before this call is on disk before it.
+
+        Raises:
+            StoppingError: The daemon stops, and there was no room before; nothing was accepted.
+        """
+        ...
+
+    async def accept_each(self, records: Sequence[Record]) -> Sequence[Delivery]:
+        """`accept` without a position, for callers that need the outcome of each event."""
+        ...
+
+    async def note_position(self, position: bytes) -> None:
+        """Journal a position without events, behind all that was accepted; returns when durable."""
+        ...
+
+    def refuse(self, raw: bytes, where: str, reason: str) -> None:
+        """Count an event that cannot be sent, and put it into the dead-letter file.
+
+        It is on disk there before any later position is in the journal. A crash between the two
+        repeats the entry, under the same `where`.
+
+        Args:
+            raw: Its bytes, or the first of them.
+            where: Where it was read, such as `app.log line 12 byte 345`.
+            reason: Why it cannot be sent.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatistics:
+    """What went wrong at a source, beside events that it refused. All count from the start.
+
+    Attributes:
+        files_finished: Files read to their end, and left for the next.
+        files_lost: Files gone or cut before they were read to their end, as far as we know.
+        left_behind_bytes: Written to a rotated file after we had left it: lost.
+        files_unreadable: Files passed over, since they could not be opened.
+        requests_without_room: HTTP requests answered 503.
+    """
+
+    files_finished: int = 0
+    files_lost: int = 0
+    left_behind_bytes: int = 0
+    files_unreadable: int = 0
+    requests_without_room: int = 0
+
+
+class Source(Protocol):
+    """Reads events from somewhere."""
+
+    name: str
+    """Key of its position in the journal."""
+
+    async def run(self, intake: Intake, position: bytes | None) -> None:
+        """Read until the source ends or `intake.stopping` is set.
+
+        Args:
+            intake: Takes the events.
+            position: The last journaled one, None if there is none.
+
+        Raises:
+            SourceError: It cannot be read, or the position is none of its own.
+            StoppingError: The daemon stopped while the source waited for room: no failure.
+        """
+        ...
+
+    def statistics(self) -> SourceStatistics:
+        """What went wrong so far."""
+        ...
+
+
+Pause = Callable[[asyncio.Event, float], Awaitable[None]]
+"""Waits for so many seconds, or until the event is set. Tests put their own in its place."""
+
+
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    """Wait for `seconds`, or until `stopping` is set."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), seconds)
+
+
+class UnjournaledWindow:
+    """Tickets whose events are not durable yet, bounded by bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._tickets: deque[tuple[IntakeTicket, int]] = deque()
+        self._held_bytes = 0
+
+    async def add(self, ticket: IntakeTicket, size_bytes: int) -> None:
+        """Hold a ticket; wait for the oldest ones while there is too much."""
+        self._tickets.append((ticket, size_bytes))
+        self._held_bytes += size_bytes
+        while self._held_bytes > self._limit_bytes:
+            await self._settle_oldest()
+
+    async def settle(self) -> None:
+        """Wait until all are durable."""
+        while self._tickets:
+            await self._settle_oldest()
+
+    async def _settle_oldest(self) -> None:
+        ticket, size_bytes = self._tickets[0]
+        await ticket.journaled
+        self._tickets.popleft()
+        self._held_bytes -= size_bytes

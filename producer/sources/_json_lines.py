@@ -1,0 +1,151 @@
+r"""Events out of lines of JSON. No I/O.
+
+A line's bytes are the event's value, untouched: they are checked to be one JSON value in UTF-8, and
+not written anew. The line ends with `\n` or `\r\n`; blank lines are no events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from producer._record import Record
+from producer.sources._errors import KeySpecError
+
+if TYPE_CHECKING:
+    from producer.sources._line_splitter import LineBatch
+
+_json_value: Final = msgspec.json.Decoder(msgspec.Raw)
+_json_string: Final = msgspec.json.Decoder(str)
+_NO_JSON: Final = (msgspec.DecodeError, RecursionError)
+
+
+class JsonField:
+    """One field of a JSON value, found without building the rest of it.
+
+    Of equal names the last counts.
+
+    Args:
+        path: Names from the top of the value down, divided by dots.
+    """
+
+    def __init__(self, path: str) -> None:
+        names = path.split(".")
+        if not all(names):
+            raise KeySpecError(f"{path!r}: expected names divided by dots, such as meta.host")
+        kind: Any = msgspec.Raw
+        for name in reversed(names):
+            kind = msgspec.defstruct(
+                "Field",
+                [("found", kind | msgspec.UnsetType, msgspec.UNSET)],
+                rename={"found": name},
+                gc=False,
+            )
+        self._decoder = msgspec.json.Decoder(kind)
+        self._depth = len(names)
+        self.path = path
+
+    def of(self, value: bytes) -> bytes | None:
+        """The field as written, None where there is none.
+
+        Raises:
+            msgspec.DecodeError: `value` is no JSON.
+        """
+        try:
+            node: Any = self._decoder.decode(value)
+        except msgspec.ValidationError:  # something on the way is no object
+            _json_value.decode(value)
+            return None
+        for _ in range(self._depth):
+            node = node.found
+            if node is msgspec.UNSET:
+                return None
+        found = bytes(node)
+        return None if found == b"null" else found
+
+    def text_of(self, value: bytes) -> bytes | None:
+        """`of`, but of a string its characters in UTF-8, without quotes and escapes."""
+        found = self.of(value)
+        if found is None or found[:1] != b'"':
+            return found
+        return _json_string.decode(found).encode() if b"\\" in found else found[1:-1]
+
+
+def parse_key(text: str) -> JsonField:
+    """Read the setting `key`: `json:host`, `json:meta.host`.
+
+    Raises:
+        KeySpecError: It is not of this form.
+    """
+    kind, _, path = text.partition(":")
+    if kind != "json" or not path or not all(path.split(".")):
+        raise KeySpecError(f"key {text!r}: expected json:<path>, such as json:host or json:meta.id")
+    return JsonField(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A line that is no event.
+
+    Attributes:
+        index: Its place in the batch.
+        raw: Its bytes, cut at the limit.
+        reason: Why.
+    """
+
+    index: int
+    raw: bytes
+    reason: str
+
+
+class EventParser:
+    """Makes events of lines.
+
+    Args:
+        key: Where their keys stand; None for events without a key.
+        limit_bytes: The longest event, for the message of a refusal.
+    """
+
+    def __init__(self, key: JsonField | None, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._key = key
+
+    def parse(
+        self, batch: LineBatch, key: bytes | None = None
+    ) -> tuple[list[Record], list[Refusal]]:
+        """The events of a batch, and what is none. `key`, if given, is the key of all."""
+        records = []
+        refusals = []
+        for index, line in enumerate(batch.lines):
+            if index in batch.overlong:
+                reason = self.too_long(batch.overlong[index])
+                refusals.append(Refusal(index, line, reason))
+                continue
+            value = line[:-1] if line.endswith(b"\r") else line
+            parsed = self.parse_value(value, key)
+            if isinstance(parsed, Record):
+                records.append(parsed)
+            elif value.strip():
+                refusals.append(Refusal(index, line, parsed))
+        return records, refusals
+
+    def parse_value(self, value: bytes, key: bytes | None = None) -> Record | str:
+        """The event with this value, or why it is none."""
+        try:
+            if not value.isascii():
+                value.decode()
+            if key is None and self._key is not None:
+                key = self._key.text_of(value)
+            else:
+                _json_value.decode(value)
+        except UnicodeDecodeError as error:
+            return f"no UTF-8: byte 0x{value[error.start]:02x} at {error.start}"
+        except _NO_JSON as error:
+            return f"no JSON: {error}"
+        return Record(value=value, key=key)
+
+    def too_long(self, length: int) -> str:
+        """Why a line of `length` bytes is no event."""
+        return f"too long: {length} bytes, at most {self.limit_bytes}"

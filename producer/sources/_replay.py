@@ -1,0 +1,231 @@
+"""`replay:PATH`: a recorded file, sent with the pauses between its events.
+
+The file holds JSON lines with an event time each. It must not change between a stop and the next
+start: a position in a replay is a place in the order of sending, which only the same recording with
+the same seed has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from array import array
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import floor, isfinite
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import structlog
+
+from producer.sources._errors import PositionError, SourceError
+from producer.sources._intake import SourceStatistics, pause
+from producer.sources._line_splitter import LineBatch, LineSplitter
+from producer.sources._replay_schedule import NO_TIME, Disorder, replay_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from producer._record import Record
+    from producer.sources._intake import Intake, Pause
+    from producer.sources._json_lines import EventParser, JsonField
+    from producer.sources._replay_schedule import ReplaySchedule
+
+_log: Final = structlog.get_logger()
+_READ_BYTES: Final = 1 << 20
+_MAX_BATCH_EVENTS: Final = 1_000
+_MAX_BATCH_BYTES: Final = 256 << 10
+_MAX_TIME_MS: Final = 2**53
+
+
+class ReplayPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a recording was replayed.
+
+    Attributes:
+        sent: How many events of the plan.
+        plan: Digest of the recording and of how its order is disturbed.
+    """
+
+    sent: int
+    plan: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """Where the lines of a recorded file stand, and the order to send them in.
+
+    Attributes:
+        offsets: Where each begins.
+        lengths: Their bytes, without the newline.
+        schedule: The order, and when each is due.
+        digest: Of content and disorder.
+    """
+
+    offsets: array[int]
+    lengths: array[int]
+    schedule: ReplaySchedule
+    digest: str
+
+
+class ReplaySource:
+    """Replays one recording, and ends.
+
+    Args:
+        path: The recording.
+        parser: Makes events of its lines.
+        event_time: Where the event time of a line stands.
+        speed: 1 is the speed of the recording, 2 twice as fast, 0 without pauses.
+        disorder: How to disturb the order; its times pass at `speed`, too.
+        pause: Waits; tests give their own.
+        now_s: The clock.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parser: EventParser,
+        *,
+        event_time: JsonField,
+        speed: float = 1.0,
+        disorder: Disorder = Disorder(),  # noqa: B008 - frozen
+        pause: Pause = pause,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = f"replay:{path}"
+        self._path = path
+        self._parser = parser
+        self._event_time = event_time
+        self._speed = speed
+        self._disorder = disorder
+        self._pause = pause
+        self._now_s = now_s
+
+    def statistics(self) -> SourceStatistics:
+        """Nothing goes wrong here but lines."""
+        return SourceStatistics()
+
+    async def run(self, intake: Intake, position: bytes | None) -> None:
+        """Send what is left of the recording, or until the daemon stops."""
+        try:
+            recording = await asyncio.to_thread(self._index)
+        except OSError as error:
+            raise SourceError(f"{self._path} cannot be read: {error}") from error
+        sent = 0 if position is None else self._resume(position, recording)
+        _log.info("replay", path=str(self._path), events=len(recording.offsets), sent=sent)
+        if sent == len(recording.offsets):
+            return
+        with self._path.open("rb") as file:
+            await self._send(intake, recording, file.fileno(), sent)
+
+    async def _send(self, intake: Intake, recording: Recording, file: int, sent: int) -> None:
+        due_ms = recording.schedule.due_ms
+        begin_s, begin_ms = self._now_s(), int(due_ms[sent])
+        while sent < len(due_ms) and not intake.stopping.is_set():
+            if self._speed:
+                passed_ms = begin_ms + (self._now_s() - begin_s) * 1000 * self._speed
+                due = int(np.searchsorted(due_ms, passed_ms, side="right"))
+                if due <= sent:
+                    wait_ms = (int(due_ms[sent]) - passed_ms) / self._speed
+                    await self._pause(intake.stopping, max(wait_ms, 1) / 1000)
+                    continue
+            else:
+                due = len(due_ms)
+            records, end = self._batch(intake, recording, file, sent, due)
+            position = msgspec.json.encode(ReplayPosition(sent=end, plan=recording.digest))
+            if records:
+                await intake.accept(records, position)
+            else:
+                await intake.note_position(position)
+            sent = end
+
+    def _batch(
+        self, intake: Intake, recording: Recording, file: int, first: int, due: int
+    ) -> tuple[list[Record], int]:
+        """Some of the events that are due, and where the next batch begins."""
+        records: list[Record] = []
+        size = 0
+        place = first
+        end = min(due, first + _MAX_BATCH_EVENTS)
+        while place < end and size < _MAX_BATCH_BYTES:
+            index = int(recording.schedule.order[place])
+            offset, length = recording.offsets[index], recording.lengths[index]
+            size += length
+            line = os.pread(file, min(length, self._parser.limit_bytes), offset)
+            overlong = {0: length} if length > len(line) else {}
+            batch = LineBatch([line], index + 1, offset, offset + length, overlong)
+            parsed, refusals = self._parser.parse(batch)
+            reasons = [refusal.reason for refusal in refusals]
+            if parsed and self._time_ms(line) == NO_TIME:
+                parsed, reasons = [], [f"no event time in {self._event_time.path}"]
+            for reason in reasons:
+                intake.refuse(line, f"{self._path} line {index + 1} byte {offset}", reason)
+            records += parsed
+            place += 1
+        return records, place
+
+    def _resume(self, encoded: bytes, recording: Recording) -> int:
+        try:
+            position = msgspec.json.decode(encoded, type=ReplayPosition)
+        except msgspec.DecodeError as error:
+            raise PositionError(f"{encoded[:200]!r} is no position in a replay: {error}") from error
+        if position.plan != recording.digest:
+            raise PositionError(
+                f"{self._path}: {position.sent} events of a replay are sent already, and since "
+                "then the recording, event_time, seed, disorder, late_share or late_by has changed"
+            )
+        return position.sent
+
+    def _index(self) -> Recording:
+        """Read the whole recording once, and plan its replay."""
+        offsets, lengths, times = array("q"), array("q"), array("q")
+        splitter = LineSplitter(self._parser.limit_bytes)
+        digest = hashlib.blake2b(digest_size=8)
+        with self._path.open("rb") as file:
+            ended = False
+            while not ended:
+                data = file.read(_READ_BYTES)
+                digest.update(data)
+                ended = not data
+                batch = splitter.finish() if ended else splitter.feed(data)
+                offset = batch.first_offset
+                for index, line in enumerate(batch.lines):
+                    length = batch.overlong.get(index, len(line))
+                    offsets.append(offset)
+                    lengths.append(length)
+                    times.append(NO_TIME if index in batch.overlong else self._time_ms(line))
+                    offset += length + 1
+        digest.update(repr((self._event_time.path, self._disorder)).encode())
+        schedule = replay_schedule(np.array(times, dtype=np.int64), self._disorder)
+        return Recording(offsets, lengths, schedule, digest.hexdigest())
+
+    def _time_ms(self, line: bytes) -> int:
+        try:
+            found = self._event_time.text_of(line)
+            return NO_TIME if found is None else parse_time_ms(found.decode())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return NO_TIME
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of them or an ISO 8601 time; `NO_TIME` for neither.
+
+    Without a zone it is UTC.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        pass
+    else:
+        usable = isfinite(number) and abs(number) <= _MAX_TIME_MS
+        return floor(number) if usable else NO_TIME
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return NO_TIME
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return floor(moment.timestamp() * 1000)

@@ -1,0 +1,82 @@
+"""When each event of a recording is sent: pure, and the same for the same seed, everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    Int64s: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+NO_TIME: Final = -(2**63)
+"""Stands for an event without a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disorder:
+    """How the order of a recording is disturbed. All times are in the recording's time.
+
+    Attributes:
+        up_to_ms: Each event is delayed by a random time below this.
+        late_share: The share of events, 0 to 1, that are delayed by `late_by_ms` on top.
+        late_by_ms: By how much.
+        seed: Chooses the delays.
+    """
+
+    up_to_ms: int = 0
+    late_share: float = 0.0
+    late_by_ms: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplaySchedule:
+    """The order in which a recording's events are sent.
+
+    Attributes:
+        order: Their places in the recording, in the order of sending.
+        due_ms: When each is due, in the recording's time since its first event; in that order,
+            never falling.
+    """
+
+    order: Int64s
+    due_ms: Int64s
+
+
+def replay_schedule(times_ms: Sequence[int] | Int64s, disorder: Disorder) -> ReplaySchedule:
+    """Plan a replay.
+
+    An event is due when the recording had first reached its time: so a recording that is itself
+    out of order keeps its order, unless `disorder` changes it. One with `NO_TIME` is due with the
+    event before it, and is not delayed.
+
+    The random numbers are the raw stream of PCG64, which numpy promises not to change.
+
+    Args:
+        times_ms: Event times in the order of the recording, or `NO_TIME`.
+        disorder: How to disturb the order.
+    """
+    times = np.asarray(times_ms, dtype=np.int64)
+    if not len(times):
+        return ReplaySchedule(times, times)
+    has_time = times != NO_TIME
+    reached = np.maximum.accumulate(times)
+    first = times[np.argmax(has_time)] if has_time.any() else np.int64(0)
+    due = np.where(reached == NO_TIME, 0, reached - np.where(reached == NO_TIME, 0, first))
+    chances = _chances(disorder.seed, 2 * len(times)).reshape(-1, 2)
+    delay = (chances[:, 0] * disorder.up_to_ms).astype(np.int64)
+    delay += np.where(chances[:, 1] < disorder.late_share, disorder.late_by_ms, 0)
+    due = due + np.where(has_time, delay, 0)
+    order = np.argsort(due, kind="stable")
+    return ReplaySchedule(order, due[order])
+
+
+def _chances(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Random numbers from 0 to below 1."""
+    raw = np.random.PCG64(seed).random_raw(count)
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,138 @@
+"""`stdin`: JSON lines from a pipe, a terminal or a redirected file.
+
+A pipe cannot be read twice, so there is no position. What was read is journaled, and no more than a
+window of it is not yet; so kill -9 loses at most that window and what the pipe held, and a planned
+stop loses nothing that was read: what cannot be accepted any more goes to the dead-letter file. Use
+`file:` where nothing may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from producer.sources._errors import SourceError, StoppingError
+from producer.sources._intake import SourceStatistics, UnjournaledWindow
+from producer.sources._line_splitter import LineBatch, LineSplitter
+
+if TYPE_CHECKING:
+    from producer.sources._intake import Intake
+    from producer.sources._json_lines import EventParser
+
+_READ_BYTES: Final = 64 << 10
+
+
+class StdinSource:
+    """Reads standard input until it ends.
+
+    Args:
+        parser: Makes events of lines.
+        descriptor: What to read.
+        window_bytes: How much may be read and not yet durable.
+    """
+
+    name = "stdin"
+
+    def __init__(
+        self, parser: EventParser, *, descriptor: int = 0, window_bytes: int = 4 << 20
+    ) -> None:
+        self._parser = parser
+        self._descriptor = descriptor
+        self._window = UnjournaledWindow(window_bytes)
+
+    def statistics(self) -> SourceStatistics:
+        """Nothing goes wrong here but lines."""
+        return SourceStatistics()
+
+    async def run(self, intake: Intake, position: bytes | None) -> None:
+        """Read until standard input ends, or the daemon stops."""
+        del position
+        splitter = LineSplitter(self._parser.limit_bytes)
+        reader = _Reader(self._descriptor, intake.stopping)
+        try:
+            while (data := await reader.read()) is not None:
+                await self._take(intake, splitter.feed(data) if data else splitter.finish())
+                if not data:
+                    break
+            else:
+                self._give_up(intake, splitter.finish(), "the daemon stopped inside the line")
+        finally:
+            reader.close()
+        await self._window.settle()
+
+    async def _take(self, intake: Intake, batch: LineBatch) -> None:
+        records, refusals = self._parser.parse(batch)
+        for refusal in refusals:
+            intake.refuse(refusal.raw, _where(batch, refusal.index), refusal.reason)
+        if not records:
+            return
+        try:
+            ticket = await intake.accept(records)
+        except StoppingError:
+            refused = {refusal.index for refusal in refusals}
+            self._give_up(intake, batch, "the daemon stopped before there was room", refused)
+            raise
+        await self._window.add(ticket, sum(len(record.value or b"") for record in records))
+
+    def _give_up(
+        self, intake: Intake, batch: LineBatch, reason: str, refused: set[int] | None = None
+    ) -> None:
+        for index, line in enumerate(batch.lines):
+            if index not in (refused or ()) and line.strip():
+                intake.refuse(line, _where(batch, index), reason)
+
+
+def _where(batch: LineBatch, index: int) -> str:
+    return f"stdin line {batch.first_line + index} byte {batch.offset_of(index)}"
+
+
+class _Reader:
+    """Reads a descriptor without stopping the loop, and without a thread that could not end.
+
+    A thread inside `read` of a silent pipe cannot be woken and would hold up the end of the
+    process. So what the loop can wait for is read when it is readable; a regular file, which it
+    cannot wait for, never blocks for long, and is read in a thread.
+    """
+
+    def __init__(self, descriptor: int, stopping: asyncio.Event) -> None:
+        self._descriptor = descriptor
+        self._stopping = stopping
+        self._stop = asyncio.ensure_future(stopping.wait())
+        try:
+            self._can_wait = not stat.S_ISREG(os.fstat(descriptor).st_mode)
+        except OSError as error:
+            self._stop.cancel()
+            raise SourceError(f"standard input cannot be read: {error}") from error
+
+    async def read(self) -> bytes | None:
+        """The next bytes, none at the end; None when the daemon stops."""
+        if self._can_wait and not await self._is_readable():
+            return None
+        if self._stopping.is_set():
+            return None
+        if self._can_wait:
+            return os.read(self._descriptor, _READ_BYTES)
+        return await asyncio.to_thread(os.read, self._descriptor, _READ_BYTES)
+
+    async def _is_readable(self) -> bool:
+        """Wait until there is something to read; False when the daemon stops before."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        try:
+            loop.add_reader(self._descriptor, readable.set)
+        except PermissionError:  # such as /dev/null: always readable
+            self._can_wait = False
+            return True
+        waiting = asyncio.ensure_future(readable.wait())
+        try:
+            await asyncio.wait((waiting, self._stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop.remove_reader(self._descriptor)
+            waiting.cancel()
+        return readable.is_set()
+
+    def close(self) -> None:
+        """Wait for nothing any more. The descriptor stays open: it is not ours."""
+        self._stop.cancel()

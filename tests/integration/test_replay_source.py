@@ -1,0 +1,197 @@
+"""A recording is replayed at its own pace or another, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from producer.sources import PositionError, SourceError
+from producer.sources._json_lines import EventParser, JsonField
+from producer.sources._replay import ReplaySource, parse_time_ms
+from producer.sources._replay_schedule import NO_TIME, Disorder
+from tests.fake_intake import CrashedError, FakeIntake, FakeJournal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DISORDER = Disorder(up_to_ms=500, late_share=0.1, late_by_ms=5_000, seed=3)
+
+
+class _Clock:
+    """Stands still unless somebody waits."""
+
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def now(self) -> float:
+        return self.s
+
+    async def pause(self, stopping: asyncio.Event, seconds: float) -> None:
+        del stopping
+        await asyncio.sleep(0)
+        self.s += seconds
+
+
+def _lines(count: int) -> list[bytes]:
+    return [msgspec.json.encode({"n": n, "at": 1_700_000_000_000 + 100 * n}) for n in range(count)]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """40 events, 100 ms apart."""
+    path = tmp_path / "day.jsonl"
+    path.write_bytes(b"\n".join(_lines(40)) + b"\n")
+    return path
+
+
+async def _replay(
+    path: Path,
+    journal: FakeJournal,
+    *,
+    crash_at: int | None = None,
+    clock: _Clock | None = None,
+    **options: Any,
+) -> FakeIntake:
+    intake = FakeIntake(journal, crash_at)
+    clock = clock or _Clock()
+    options = {"speed": 0.0, "event_time": JsonField("at"), **options}
+    parser = EventParser(None, 100)
+    source = ReplaySource(path, parser, pause=clock.pause, now_s=clock.now, **options)
+    await source.run(intake, journal.position)
+    return intake
+
+
+@pytest.mark.parametrize(("speed", "takes_s"), [(1.0, 3.9), (10.0, 0.39), (0.5, 7.8), (0.0, 0.0)])
+async def test_the_speed_scales_the_pauses(recording: Path, speed: float, takes_s: float) -> None:
+    """40 events, 100 ms apart, in their order."""
+    clock, journal = _Clock(), FakeJournal()
+    await _replay(recording, journal, clock=clock, speed=speed)
+    assert journal.values == _lines(40)
+    assert clock.s - 100 == pytest.approx(takes_s, abs=0.05)
+
+
+async def test_the_disorder_is_that_of_the_seed(recording: Path) -> None:
+    """The same seed gives the same order, another one another."""
+    orders = []
+    for seed in (3, 3, 4):
+        journal = FakeJournal()
+        disorder = Disorder(up_to_ms=500, late_share=0.1, late_by_ms=5_000, seed=seed)
+        await _replay(recording, journal, disorder=disorder)
+        assert sorted(journal.values) == sorted(_lines(40))
+        orders.append(journal.values)
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] != _lines(40)
+
+
+async def test_the_pace_does_not_change_the_order(recording: Path) -> None:
+    """Without pauses the order is that of the plan, too."""
+    fast, slow = FakeJournal(), FakeJournal()
+    await _replay(recording, fast, disorder=_DISORDER)
+    await _replay(recording, slow, disorder=_DISORDER, speed=1.0)
+    assert fast.values == slow.values
+
+
+@pytest.mark.parametrize("speed", [0.0, 1.0])
+async def test_wherever_it_crashes_it_goes_on_in_the_same_order(
+    recording: Path, speed: float
+) -> None:
+    """Each event once, in the order of the plan."""
+    whole = FakeJournal()
+    await _replay(recording, whole, disorder=_DISORDER)
+    for crash_at in (1, 2, 5, 6, 31, 32):
+        journal = FakeJournal()
+        try:
+            await _replay(recording, journal, disorder=_DISORDER, speed=speed, crash_at=crash_at)
+        except CrashedError:
+            journal.lose(0.5)
+        await _replay(recording, journal, disorder=_DISORDER, speed=speed)
+        assert journal.values == whole.values
+
+
+async def test_a_finished_replay_is_not_begun_again(recording: Path) -> None:
+    """A restart after the end sends nothing."""
+    journal = FakeJournal()
+    await _replay(recording, journal)
+    await _replay(recording, journal)
+    assert len(journal.values) == 40
+
+
+async def test_another_recording_or_order_cannot_be_gone_on_with(recording: Path) -> None:
+    """The position would mean other events."""
+    journal = FakeJournal()
+    await _replay(recording, journal)
+    with pytest.raises(PositionError, match="seed, disorder"):
+        await _replay(recording, journal, disorder=_DISORDER)
+    with recording.open("ab") as file:
+        file.write(b"{}\n")
+    with pytest.raises(PositionError, match="has changed"):
+        await _replay(recording, journal)
+
+
+async def test_lines_without_a_time_are_refused(tmp_path: Path) -> None:
+    """As are those that are no JSON; blank ones are passed over; each once."""
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(b'{"at":1}\nnul\n\n{"at":"soon"}\n{}\n{"at":2}\n' + b"1" * 200)
+    journal = FakeJournal()
+    intake = await _replay(path, journal, speed=1.0)
+    assert journal.values == [b'{"at":1}', b'{"at":2}']
+    assert [(where, reason.split(":")[0]) for _, where, reason in intake.refused] == [
+        (f"{path} line 2 byte 9", "no JSON"),
+        (f"{path} line 4 byte 14", "no event time in at"),
+        (f"{path} line 5 byte 28", "no event time in at"),
+        (f"{path} line 7 byte 40", "too long"),
+    ]
+    again = await _replay(path, journal, speed=1.0)
+    assert again.refused == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n"])
+async def test_an_empty_recording_ends_at_once(tmp_path: Path, content: bytes) -> None:
+    """Without an event, and without an error."""
+    path = tmp_path / "empty"
+    path.write_bytes(content)
+    journal = FakeJournal()
+    await _replay(path, journal)
+    assert journal.values == []
+
+
+async def test_a_missing_recording_is_an_error(tmp_path: Path) -> None:
+    """That names it."""
+    with pytest.raises(SourceError, match="missing cannot be read"):
+        await _replay(tmp_path / "missing", FakeJournal())
+
+
+async def test_it_stops_when_told_to(recording: Path) -> None:
+    """In the middle of a pause."""
+    intake = FakeIntake()
+
+    async def stop(stopping: asyncio.Event, seconds: float) -> None:
+        assert seconds > 0
+        stopping.set()
+
+    source = ReplaySource(recording, EventParser(None, 100), event_time=JsonField("at"), pause=stop)
+    await source.run(intake, None)
+    assert intake.values == _lines(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("1.7e12", 1_700_000_000_000),
+        ("-1.5", -2),
+        ("2026-11-20T10:15:00.123Z", 1_795_169_700_123),
+        ("2026-11-20T11:15:00.123+01:00", 1_795_169_700_123),
+        ("2026-11-20 10:15:00.123", 1_795_169_700_123),
+        ("soon", NO_TIME),
+        ("", NO_TIME),
+        ("nan", NO_TIME),
+        ("1e300", NO_TIME),
+    ],
+)
+def test_times_are_numbers_or_iso(text: str, time_ms: int) -> None:
+    """Milliseconds since 1970; without a zone it is UTC."""
+    assert parse_time_ms(text) == time_ms

@@ -1,0 +1,177 @@
+"""Whatever a log file goes through, and wherever the daemon dies: each line once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from producer.sources._file import FileSource
+from producer.sources._json_lines import EventParser
+from tests.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Action = Literal["write", "write part", "rename", "copy", "nothing"]
+
+_ACTIONS = st.sampled_from(["write", "write part", "rename", "copy", "nothing"])
+
+
+@dataclass(frozen=True)
+class _Life:
+    """One life of the daemon.
+
+    Attributes:
+        before: What happens to the file before it starts.
+        during: What happens each time it has read all.
+        crash_at: The step it dies at; None for an orderly stop.
+        kept_share: How much of what was not durable the power cut leaves.
+    """
+
+    before: list[list[Action]]
+    during: list[list[Action]]
+    crash_at: int | None
+    kept_share: float
+
+
+_GROUPS = st.lists(st.lists(_ACTIONS, min_size=1, max_size=4), max_size=4)
+_LIVES = st.lists(
+    st.builds(
+        _Life,
+        before=_GROUPS,
+        during=_GROUPS,
+        crash_at=st.one_of(st.none(), st.integers(2, 25)),
+        kept_share=st.floats(0, 1),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+class _Writer:
+    """Writes numbered lines, and rotates as real ones do."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "app.log"
+        self._written = 0
+        self._clock_ns = time.time_ns()
+        self._create()
+        self._owed = b""
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def expected(self) -> list[bytes]:
+        return [b"%d" % number for number in range(self._written)]
+
+    def act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case "write":
+                    self._write(3)
+                case "write part":
+                    self._write(1)
+                    line = b"%d\n" % self._written
+                    self._written += 1
+                    self._append(line[:1])
+                    self._owed = line[1:]
+                case "rename":
+                    self.end_line()
+                    self._path.rename(self._make_room())
+                    self._create()
+                case "copy":
+                    self.end_line()
+                    copy = self._make_room()
+                    shutil.copyfile(self._path, copy)
+                    self._tick(copy)
+                    os.truncate(self._path, 0)
+                    self._tick(self._path)
+                case "nothing":
+                    pass
+
+    def end_line(self) -> None:
+        if self._owed:
+            self._append(self._owed)
+        self._owed = b""
+
+    def _write(self, count: int) -> None:
+        self.end_line()
+        for _ in range(count):
+            self._append(b"%d\n" % self._written)
+            self._written += 1
+
+    def _append(self, data: bytes) -> None:
+        with self._path.open("ab") as file:
+            file.write(data)
+        self._tick(self._path)
+
+    def _create(self) -> None:
+        self._path.touch()
+        self._tick(self._path)
+
+    def _tick(self, path: Path) -> None:
+        """A file system's clock is coarser than this test is fast; rotations are not."""
+        self._clock_ns += 1_000_000
+        os.utime(path, ns=(self._clock_ns, self._clock_ns))
+
+    def _make_room(self) -> Path:
+        numbers = [int(path.name.rpartition(".")[2]) for path in self._path.parent.glob("*.log.*")]
+        for number in sorted(numbers, reverse=True):
+            self._older(number).rename(self._older(number + 1))
+        return self._older(1)
+
+    def _older(self, number: int) -> Path:
+        return self._path.with_name(f"app.log.{number}")
+
+
+async def _live(writer: _Writer, journal: FakeJournal, life: _Life) -> None:
+    intake = FakeIntake(journal, life.crash_at)
+    during: list[Callable[[], object]] = [
+        lambda actions=actions: writer.act(actions)  # type: ignore[misc] # bound now, not later
+        for actions in life.during
+    ]
+    source = FileSource(
+        writer.path,
+        EventParser(None, 100),
+        poll_interval_s=1,
+        rotate_wait_s=1,
+        on_lost_file="fail",
+        pause=scripted_pause(*during, quiet=3),
+    )
+    try:
+        await source.run(intake, journal.position)
+    except CrashedError:
+        journal.lose(life.kept_share)
+    assert intake.refused == []
+
+
+async def _all_lives(folder: Path, lives: list[_Life]) -> None:
+    writer = _Writer(folder)
+    journal = FakeJournal()
+    for life in lives:
+        if journal.position is not None:  # before its first start nothing was promised
+            for actions in life.before:
+                writer.act(actions)
+        await _live(writer, journal, life)
+        assert journal.values == writer.expected()[: len(journal.values)]
+    writer.end_line()
+    await _live(writer, journal, _Life([], [], None, 1.0))
+    assert journal.values == writer.expected()
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives=_LIVES)
+def test_each_line_is_accepted_once_and_in_order(lives: list[_Life]) -> None:
+    """Through growth, half lines, both kinds of rotation, crashes and restarts, in any order."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_all_lives(Path(folder), lives))

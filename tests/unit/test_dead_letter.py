@@ -1,0 +1,75 @@
+"""What could not be sent is kept, and never again lost."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from producer.sources import DeadLetter, DeadLetterFile, read_dead_letters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_an_entry_says_where_and_why(tmp_path: Path) -> None:
+    """Any bytes come back as they were."""
+    path = tmp_path / "new" / "dead.jsonl"
+    with DeadLetterFile(path, now_ms=lambda: 1_700_000_000_123) as file:
+        file.write("file:a", "a line 3 byte 20", "no JSON", b"\xff\x00\n{")
+        assert file.written == 1
+    expected = DeadLetter(
+        source="file:a",
+        where="a line 3 byte 20",
+        reason="no JSON",
+        raw=b"\xff\x00\n{",
+        raw_length=4,
+        at_ms=1_700_000_000_123,
+    )
+    assert list(read_dead_letters(path)) == [expected]
+
+
+def test_an_entry_is_bounded(tmp_path: Path) -> None:
+    """Of a huge event only the beginning is kept, with its length."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path, max_raw_bytes=10) as file:
+        file.write("stdin", "line 1", "too long", b"x" * 1000)
+    (entry,) = read_dead_letters(path)
+    assert (entry.raw, entry.raw_length) == (b"x" * 10, 1000)
+
+
+def test_it_is_only_ever_appended_to(tmp_path: Path) -> None:
+    """A later daemon adds to what an earlier one left."""
+    path = tmp_path / "dead.jsonl"
+    for where in ("first", "second"):
+        with DeadLetterFile(path) as file:
+            file.write("stdin", where, "no JSON", b"")
+    assert [entry.where for entry in read_dead_letters(path)] == ["first", "second"]
+
+
+def test_a_cut_entry_does_not_spoil_the_next(tmp_path: Path) -> None:
+    """After a crash in the middle of an entry the next one stands on a line of its own."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path) as file:
+        file.write("stdin", "first", "no JSON", b"")
+    with path.open("ab") as raw:
+        raw.write(b'{"source":"st')
+    with DeadLetterFile(path) as file:
+        file.write("stdin", "second", "no JSON", b"")
+    assert [entry.where for entry in read_dead_letters(path)] == ["first", "second"]
+
+
+def test_a_sync_without_entries_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it can stand before each round of the journal."""
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", syncs.append)
+    with DeadLetterFile(tmp_path / "dead.jsonl") as file:
+        file.sync()
+        assert syncs == []
+        file.write("stdin", "line 1", "no JSON", b"")
+        file.sync()
+        file.sync()
+        assert len(syncs) == 1

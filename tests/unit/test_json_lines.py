@@ -1,0 +1,122 @@
+"""Lines become events, or are refused with the reason; never changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from producer._record import Record
+from producer.sources import KeySpecError
+from producer.sources._json_lines import EventParser, JsonField, parse_key
+from producer.sources._line_splitter import LineSplitter
+
+
+def _parse(data: bytes, key: str | None = None) -> tuple[list[Record], list[tuple[int, str]]]:
+    parser = EventParser(None if key is None else parse_key(key), 64)
+    records, refusals = parser.parse(LineSplitter(64).feed(data))
+    return records, [(refusal.index, refusal.reason) for refusal in refusals]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a":1}',
+        b' { "a" : 1.50 } ',
+        b'"text"',
+        b"1e999",
+        b"null",
+        '{"ä":"€😀"}'.encode(),
+        b'"\\u00e4\\ud83d\\ude00"',
+        b'{"a":1,"a":2}',
+    ],
+)
+def test_a_value_is_kept_as_it_was_written(line: bytes) -> None:
+    """Blanks, order, number formats and repeated names are the sender's."""
+    assert _parse(line + b"\n") == ([Record(line)], [])
+
+
+def test_the_newline_of_windows_is_no_part_of_the_value() -> None:
+    """A carriage return before the newline ends the line too."""
+    assert _parse(b"1\r\n\r\n2\n") == ([Record(b"1"), Record(b"2")], [])
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"  \n", b"\t\r\n"])
+def test_a_blank_line_is_no_event_and_no_fault(blank: bytes) -> None:
+    """It is passed over."""
+    assert _parse(blank) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"nul", b"{'a':1}", b"NaN", b"1 2", b"01", b'"a\tb"', b"[1,]", b"\xef\xbb\xbf1"],
+)
+def test_what_is_no_json_is_refused(line: bytes) -> None:
+    """The reason says so, and the lines around it are taken."""
+    records, refusals = _parse(b"1\n" + line + b"\n2\n")
+    assert records == [Record(b"1"), Record(b"2")]
+    assert [index for index, _ in refusals] == [1]
+    assert refusals[0][1].startswith("no JSON: ")
+
+
+@pytest.mark.parametrize("line", [b'"\xff"', b'{"\xc3":1}', b'"\xed\xa0\x80"'])
+def test_what_is_no_utf8_is_refused(line: bytes) -> None:
+    """Also inside of strings, where a lenient reader would let it pass."""
+    assert _parse(line + b"\n")[1][0][1].startswith("no UTF-8: byte 0x")
+
+
+def test_nesting_without_end_is_refused() -> None:
+    """A line made to exhaust the reader is a bad line like any other."""
+    parser = EventParser(parse_key("json:a"), 1 << 20)
+    reason = parser.parse_value(b"[" * 100_000)
+    assert isinstance(reason, str)
+    assert reason.startswith("no JSON")
+
+
+def test_a_line_beyond_the_limit_is_refused() -> None:
+    """With its length and the limit."""
+    assert _parse(b'"' + b"x" * 100 + b'"\n1\n') == (
+        [Record(b"1")],
+        [(0, "too long: 102 bytes, at most 64")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        (b'{"a":{"b":"x y"}}', b"x y"),
+        (b'{"a":{"b":"\\u00e4\\n"}}', "ä\n".encode()),
+        ('{"a":{"b":"ä"}}'.encode(), "ä".encode()),
+        (b'{"a":{"b":1.50}}', b"1.50"),
+        (b'{"a":{"b":true}}', b"true"),
+        (b'{"a":{"b":{"c": 1}}}', b'{"c": 1}'),
+        (b'{"a":{"b":""}}', b""),
+        (b'{"a":{"b":null}}', None),
+        (b'{"a":{"c":1}}', None),
+        (b'{"a":[1]}', None),
+        (b'{"a":null}', None),
+        (b"[]", None),
+        (b"7", None),
+    ],
+)
+def test_a_key_is_the_text_of_its_field(line: bytes, key: bytes | None) -> None:
+    """A string without its quotes, anything else as written; no field, no key."""
+    assert _parse(line + b"\n", "json:a.b") == ([Record(line, key=key)], [])
+
+
+def test_a_bad_line_is_refused_with_a_key_asked_for_too() -> None:
+    """Looking for the key does not keep the rest of the line from being checked."""
+    for line in (b'{"a":1,"b":tru}', b"[1", b'{"a":"\xff"}'):
+        assert len(_parse(line + b"\n", "json:a")[1]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "json", "json:", "json:a..b", "json:.", "header:a", "a"])
+def test_a_key_that_is_no_place_is_refused(text: str) -> None:
+    """With what was expected."""
+    with pytest.raises(KeySpecError, match=r"expected json:<path>"):
+        parse_key(text)
+
+
+def test_a_field_is_found_as_written() -> None:
+    """`of` keeps quotes, `text_of` does not."""
+    field = JsonField("at")
+    assert field.of(b'{"at":"now"}') == b'"now"'
+    assert field.text_of(b'{"at":"now"}') == b"now"
