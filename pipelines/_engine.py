@@ -230,7 +230,13 @@ class ReorderEngine:
         step = 0 if before is None else before.step + 1
         clock = EventClock() if before is None else before.clock
         planned = self._checkpoint.planned_offsets(batch_id)
-        staged = self._runs.stage(rows, step, clock.frontier_ms, sorted(planned))
+        staged = self._runs.stage(
+            rows,
+            step,
+            sorted(planned),
+            frontier_ms=clock.frontier_ms,
+            latest_ms=self._now_ms() + milliseconds(self._settings.max_future_skew),
+        )
         # Behind the staging: what arrived meanwhile must count as not read yet.
         now_ms = self._now_ms()
         ends = self._topics.high_watermarks(planned)

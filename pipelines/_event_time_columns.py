@@ -7,14 +7,13 @@ to give the same answer, or to step aside.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from consumer import (
     MISSING,
     NEGATIVE,
-    TOO_FAR_FUTURE,
     UNPARSABLE,
     EventTimeSource,
     EventTimeSpec,
@@ -22,68 +21,57 @@ from consumer import (
 from consumer._event_time import BLANKS, ISO_PATTERN, MAX_TIME_MS, NUMBER_PATTERN
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 
-class EventTimeColumns(NamedTuple):
-    """Two columns of which exactly one is not null.
+def with_event_time(rows: DataFrame, spec: EventTimeSpec) -> DataFrame:
+    """Add `event_time_ms` (long) and `reason` (string): exactly one of them is not null.
 
-    Attributes:
-        ms: The event time in epoch ms (long).
-        reason: Why there is none (string).
-    """
-
-    ms: Column
-    reason: Column
-
-
-def event_time_columns(
-    spec: EventTimeSpec,
-    *,
-    value: Column,
-    headers: Column,
-    kafka_timestamp_ms: Column,
-    latest_ms: Column,
-) -> EventTimeColumns:
-    """Columns that give the event time of each record, or why there is none.
+    Whether an event time is too far in the future is left to `staged_rows`: it depends on when.
 
     Args:
+        rows: Columns value, headers and timestamp_ms, as `read_source` gives them.
         spec: Where the event time stands.
-        value: The record's value (binary).
-        headers: Its headers (array of struct of key and value).
-        kafka_timestamp_ms: Its timestamp (long), -1 without.
-        latest_ms: Now + max_future_skew (long).
     """
+    # One projection after the other and not one expression: each of these is used more than once,
+    # and Spark would write its code out at each place. The code's size is what a start costs.
     if spec.source is EventTimeSource.KAFKA_TIMESTAMP:
-        found = kafka_timestamp_ms
-        absent = F.when(kafka_timestamp_ms < 0, F.lit(MISSING))
-    else:
-        text, nothing = _text(spec, value, headers)
-        found = _milliseconds(text)
-        absent = F.when(text.isNull(), nothing).when(found.isNull(), F.lit(UNPARSABLE))
+        found = F.when(F.col("timestamp_ms") >= 0, F.col("timestamp_ms"))
+        return rows.withColumn("event_time_ms", found).withColumn(
+            "reason", F.when(F.col("event_time_ms").isNull(), F.lit(MISSING))
+        )
+    text = F.col("_text")
     reason = (
-        F.when(absent.isNotNull(), absent)
-        .when(found < 0, F.lit(NEGATIVE))
-        .when(found > latest_ms, F.lit(TOO_FAR_FUTURE))
+        F.when(F.col("_found") >= 0, F.lit(None).cast("string"))
+        .when(F.col("_found").isNotNull(), F.lit(NEGATIVE))
+        .when(text.isNotNull(), F.lit(UNPARSABLE))
+        .otherwise(_reason_without_text(spec))
     )
-    # The plain case first: no more is computed for a row with a good time.
-    good = found.isNotNull() & (found >= 0) & (found <= latest_ms)
-    return EventTimeColumns(
-        ms=F.when(good, found), reason=F.when(good, F.lit(None).cast("string")).otherwise(reason)
+    return (
+        rows.withColumn("_text", _text(spec))
+        .withColumn("_found", _milliseconds(text))
+        .withColumn("event_time_ms", F.when(F.col("_found") >= 0, F.col("_found")))
+        .withColumn("reason", reason)
+        .drop("_text", "_found")
     )
 
 
-def _text(spec: EventTimeSpec, value: Column, headers: Column) -> tuple[Column, Column]:
-    """The event time as text (null without), and the reason to give when it is null."""
+def _text(spec: EventTimeSpec) -> Column:
+    """The event time as text, null without."""
     if spec.source is EventTimeSource.HEADER:
         name = spec.path[0]
-        named = F.filter(headers, lambda header: header["key"] == F.lit(name))
-        return F.try_element_at(named, F.lit(-1))["value"].cast("string"), F.lit(MISSING)
-    document = value.cast("string")
+        named = F.filter("headers", lambda header: header["key"] == F.lit(name))
+        return F.try_element_at(named, F.lit(-1))["value"].cast("string")
     path = "$" + "".join(f"['{part}']" for part in spec.path)
-    is_broken = value.isNotNull() & F.get_json_object(document, "$").isNull()
-    nothing = F.when(is_broken, F.lit(UNPARSABLE)).otherwise(F.lit(MISSING))
-    return F.get_json_object(document, path), nothing
+    return F.get_json_object(F.col("value").cast("string"), path)
+
+
+def _reason_without_text(spec: EventTimeSpec) -> Column:
+    if spec.source is EventTimeSource.HEADER:
+        return F.lit(MISSING)
+    document = F.get_json_object(F.col("value").cast("string"), "$")
+    is_broken = F.col("value").isNotNull() & document.isNull()
+    return F.when(is_broken, F.lit(UNPARSABLE)).otherwise(F.lit(MISSING))
 
 
 def _milliseconds(text: Column) -> Column:

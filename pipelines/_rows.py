@@ -15,8 +15,9 @@ from consumer import (
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
+    TOO_FAR_FUTURE,
 )
-from pipelines._event_time_columns import event_time_columns
+from pipelines._event_time_columns import with_event_time
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -60,39 +61,51 @@ def read_source(spark: SparkSession, kafka: KafkaSettings, settings: ReorderSett
     )
     if settings.max_offsets_per_trigger is not None:
         reader = reader.option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
-    timestamp_ms = F.unix_millis("timestamp")
-    event_time = event_time_columns(
-        settings.event_time,
-        value=F.col("value"),
-        headers=F.col("headers"),
-        kafka_timestamp_ms=timestamp_ms,
-        # In a stream this is the time the batch was planned, and the same when it is repeated.
-        latest_ms=F.unix_millis(F.current_timestamp())
-        + F.lit(milliseconds(settings.max_future_skew)),
+    rows = reader.load().select(
+        "topic",
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+        "key",
+        "value",
+        "headers",
     )
+    skew = F.lit(milliseconds(settings.max_future_skew))
+    shown = F.when(F.col("event_time_ms") <= F.col("timestamp_ms") + skew, F.col("event_time_ms"))
     return (
-        reader.load()
-        .select(
-            "topic",
-            "partition",
-            "offset",
-            timestamp_ms.alias("timestamp_ms"),
-            "key",
-            "value",
-            "headers",
-            event_time.ms.alias("event_time_ms"),
-            event_time.reason.alias("reason"),
-        )
-        .withColumn("event_time", F.timestamp_millis("event_time_ms"))
+        with_event_time(rows, settings.event_time)
+        .withColumn("event_time", F.timestamp_millis(shown))
         .withWatermark("event_time", f"{milliseconds(settings.delay)} milliseconds")
     )
 
 
-def staged_rows(rows: DataFrame, frontier_ms: int) -> DataFrame:
-    """A batch's rows as they are staged: those behind the frontier are marked late."""
-    is_late = F.col("event_time_ms") < F.lit(frontier_ms)
-    reason = F.coalesce("reason", F.when(is_late, F.lit(LATE)))
-    return rows.withColumn("reason", reason).select(*RUN_COLUMNS)
+def staged_rows(rows: DataFrame, *, frontier_ms: int, latest_ms: int) -> DataFrame:
+    """A batch's rows as they are staged: with a reason where they are late or too far ahead.
+
+    Args:
+        rows: The batch, as `read_source` gives it.
+        frontier_ms: Rows behind it are late.
+        latest_ms: Rows beyond it come from a wrong clock.
+    """
+    # Numbers that differ from batch to batch are taken from an array. As plain literals they would
+    # stand in the code that Spark generates, and the JVM would compile all of it for each batch.
+    bounds = F.array(F.lit(frontier_ms), F.lit(latest_ms)).cast("array<bigint>")
+    zero = F.col("partition") * 0
+    return (
+        rows.withColumn("_frontier", F.get(bounds, zero))
+        .withColumn("_latest", F.get(bounds, zero + 1))
+        .withColumn(
+            "reason",
+            F.when(F.col("reason").isNotNull(), F.col("reason"))
+            .when(F.col("event_time_ms") > F.col("_latest"), F.lit(TOO_FAR_FUTURE))
+            .when(F.col("event_time_ms") < F.col("_frontier"), F.lit(LATE)),
+        )
+        .withColumn(
+            "event_time_ms",
+            F.when(F.col("event_time_ms") <= F.col("_latest"), F.col("event_time_ms")),
+        )
+        .select(*RUN_COLUMNS)
+    )
 
 
 def output_partition(spark: SparkSession, partitions: int) -> Column:

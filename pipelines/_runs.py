@@ -71,22 +71,29 @@ class SortedRuns:
         self._checkpoint = checkpoint
 
     def stage(
-        self, rows: DataFrame, step: int, frontier_ms: int, partitions: Sequence[SourcePartition]
+        self,
+        rows: DataFrame,
+        step: int,
+        partitions: Sequence[SourcePartition],
+        *,
+        frontier_ms: int,
+        latest_ms: int,
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing.
 
         Args:
             rows: The batch, as `read_source` gives it.
             step: The step.
-            frontier_ms: The frontier before the step: rows behind it are late.
             partitions: All source partitions.
+            frontier_ms: The frontier before the step: rows behind it are late.
+            latest_ms: Rows beyond it come from a wrong clock.
         """
         observed = Observation(f"stage-{step}")
         in_passing = len(partitions) <= _OBSERVED_PARTITIONS
         maxima = _maxima(partitions) if in_passing else []
         folder = self._checkpoint.run_folder(step)
         (
-            staged_rows(rows, frontier_ms)
+            staged_rows(rows, frontier_ms=frontier_ms, latest_ms=latest_ms)
             .observe(observed, *_counts(), *maxima)
             .sortWithinPartitions("event_time_ms")
             .write.mode("overwrite")
