@@ -265,7 +265,7 @@ class Accumulator:
         builder = new_builder(route.batch_bytes)
         added = builder.append(0, timestamp_ms, record.key, record.value, headers)
         assert added is not None
-        if builder.size() > min(route.batch_bytes, self._settings.max_request_size):
+        if builder.size() > route.batch_bytes:
             self._check_size(route, builder)
             # It was compressed to be measured, and a builder cannot go on from there.
             builder = new_builder(route.batch_bytes)

@@ -354,7 +354,8 @@ class IdempotentProducer:
             topic,
             lanes,
             max_batch_bytes=max_batch_bytes,
-            batch_bytes=self._settings.batch_size,
+            # A record that is larger than these starts a batch of its own, and is checked there.
+            batch_bytes=min(self._settings.batch_size, self._settings.max_request_size),
             random=self._random.random(),
         )
         accumulator.routes[topic] = route

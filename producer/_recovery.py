@@ -65,17 +65,22 @@ class Recovery:
         self._tasks: set[asyncio.Task[None]] = set()
         self._new_id = asyncio.Lock()
 
-    def begin(self, lane: Lane) -> None:
-        """Get a lane going again, in the background if brokers have to be asked."""
+    def begin(self, lane: Lane) -> bool:
+        """Get a lane going again, in the background if brokers have to be asked.
+
+        Returns:
+            Whether it goes again already.
+        """
         if lane.sequencer.renewal_due and not lane.sequencer.needs_new_id:
             newer = self._newer_than(lane.sequencer.identity)
             if newer is not None:
                 self._renew(lane, newer)
-                return
+                return True
         lane.recovering = True
         task = asyncio.create_task(self._recover(lane))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return False
 
     def stop(self) -> None:
         """Recover nothing any more."""

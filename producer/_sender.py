@@ -8,7 +8,8 @@ partition's batches is the order of the rounds, on the wire as in the journal.
 State, and its rules:
 
 - `_due`: lanes that may have something to send. Whoever changes that (a batch gets full, an answer
-  comes, a wait ends) puts the lane in by `poke`; a round that finds nothing takes it out.
+  comes, a wait ends) puts the lane in by `poke`; a round takes it out, and puts it in again if it
+  found something.
 - A lane waits with `Lane.retry_at_s` after its head failed; a timer pokes it.
 - A broker that is not connected, or a partition without a leader, is somebody's task to get
   (`_Links`); that task pokes the lanes when it is done.
@@ -109,6 +110,7 @@ class Sender:
             initial_ms=milliseconds(settings.retry_backoff),
             maximum_ms=milliseconds(settings.retry_backoff_max),
         )
+        self._delivery_timeout_s = settings.delivery_timeout.total_seconds()
         self._due: dict[Lane, None] = {}
         self._wake = asyncio.Event()
         self._exchanges: set[asyncio.Task[None]] = set()
@@ -161,20 +163,20 @@ class Sender:
     def _next_round(self) -> list[Stamped]:
         now_s = self._loop.time()
         batches = []
-        for lane in list(self._due):
+        due, self._due = self._due, {}
+        for lane in due:
             batch = self._next_of(lane, now_s)
-            if batch is None:
-                del self._due[lane]
-            else:
+            if batch is not None:
                 batches.append(batch)
+                self._due[lane] = None  # there may be more
         return batches
 
     def _next_of(self, lane: Lane, now_s: float) -> Stamped | None:
         sequencer = lane.sequencer
         if lane.recovering or now_s < lane.retry_at_s:
             return None
-        if sequencer.query_due or sequencer.renewal_due:
-            self._recovery.begin(lane)
+        lost = sequencer.query_due or sequencer.renewal_due
+        if lost and not self._recovery.begin(lane):
             return None
         slot = sequencer.next_to_send()
         if slot is None and not (lane.has_batch and sequencer.has_room):
@@ -289,6 +291,7 @@ class Sender:
                 reason = f"{meaning.name}, {slot.batch.odd_answers} times"
                 self._settlement.dropped(slot.batch, verdict, reason)
                 return
+        self._settlement.expire(lane, self._loop.time() - self._delivery_timeout_s, 0.0)
         if is_head:
             # Those behind it fail with it, and wait with it.
             lane.failures += 1
@@ -306,12 +309,13 @@ class Sender:
 
     async def _sweep(self) -> None:
         """Tell of what took longer than delivery_timeout."""
-        timeout_s = self._settings.delivery_timeout.total_seconds()
+        timeout_s = self._delivery_timeout_s
+        interval_s = min(timeout_s / 10, _MAX_SWEEP_S)
         while True:
-            await asyncio.sleep(min(timeout_s / 10, _MAX_SWEEP_S))
+            await asyncio.sleep(interval_s)
             now_s = self._loop.time()
             for route in self._accumulator.routes.values():
                 for lane in route.lanes:
                     if lane.open is not None or lane.sealed or lane.sequencer.slots:
-                        self._settlement.expire(lane, now_s, timeout_s)
+                        self._settlement.expire(lane, now_s - timeout_s, interval_s)
                         self.poke(lane)

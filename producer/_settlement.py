@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from producer._accumulator import Accumulator
     from producer._durability import Journal
     from producer._lane import Batch, Lane
-    from producer._sequencer import Slot
     from producer._statistics import Counters
 
 
@@ -65,31 +64,34 @@ class Settlement:
         lost = verdict is Verdict.LOST
         self.failed(batch, PossiblyPersisted(reason) if lost else NotPersisted(reason))
 
-    def expire(self, lane: Lane, now_s: float, timeout_s: float) -> None:
-        """Tell of everything in a lane that was accepted longer than `timeout_s` ago.
+    def expire(self, lane: Lane, accepted_until_s: float, grace_s: float) -> None:
+        """Tell of everything in a lane that was accepted until then: its time is over.
 
         What has no number yet, or surely did not arrive, is dropped. What may have arrived is told
-        as such and still tried: only the broker's answer says which number is next.
+        as such, `grace_s` later, and still tried: only the broker's answer says which number is
+        next.
         """
-        born_until_s = now_s - timeout_s
         trouble = lane.trouble or "it was never its turn"
-        while lane.sealed and lane.sealed[0].accepted_at_s <= born_until_s:
+        while lane.sealed and lane.sealed[0].accepted_at_s <= accepted_until_s:
             reason = f"not sent within delivery_timeout: {trouble}"
             self.failed(lane.sealed.popleft(), NotPersisted(reason))
-        if not lane.sealed and lane.open is not None and lane.open.accepted_at_s <= born_until_s:
+        if (
+            not lane.sealed
+            and lane.open is not None
+            and lane.open.accepted_at_s <= accepted_until_s
+        ):
             lane.seal()
             reason = f"not sent within delivery_timeout: {trouble}"
             self.failed(lane.sealed.popleft(), NotPersisted(reason))
         for slot in list(lane.sequencer.slots):
-            if slot.batch.accepted_at_s <= born_until_s and not slot.batch.told:
-                self._expire_slot(lane, slot, trouble)
-
-    def _expire_slot(self, lane: Lane, slot: Slot[Batch], trouble: str) -> None:
-        reason = f"no answer within delivery_timeout: {trouble}"
-        if slot.state is State.READY and not slot.maybe:
-            self.dropped(slot.batch, lane.sequencer.drop(slot), reason)
-        else:
-            self.tell(slot.batch, PossiblyPersisted(reason))
+            batch = slot.batch
+            if batch.accepted_at_s > accepted_until_s:
+                continue
+            reason = f"no answer within delivery_timeout: {trouble}"
+            if slot.state is State.READY and not slot.maybe:
+                self.dropped(batch, lane.sequencer.drop(slot), reason)
+            elif batch.accepted_at_s <= accepted_until_s - grace_s:
+                self.tell(batch, PossiblyPersisted(reason))
 
     def abandon(self, lane: Lane, reason: str) -> None:
         """Tell of everything in a lane: nothing will be sent any more."""

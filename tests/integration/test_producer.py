@@ -1,0 +1,278 @@
+"""The producer on a real broker, checked by a reader that shares no code with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from producer import (
+    EVENT_ID_HEADER,
+    IdempotentProducer,
+    KafkaSettings,
+    NotPersisted,
+    Persisted,
+    ProducerSettings,
+    Record,
+    parse_event_id,
+)
+from producer._sequencer import Identity
+from producer._settings import Compression
+from producer._topics import create_topic
+from producer._wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _read(broker: Any, topic: str) -> dict[int, list[Message]]:
+    """All records of a topic, by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": False,
+        }
+    )
+    partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    ends = {
+        p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1]
+        for p in partitions
+    }
+    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+    found: dict[int, list[Message]] = {p: [] for p in partitions}
+    while any(len(found[p]) < ends[p] for p in partitions):
+        message = consumer.poll(10)
+        assert message is not None
+        assert message.error() is None
+        found[message.partition() or 0].append(message)
+    consumer.close()
+    return found
+
+
+def _producer(broker: Any, **settings: Any) -> IdempotentProducer:
+    return IdempotentProducer(broker.bootstrap_servers, ProducerSettings(**settings))
+
+
+async def test_many_tasks_send_once_and_in_order(
+    broker: Any, make_topic: Callable[..., str]
+) -> None:
+    """Each event is there once, where its outcome says, and each task's events in order."""
+    topic = make_topic(partitions=4)
+    tasks, each = 20, 300
+    outcomes: dict[bytes, Any] = {}
+
+    async def send(task: int) -> None:
+        deliveries = {}
+        for number in range(each):
+            value = b"%d:%d" % (task, number)
+            deliveries[value] = await producer.send(topic, value, key=b"%d" % task)
+            if number % 50 == 0:
+                await asyncio.sleep(0.001)
+        for value, delivery in deliveries.items():
+            outcomes[value] = await delivery
+
+    async with _producer(broker) as producer, asyncio.TaskGroup() as group:
+        for task in range(tasks):
+            group.create_task(send(task))
+    found = _read(broker, topic)
+    assert sum(map(len, found.values())) == tasks * each
+    for partition, messages in found.items():
+        by_task = defaultdict(list)
+        for message in messages:
+            value = message.value() or b""
+            assert outcomes[value] == Persisted(partition, message.offset() or 0)
+            sender, _, place = value.partition(b":")
+            by_task[sender].append(int(place))
+        assert all(numbers == list(range(each)) for numbers in by_task.values())
+
+
+@pytest.mark.parametrize("compression", get_args(Compression))
+async def test_what_goes_in_comes_out(
+    broker: Any, make_topic: Callable[..., str], compression: Compression
+) -> None:
+    """Value, key, headers and timestamp, in each codec, as librdkafka reads them."""
+    topic = make_topic(partitions=1)
+    records = [
+        Record(b"value %d " % n * 20, key=b"key", headers=[("h", b"\x00\xff"), ("none", None)])
+        for n in range(100)
+    ]
+    records += [Record(None, key=b"tombstone"), Record(b"", timestamp_ms=1_700_000_000_123)]
+    async with _producer(broker, compression=compression) as producer:
+        result = await (await producer.send_many(topic, records))
+        name = producer.name
+    assert result.persisted == len(records)
+    messages = _read(broker, topic)[0]
+    assert [(m.key(), m.value()) for m in messages] == [(r.key, r.value) for r in records]
+    first = dict(messages[0].headers() or [])
+    assert first == {"h": b"\x00\xff", "none": None, EVENT_ID_HEADER: f"{name}:0".encode()}
+    assert messages[-1].timestamp()[1] == 1_700_000_000_123
+    last_id = dict(messages[-1].headers() or [])[EVENT_ID_HEADER]
+    assert isinstance(last_id, bytes)
+    assert parse_event_id(last_id).sequence == len(records) - 1
+
+
+async def test_keys_go_where_java_sends_them(broker: Any, make_topic: Callable[..., str]) -> None:
+    """The same keys by librdkafka with Java's partitioner are in the same partitions."""
+    from confluent_kafka import Producer  # noqa: PLC0415 - the other side of this test only
+
+    ours, theirs = make_topic(partitions=5), make_topic(partitions=5)
+    keys = [b"key-%d" % number for number in range(500)]
+    async with _producer(broker) as producer:
+        await (await producer.send_many(ours, [Record(key, key=key) for key in keys]))
+    other = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"}
+    )
+    for key in keys:
+        other.produce(theirs, key, key)
+    other.flush()
+    by_us, by_them = _read(broker, ours), _read(broker, theirs)
+    for partition in range(5):
+        assert {m.key() for m in by_us[partition]} == {m.key() for m in by_them[partition]}
+
+
+async def test_an_event_over_the_topics_limit_fails_alone(
+    broker: Any, make_topic: Callable[..., str]
+) -> None:
+    """The limit is the topic's own, and asked for; the neighbours are persisted."""
+    topic = make_topic(partitions=1, **{"max.message.bytes": "5000"})
+    incompressible = bytes(range(256)) * 40
+    async with _producer(broker, compression="none") as producer:
+        deliveries = [await producer.send(topic, v) for v in (b"1", incompressible, b"2")]
+        outcomes = await asyncio.gather(*deliveries)
+    assert [type(outcome) for outcome in outcomes] == [Persisted, NotPersisted, Persisted]
+    assert "max.message.bytes is 5000" in str(outcomes[1])
+    assert [m.value() for m in _read(broker, topic)[0]] == [b"1", b"2"]
+
+
+async def test_a_batch_over_a_lowered_limit_is_split(
+    broker: Any, make_topic: Callable[..., str]
+) -> None:
+    """The limit shrinks under the producer; the broker refuses, and all get through in order."""
+    topic = make_topic(partitions=1)
+    async with _producer(broker, compression="none", linger=timedelta(milliseconds=50)) as producer:
+        await (await producer.send(topic, b"0"))
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        lowered = ConfigEntry(
+            "max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[lowered])
+        admin.incremental_alter_configs([resource])[resource].result(10)
+        events = [b"%05d" % number + b"x" * 95 for number in range(1, 500)]
+        outcomes = []
+        while True:  # until the broker has heard of its new limit
+            ticket = await producer.send_many(topic, events)
+            outcomes.append(await ticket)
+            counts = producer.statistics()
+            if counts.batches_split:
+                break
+        large = await (await producer.send(topic, b"y" * 3000))
+        assert counts.renewals >= 1
+    assert {(found.accepted, found.persisted) for found in outcomes} == {(499, 499)}
+    assert large == NotPersisted("MESSAGE_TOO_LARGE")
+    messages = _read(broker, topic)[0]
+    assert [m.value() for m in messages] == [b"0", *events * len(outcomes)]
+
+
+async def test_a_topic_that_is_not_there_is_told(broker: Any) -> None:
+    """No event is accepted for it, and none is silently dropped."""
+    async with _producer(broker, delivery_timeout=timedelta(seconds=1)) as producer:
+        outcome = await (await producer.send("no-such-topic", b"1"))
+    assert outcome == NotPersisted("topic no-such-topic is not there")
+
+
+async def test_the_broker_tells_our_last_sequence(
+    broker: Any, make_topic: Callable[..., str]
+) -> None:
+    """DescribeProducers on the real wire: what we sent last, and nothing of strangers."""
+    topic = make_topic(partitions=1)
+    async with _producer(broker) as producer:
+        await (await producer.send_many(topic, [b"x"] * 42))
+        identity = producer._sender.identity if producer._sender else Identity(-1, -1)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    wire = Wire(kafka, client_id="test", request_timeout=timedelta(seconds=10))
+    await wire.start()
+    await wire.refresh([topic])
+    assert await wire.last_sequence(topic, 0, identity) == 41
+    assert await wire.last_sequence(topic, 0, Identity(identity.producer_id, 5)) is None
+    await wire.close()
+
+
+async def test_a_topic_is_created_once(broker: Any, make_topic: Callable[..., str]) -> None:
+    """The second time it is there already, which is no error."""
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    topic = make_topic() + "-created"
+    assert await create_topic(kafka, topic, partitions=3, replication_factor=-1)
+    assert not await create_topic(kafka, topic, partitions=3, replication_factor=-1)
+    assert len(_read(broker, topic)) == 3
+
+
+async def test_a_broker_that_pauses_costs_nothing(
+    broker: Any, make_topic: Callable[..., str]
+) -> None:
+    """Requests run into their timeout and are sent again: each event is there once, in order."""
+    topic = make_topic(partitions=2)
+    async with _producer(broker, request_timeout=timedelta(seconds=1)) as producer:
+        await (await producer.send(topic, b"-1", partition=0))
+        deliveries = []
+        await asyncio.to_thread(broker.pause)
+        try:
+            for number in range(2_000):
+                deliveries.append(await producer.send(topic, b"%d" % number, partition=number % 2))
+                if number % 200 == 0:
+                    await asyncio.sleep(0.15)
+        finally:
+            await asyncio.to_thread(broker.resume)
+        outcomes = await asyncio.gather(*deliveries)
+        assert producer.statistics().batches_retried > 0
+    assert {type(outcome) for outcome in outcomes} == {Persisted}
+    _check_numbers(_read(broker, topic), 2_000)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_broker_that_restarts_costs_nothing(
+    broker: Any, make_topic: Callable[..., str], how: str
+) -> None:
+    """It ends with batches in flight, and comes back: each event is there once, in order."""
+    topic = make_topic(partitions=2)
+    async with _producer(broker) as producer:
+
+        async def send() -> list[Any]:
+            deliveries = []
+            for number in range(6_000):
+                deliveries.append(await producer.send(topic, b"%d" % number, partition=number % 2))
+                if number % 20 == 0:
+                    await asyncio.sleep(0.005)
+            return await asyncio.gather(*deliveries)
+
+        sending = asyncio.create_task(send())
+        await _persisted(producer, 500)
+        await asyncio.to_thread(getattr(broker, how))
+        await asyncio.to_thread(broker.start)
+        outcomes = await sending
+    assert {type(outcome) for outcome in outcomes} == {Persisted}
+    _check_numbers(_read(broker, topic), 6_000)
+
+
+async def _persisted(producer: IdempotentProducer, count: int) -> None:
+    while producer.statistics().persisted < count:  # noqa: ASYNC110 - the producer has no event
+        await asyncio.sleep(0.01)
+
+
+def _check_numbers(found: dict[int, list[Message]], count: int) -> None:
+    numbers = {
+        partition: [int(message.value() or b"") for message in messages]
+        for partition, messages in found.items()
+    }
+    for of_partition in numbers.values():
+        assert all(before < after for before, after in pairwise(of_partition))
+    everything = {number for of_partition in numbers.values() for number in of_partition}
+    assert everything - {-1} == set(range(count))

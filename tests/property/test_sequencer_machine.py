@@ -1,0 +1,210 @@
+"""The sequencer against a model broker behind a network that loses, delays and breaks things."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from producer._answers import Answer
+from producer._sequencer import (
+    MAX_SEQUENCE,
+    WINDOW,
+    Identity,
+    Sequencer,
+    Slot,
+    State,
+    Verdict,
+)
+from tests.property.model_broker import ModelBroker, Request
+
+Records = tuple[int, ...]
+
+
+@dataclass
+class Exchange:
+    """A request, and its answer once the broker has given it."""
+
+    slot: Slot[Records]
+    request: Request
+    answer: Answer | None = None
+
+
+class SequencerMachine(RuleBasedStateMachine):
+    """Each accepted record is in the log at most once, in order, and as its verdict says."""
+
+    @initialize(
+        start=st.sampled_from([0, MAX_SEQUENCE - 3, MAX_SEQUENCE]), window=st.integers(1, 5)
+    )
+    def begin(self, start: int, window: int) -> None:
+        """A fresh producer; its first sequence may be just before the wrap."""
+        self.broker = ModelBroker()
+        self.sequencer: Sequencer[Records] = Sequencer(
+            Identity(7, 0), next_sequence=start, window=window
+        )
+        self.wire: deque[Exchange] = deque()
+        self.ghosts: deque[Request] = deque()
+        self.next_record = 0
+        self.persisted: set[int] = set()
+        self.refused: set[int] = set()
+        self.lost: set[int] = set()
+
+    @rule(count=st.integers(1, 3))
+    @precondition(lambda self: self.sequencer.has_room)
+    def send_new(self, count: int) -> None:
+        """A new batch goes out."""
+        records = tuple(range(self.next_record, self.next_record + count))
+        self.next_record += count
+        self.sequencer.admit(records, count)
+        self.send_next()
+
+    @rule()
+    @precondition(lambda self: self.sequencer.next_to_send() is not None)
+    def send_next(self) -> None:
+        """A batch that failed goes out again."""
+        slot = self.sequencer.next_to_send()
+        assert slot is not None
+        self.sequencer.sent(slot)
+        request = Request(self.sequencer.identity, slot.base_sequence, slot.batch)
+        self.wire.append(Exchange(slot, request))
+
+    @rule(
+        trouble=st.sampled_from(
+            [None, None, None, Answer.RETRIABLE, Answer.REFUSED, Answer.TOO_LARGE, Answer.UNKNOWN]
+        )
+    )
+    @precondition(lambda self: any(e.answer is None for e in self.wire))
+    def broker_answers(self, trouble: Answer | None) -> None:
+        """The broker takes the oldest request, or fails to."""
+        exchange = next(e for e in self.wire if e.answer is None)
+        if trouble is None:
+            exchange.answer, _ = self.broker.append(exchange.request)
+        else:
+            exchange.answer = trouble
+            if trouble is Answer.UNKNOWN:  # appended, and then not replicated in time
+                self.broker.append(exchange.request)
+
+    @rule()
+    @precondition(lambda self: self.wire and self.wire[0].answer is not None)
+    def take_answer(self) -> None:
+        """The oldest answer arrives."""
+        exchange = self.wire.popleft()
+        assert exchange.answer is not None
+        self._answer(exchange.slot, exchange.answer)
+
+    @rule()
+    @precondition(lambda self: self.wire)
+    def connection_breaks(self) -> None:
+        """Answers are lost; requests may still lie in the broker's socket."""
+        broken, self.wire = self.wire, deque()
+        for exchange in broken:
+            if exchange.answer is None:
+                self.ghosts.append(exchange.request)
+        for exchange in broken:
+            self._answer(exchange.slot, Answer.UNKNOWN)
+
+    @rule()
+    @precondition(lambda self: self.ghosts)
+    def ghost_arrives(self) -> None:
+        """The broker comes to a request whose connection is long gone."""
+        self.broker.append(self.ghosts.popleft())
+
+    @rule()
+    def broker_restarts(self) -> None:
+        """Sockets are gone, and all but the last batch forgotten."""
+        if self.wire:
+            self.connection_breaks()
+        self.ghosts.clear()
+        self.broker.restart()
+
+    @rule()
+    @precondition(lambda self: self.sequencer.query_due or self.sequencer.renewal_due)
+    def recover(self) -> None:
+        """What the sender's recovery does."""
+        sequencer = self.sequencer
+        if sequencer.query_due:
+            described = self.broker.describe(sequencer.identity)
+            for slot in sequencer.on_described(described):
+                self.persisted.update(slot.batch)
+            while sequencer.query_due:
+                slot = sequencer.slots[0]
+                self._settle(slot, sequencer.drop(slot))
+        if sequencer.renewal_due:
+            bumped = sequencer.identity.bumped()
+            assert bumped is not None
+            if sequencer.needs_new_id:
+                bumped = Identity(sequencer.identity.producer_id + 1, 0)
+            sequencer.renew(bumped)
+
+    @rule(place=st.integers(0, WINDOW - 1))
+    @precondition(lambda self: self.sequencer.slots)
+    def expires(self, place: int) -> None:
+        """A batch took too long, and surely did not arrive."""
+        slots = self.sequencer.slots
+        slot = slots[place % len(slots)]
+        if slot.state is State.READY and not slot.maybe:
+            self._settle(slot, self.sequencer.drop(slot))
+
+    @invariant()
+    def nothing_doubled_or_overtaken(self) -> None:
+        """The log holds records in the order in which they were accepted, each once."""
+        if hasattr(self, "broker"):
+            assert all(a < b for a, b in zip(self.broker.log, self.broker.log[1:], strict=False))
+
+    @invariant()
+    def window_kept(self) -> None:
+        """Never more than five batches wait for their answer."""
+        if hasattr(self, "wire"):
+            assert len(self.wire) <= WINDOW
+
+    def teardown(self) -> None:
+        """Once the network heals, every record gets its verdict, and the log agrees."""
+        if not hasattr(self, "broker"):
+            return
+        while self.wire or self.sequencer.slots or self.sequencer.renewal_due:
+            if self.sequencer.query_due or self.sequencer.renewal_due:
+                self.recover()
+            elif self.sequencer.next_to_send() is not None:
+                self.send_next()
+            else:
+                if self.wire[0].answer is None:
+                    self.broker_answers(None)
+                self.take_answer()
+        while self.ghosts:
+            self.ghost_arrives()
+        self.nothing_doubled_or_overtaken()
+        log = set(self.broker.log)
+        assert self.persisted | self.refused | self.lost == set(range(self.next_record))
+        assert self.persisted <= log
+        assert not self.refused & log
+        assert log <= self.persisted | self.lost
+
+    def _answer(self, slot: Slot[Records], answer: Answer) -> None:
+        verdict = self.sequencer.on_answer(slot, answer)
+        if verdict is Verdict.SPLIT:
+            if slot.count == 1:
+                self._settle(slot, self.sequencer.drop(slot))
+            else:
+                middle = slot.count // 2
+                halves = (slot.batch[:middle], slot.batch[middle:])
+                self.sequencer.replace(slot, [(half, len(half)) for half in halves])
+        else:
+            self._settle(slot, verdict)
+
+    def _settle(self, slot: Slot[Records], verdict: Verdict) -> None:
+        settled = {
+            Verdict.PERSISTED: self.persisted,
+            Verdict.REFUSED: self.refused,
+            Verdict.LOST: self.lost,
+        }
+        if verdict in settled:
+            settled[verdict].update(slot.batch)
+
+
+SequencerMachine.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None
+)
+TestSequencer = SequencerMachine.TestCase

@@ -1,0 +1,25 @@
+"""The wait between attempts grows as KIP-580 says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producer._backoff import Backoff
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected_ms"), [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1000), (99, 1000)]
+)
+def test_the_wait_doubles_up_to_its_maximum(failures: int, expected_ms: float) -> None:
+    """100 ms, doubling to 1 s, in the middle of the jitter."""
+    assert Backoff().delay_ms(failures, 0.5) == pytest.approx(expected_ms)
+
+
+@given(st.integers(1, 10**9), st.floats(0, 1, exclude_max=True))
+def test_the_jitter_is_a_fifth_either_way(failures: int, random: float) -> None:
+    """No wait is outside 80 % to 120 % of its middle."""
+    backoff = Backoff()
+    middle = backoff.delay_ms(failures, 0.5)
+    assert 0.8 * middle <= backoff.delay_ms(failures, random) <= 1.2 * middle + 1e-9

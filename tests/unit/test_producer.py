@@ -1,0 +1,452 @@
+"""What the producer promises its users, over a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from producer import (
+    EVENT_ID_HEADER,
+    IdempotentProducer,
+    NotPersisted,
+    Outcome,
+    Persisted,
+    PossiblyPersisted,
+    ProducerClosedError,
+    ProducerSettings,
+    Record,
+    RetriableError,
+    SendManyError,
+    parse_event_id,
+)
+from producer._sender import Sender
+from tests.fake_wire import DROPPED, LOST, FakeWire, Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from producer._batch import Record as StoredRecord
+
+_FAST: dict[str, Any] = {
+    "linger": timedelta(0),
+    "retry_backoff": timedelta(milliseconds=1),
+    "retry_backoff_max": timedelta(milliseconds=1),
+}
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
+    """A healthy cluster with one partition a topic."""
+    wire = FakeWire()
+    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    return wire
+
+
+def _producer(**settings: Any) -> IdempotentProducer:
+    return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | settings)))
+
+
+def _scripted(*faults: Fault) -> Callable[[list[StoredRecord]], Fault]:
+    script = iter(faults)
+    return lambda _records: next(script, None)
+
+
+async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
+    """The outcome says where each event is."""
+    async with _producer() as producer:
+        deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
+        outcomes = await asyncio.gather(*deliveries)
+    assert outcomes == [Persisted(0, 0), Persisted(0, 1), Persisted(0, 2)]
+    assert [record.value for record in wire.records["t", 0]] == [b"0", b"1", b"2"]
+
+
+async def test_each_event_has_an_id_that_counts(wire: FakeWire) -> None:
+    """The ids of one producer count from 0, in the order of acceptance; its headers stay."""
+    async with _producer(name="me") as producer:
+        for _ in range(3):
+            await producer.send("t", b"x", headers=[("own", b"1")])
+        name = producer.name
+    headers = [record.headers for record in wire.records["t", 0]]
+    assert [found[0] for found in headers] == [("own", b"1")] * 3
+    assert [found[1][0] for found in headers] == [EVENT_ID_HEADER] * 3
+    ids = [parse_event_id(found[1][1] or b"") for found in headers]
+    assert [(found.producer, found.sequence) for found in ids] == [(name, n) for n in range(3)]
+    assert name.startswith("me~")
+
+
+async def test_without_a_journal_no_two_runs_share_a_name(wire: FakeWire) -> None:
+    """The count of events starts anew, so the name must be another."""
+    del wire
+    assert _producer(name="me").name != _producer(name="me").name
+
+
+@pytest.mark.parametrize("fault", [LOST, DROPPED, 6, 7, 19, 20, -1, 45, 999])
+async def test_one_fault_is_outlived(wire: FakeWire, fault: Fault) -> None:
+    """Whatever goes wrong once, each event is there once, soon."""
+    wire.fault = _scripted(fault)
+    async with asyncio.timeout(0.9), _producer() as producer:
+        deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
+        assert [type(outcome) for outcome in await asyncio.gather(*deliveries)] == [Persisted] * 3
+    assert [record.value for record in wire.records["t", 0]] == [b"0", b"1", b"2"]
+
+
+async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
+    """The broker refuses batches that hold it (INVALID_RECORD); all others get through."""
+    wire.fault = lambda records: 87 if any(r.value == b"bad" for r in records) else None
+    async with asyncio.timeout(0.9), _producer(linger=timedelta(milliseconds=5)) as producer:
+        values = [b"1", b"2", b"bad", b"3", b"4", b"5", b"6"]
+        deliveries = {value: await producer.send("t", value) for value in values}
+        outcomes = {value: await delivery for value, delivery in deliveries.items()}
+    refused = [value for value, found in outcomes.items() if not isinstance(found, Persisted)]
+    assert refused == [b"bad"]
+    assert outcomes[b"bad"] == NotPersisted("INVALID_RECORD")
+    assert [record.value for record in wire.records["t", 0]] == [v for v in values if v != b"bad"]
+
+
+async def test_a_refused_batch_does_not_wedge_its_partition(wire: FakeWire) -> None:
+    """No right to write now, but later: what comes later gets through (aiokafka #1017)."""
+    wire.fault = _scripted(29)
+    async with asyncio.timeout(0.9), _producer() as producer:
+        first = await (await producer.send("t", b"1"))
+        second = await (await producer.send("t", b"2"))
+        assert producer.statistics().renewals == 1
+    assert first == NotPersisted("TOPIC_AUTHORIZATION_FAILED")
+    assert second == Persisted(0, 0)
+
+
+@pytest.mark.parametrize("topic_limit", [1 << 20, 500])
+async def test_an_event_that_is_too_large_is_refused_before_it_is_counted(
+    wire: FakeWire, topic_limit: int
+) -> None:
+    """It gets neither a sequence nor an event id, so it leaves no gap; only it fails."""
+    wire.max_bytes = topic_limit
+    async with _producer(max_request_size=1000, compression="none") as producer:
+        before = await producer.send("t", b"1")
+        large = await producer.send("t", b"x" * 2000)
+        after = await producer.send("t", b"2")
+        assert isinstance(await before, Persisted)
+        outcome = await large
+        assert isinstance(outcome, NotPersisted)
+        assert "bytes are more than" in outcome.reason
+        assert isinstance(await after, Persisted)
+        assert producer.statistics().accepted == 2
+    ids = [parse_event_id(r.headers[-1][1] or b"").sequence for r in wire.records["t", 0]]
+    assert ids == [0, 1]
+
+
+async def test_a_large_event_that_compresses_well_is_sent(wire: FakeWire) -> None:
+    """The topic's limit is of the batch as it is sent."""
+    wire.max_bytes = 1000
+    async with _producer() as producer:
+        outcome = await (await producer.send("t", b"x" * 100_000))
+        small = await (await producer.send("t", b"y"))
+    assert (outcome, small) == (Persisted(0, 0), Persisted(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"value": "text"}, "TypeError"),
+        ({"value": b"", "key": 5}, "TypeError"),
+        ({"value": b"", "headers": [("name", "text")]}, "TypeError"),
+        ({"value": b"", "headers": [b"xyz"]}, ""),
+        ({"value": b"", "partition": 1}, "partition 1: topic t has 0 to 0"),
+        ({"value": b"", "partition": -1}, "partition -1: topic t has 0 to 0"),
+    ],
+)
+async def test_what_is_no_record_is_refused(
+    wire: FakeWire, arguments: dict[str, Any], reason: str
+) -> None:
+    """A wrong type costs the event, and nothing else."""
+    async with _producer() as producer:
+        await producer.send("t", b"1")
+        outcome = await (await producer.send("t", **arguments))
+        assert isinstance(outcome, NotPersisted)
+        assert reason in outcome.reason
+        assert await (await producer.send("t", b"2")) == Persisted(0, 1)
+    assert [record.value for record in wire.records["t", 0]] == [b"1", b"2"]
+
+
+async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
+    """After delivery_timeout, and without waiting for any other topic."""
+    del wire
+    async with _producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+        outcome = await (await producer.send("missing", b"1"))
+        assert outcome == NotPersisted("topic missing is not there")
+        assert await (await producer.send("t", b"1")) == Persisted(0, 0)
+
+
+async def test_a_full_buffer_holds_senders_back_in_their_order(wire: FakeWire) -> None:
+    """With more tasks than room, none overtakes another, and the buffer keeps its limit."""
+    async with _producer(buffer_size=1000, batch_size=400) as producer:
+        most = 0
+
+        async def send(number: int) -> Outcome:
+            nonlocal most
+            delivery = await producer.send("t", b"%03d" % number + b"x" * 97)
+            most = max(most, producer.statistics().buffered_bytes)
+            return await delivery
+
+        tasks = [asyncio.create_task(send(number)) for number in range(100)]
+        outcomes = await asyncio.gather(*tasks)
+    assert all(isinstance(outcome, Persisted) for outcome in outcomes)
+    assert [int((r.value or b"")[:3]) for r in wire.records["t", 0]] == list(range(100))
+    assert most < 1200
+
+
+async def test_a_sender_that_gives_up_waiting_lets_the_next_one_in(wire: FakeWire) -> None:
+    """A cancelled task in the queue for room blocks nobody."""
+    async with _producer(buffer_size=200, batch_size=200) as producer:
+        wire.reachable = wire.connected = False
+        producer_tasks = []
+        await producer.send("t", b"x" * 150)
+        producer_tasks = [asyncio.create_task(producer.send("t", b"%d" % n)) for n in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        producer_tasks[0].cancel()
+        wire.reachable = True
+        outcomes = [await (await task) for task in producer_tasks[1:]]
+    assert [type(outcome) for outcome in outcomes] == [Persisted, Persisted]
+
+
+async def test_no_room_in_time_is_told(wire: FakeWire) -> None:
+    """A full buffer blocks, and then gives the event back as not persisted."""
+    async with _producer(buffer_size=200, delivery_timeout=timedelta(milliseconds=100)) as producer:
+        await producer.send("t", b"1")
+        wire.reachable = wire.connected = False
+        started = time.monotonic()
+        deliveries = [await producer.send("t", b"x" * 150) for _ in range(4)]
+        outcomes = await asyncio.gather(*deliveries)
+        assert time.monotonic() - started < 2
+    assert {type(outcome) for outcome in outcomes} == {NotPersisted}
+
+
+async def test_a_batch_that_was_never_sent_expires_as_not_persisted(wire: FakeWire) -> None:
+    """It surely is not in the log, and the reason says what was in the way."""
+    async with _producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+        wire.reachable = wire.connected = False
+        outcome = await (await producer.send("t", b"1"))
+        assert isinstance(outcome, NotPersisted)
+        assert "broker 1 cannot be reached" in outcome.reason
+        wire.reachable = True
+        assert isinstance(await (await producer.send("t", b"2")), Persisted)
+    assert [record.value for record in wire.records["t", 0]] == [b"2"]
+
+
+async def test_a_batch_without_an_answer_expires_as_possibly_persisted(wire: FakeWire) -> None:
+    """It was sent; and when the broker is back, what follows is in order and once."""
+    wire.fault = _scripted(LOST)
+    async with _producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+        wire.fault = _scripted(LOST)
+        delivery = await producer.send("t", b"1")
+        await wire.broken.wait()
+        wire.reachable = False
+        outcome = await delivery
+        wire.reachable = True
+        assert isinstance(await (await producer.send("t", b"2")), Persisted)
+    assert isinstance(outcome, PossiblyPersisted)
+    assert [record.value for record in wire.records["t", 0]] == [b"1", b"2"]
+
+
+async def test_what_a_broker_never_takes_expires_as_not_persisted(wire: FakeWire) -> None:
+    """Too few replicas for long: each answer said that it was not appended."""
+    wire.fault = lambda records: 19 if records[0].value == b"1" else None
+    async with _producer(delivery_timeout=timedelta(milliseconds=60)) as producer:
+        outcome = await (await producer.send("t", b"1"))
+        assert isinstance(await (await producer.send("t", b"2")), Persisted)
+    assert isinstance(outcome, NotPersisted)
+    assert "NOT_ENOUGH_REPLICAS" in outcome.reason
+    assert [record.value for record in wire.records["t", 0]] == [b"2"]
+
+
+async def test_close_returns_in_time_with_kafka_down(wire: FakeWire) -> None:
+    """The stop() of aiokafka hangs then (#1101); every event is told of instead."""
+    wire.fault = _scripted(DROPPED)
+    producer = _producer()
+    await producer.start()
+    sent = await producer.send("t", b"1")
+    await wire.broken.wait()
+    wire.reachable = False
+    unsent = await producer.send("t", b"2", partition=0)
+    started = time.monotonic()
+    await producer.close(timedelta(milliseconds=200))
+    assert time.monotonic() - started < 0.4
+    assert isinstance(await sent, PossiblyPersisted)
+    assert isinstance(await unsent, NotPersisted)
+    assert wire.closed
+    assert producer.statistics().buffered_bytes == 0
+
+
+async def test_close_sends_what_was_accepted(wire: FakeWire) -> None:
+    """Nothing waits for its linger then."""
+    producer = _producer(linger=timedelta(seconds=30))
+    await producer.start()
+    delivery = await producer.send("t", b"1")
+    await producer.close()
+    assert await delivery == Persisted(0, 0)
+    assert wire.closed
+
+
+async def test_flush_waits_for_what_was_sent_before(wire: FakeWire) -> None:
+    """And for nothing else."""
+    del wire
+    async with _producer(linger=timedelta(seconds=30)) as producer:
+        delivery = await producer.send("t", b"1")
+        await producer.flush()
+        assert delivery.done()
+        await producer.flush()
+
+
+async def test_a_closed_producer_accepts_nothing(wire: FakeWire) -> None:
+    """Also one that was never started; those that queue for room are sent away."""
+    with pytest.raises(ProducerClosedError, match="not started"):
+        await _producer().send("t", b"1")
+    producer = _producer(buffer_size=10)
+    await producer.start()
+    await producer.send("t", b"1" * 20)
+    wire.reachable = wire.connected = False
+    waiting = asyncio.create_task(producer.send("t", b"2"))
+    await asyncio.sleep(0)
+    await producer.close(timedelta(milliseconds=50))
+    with pytest.raises(ProducerClosedError):
+        await waiting
+    with pytest.raises(ProducerClosedError, match="closed"):
+        await producer.send("t", b"3")
+    with pytest.raises(ProducerClosedError):
+        await producer.start()
+    await producer.close()
+
+
+async def test_a_start_without_a_broker_ends(wire: FakeWire) -> None:
+    """It tries until delivery_timeout, then says why."""
+    wire.reachable = False
+    with pytest.raises(RetriableError, match="no broker answers"):
+        await _producer(delivery_timeout=timedelta(milliseconds=50)).start()
+    assert wire.closed
+
+
+async def test_a_ticket_counts_and_lists_failures(wire: FakeWire) -> None:
+    """The index of each event that was not persisted, and why."""
+    wire.fault = lambda records: 87 if any(r.value == b"bad" for r in records) else None
+    events: list[Any] = [b"1", Record(b"2", key=b"k"), b"bad", Record(b"x" * 2000), "text", b"3"]
+    async with _producer(max_request_size=1000, compression="none") as producer:
+        result = await (await producer.send_many("t", events))
+    assert (result.accepted, result.persisted, result.not_persisted) == (6, 3, 3)
+    assert [failure.index for failure in result.failures] == [2, 3, 4]
+    assert result.failures[0].outcome == NotPersisted("INVALID_RECORD")
+    assert [record.value for record in wire.records["t", 0]] == [b"1", b"2", b"3"]
+
+
+async def test_many_events_pass_a_small_buffer(wire: FakeWire) -> None:
+    """Order and count hold, whatever the sizes of chunk, batch and buffer."""
+    wire.partition_count = 3
+    events = [Record(b"%d" % n, key=b"%d" % (n % 7)) for n in range(5_000)]
+    async with _producer(buffer_size=5_000, batch_size=1_000) as producer:
+        result = await (await producer.send_many("t", iter(events)))
+    assert (result.accepted, result.persisted) == (5_000, 5_000)
+    for records in wire.records.values():
+        values = [int(record.value or b"") for record in records]
+        assert values == sorted(values)
+    assert sum(map(len, wire.records.values())) == 5_000
+
+
+async def test_events_that_break_off_keep_their_ticket(wire: FakeWire) -> None:
+    """What was accepted before the iterable raised is still accounted for."""
+
+    def events() -> Iterator[bytes]:
+        yield from (b"%d" % n for n in range(1_500))
+        raise OSError("the file ended badly")
+
+    async with _producer() as producer:
+        with pytest.raises(SendManyError, match="after 1000 of them") as caught:
+            await producer.send_many("t", events())
+        result = await caught.value.ticket
+    assert isinstance(caught.value.__cause__, OSError)
+    assert (result.accepted, result.persisted) == (1_000, 1_000)
+    assert len(wire.records["t", 0]) == 1_000
+
+
+async def test_no_events_are_a_settled_ticket(wire: FakeWire) -> None:
+    """An empty iterable has an outcome, too."""
+    del wire
+    async with _producer() as producer:
+        result = await (await producer.send_many("t", []))
+    assert (result.accepted, result.persisted, result.failures) == (0, 0, ())
+
+
+async def test_the_rows_of_an_arrow_table_are_events(wire: FakeWire) -> None:
+    """Values and keys as binary or string, headers as a map."""
+    table = pa.table(
+        {
+            "value": pa.array([b"1", b"2", None], pa.binary()),
+            "key": pa.array(["a", None, "b"]),
+            "headers": pa.array([[("h", b"x")], [], None], pa.map_(pa.string(), pa.binary())),
+            "timestamp_ms": pa.array([5, 6, 7]),
+        }
+    )
+    async with _producer() as producer:
+        result = await (await producer.send_many("t", table))
+    assert result.persisted == 3
+    stored = wire.records["t", 0]
+    assert [(r.key, r.value, r.timestamp_ms) for r in stored] == [
+        (b"a", b"1", 5),
+        (None, b"2", 6),
+        (b"b", None, 7),
+    ]
+    assert stored[0].headers[0] == ("h", b"x")
+
+
+async def test_an_arrow_table_with_unknown_columns_is_refused(wire: FakeWire) -> None:
+    """A misspelt column would otherwise be lost in silence."""
+    del wire
+    async with _producer() as producer:
+        with pytest.raises(SendManyError) as caught:
+            await producer.send_many("t", pa.table({"value": [b"1"], "keys": [b"1"]}))
+    assert "keys" in str(caught.value.__cause__)
+
+
+async def test_statistics_add_up(wire: FakeWire) -> None:
+    """Every accepted event is in one of the three outcomes."""
+    wire.fault = _scripted(29, LOST)
+    async with _producer() as producer:
+        for number in range(3):
+            await (await producer.send("t", b"%d" % number))
+        counts = producer.statistics()
+    assert (counts.accepted, counts.persisted, counts.not_persisted) == (3, 2, 1)
+    assert (counts.batches_sent, counts.batches_retried, counts.renewals) == (4, 1, 1)
+    assert (counts.buffered_bytes, counts.batches_in_flight) == (0, 0)
+
+
+async def test_a_cancelled_delivery_disturbs_nothing(wire: FakeWire) -> None:
+    """The event is sent all the same, and so are its neighbours."""
+    async with _producer(linger=timedelta(milliseconds=5)) as producer:
+        first = await producer.send("t", b"1")
+        second = await producer.send("t", b"2")
+        first.cancel()
+        assert await second == Persisted(0, 1)
+    assert len(wire.records["t", 0]) == 2
+
+
+async def test_a_fault_of_the_sender_itself_is_told(
+    wire: FakeWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should there ever be one: no event waits for a sender that is gone."""
+    del wire
+
+    def fail(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Sender, "_next_round", fail)
+    producer = _producer()
+    await producer.start()
+    outcome = await (await producer.send("t", b"1"))
+    assert isinstance(outcome, NotPersisted)
+    assert "ZeroDivisionError" in outcome.reason
+    with pytest.raises(ProducerClosedError):
+        await producer.send("t", b"2")
+    await producer.close()

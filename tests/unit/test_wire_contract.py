@@ -1,0 +1,213 @@
+"""The parts of aiokafka that are not its public API and that we stand on.
+
+Each test names what an upgrade may break, so that it is seen here and not in production.
+"""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from io import BytesIO
+from typing import Any
+
+import pytest
+from aiokafka import codec
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.errors import for_code
+from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.metadata import MetadataResponse_v1
+from aiokafka.protocol.produce import ProduceRequest, ProduceResponse_v7
+from aiokafka.protocol.transaction import InitProducerIdRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.structs import TopicPartition
+
+from producer import KafkaSettings, RetriableError
+from producer._answers import MEANINGS, Answer
+from producer._describe_producers import DescribeProducersRequest, DescribeProducersResponseV0
+from producer._sequencer import Identity
+from producer._wire import PartitionAnswer, Wire
+
+
+class _Connection:
+    """Stands for an AIOKafkaConnection."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.sent: list[Any] = []
+        self.closed: list[Any] = []
+
+    def connected(self) -> bool:
+        return not self.closed
+
+    def send(self, request: Any) -> Any:
+        self.sent.append(request)
+        return self._reply()
+
+    def close(self, reason: Any = None) -> None:
+        self.closed.append(reason)
+
+    async def _reply(self) -> Any:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+async def _wire() -> Wire:
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    return Wire(kafka, client_id="test", request_timeout=timedelta(seconds=1))
+
+
+def _metadata(*, leader: int) -> Any:
+    return MetadataResponse_v1(
+        [(1, "127.0.0.1", 1, None)], 1, [(0, "t", False, [(0, 0, leader, [1], [1])])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "parameters"),
+    [
+        (AIOKafkaClient, "bootstrap", ["self"]),
+        (AIOKafkaClient, "_get_conn", ["self", "node_id", "group", "no_hint"]),
+        (AIOKafkaClient, "send", ["self", "node_id", "request", "group"]),
+        (AIOKafkaClient, "add_topic", ["self", "topic"]),
+        (AIOKafkaClient, "force_metadata_update", ["self"]),
+        (AIOKafkaClient, "get_random_node", ["self"]),
+        (AIOKafkaConnection, "send", ["self", "request", "expect_response"]),
+        (AIOKafkaConnection, "close", ["self", "reason", "exc"]),
+        (AIOKafkaConnection, "connected", ["self"]),
+        (ClusterMetadata, "leader_for_partition", ["self", "partition"]),
+        (ClusterMetadata, "partitions_for_topic", ["self", "topic"]),
+        (codec, "lz4_encode", ["payload", "level"]),
+        (codec, "zstd_encode", ["payload", "level"]),
+        (codec, "gzip_encode", ["payload", "compresslevel"]),
+    ],
+)
+def test_what_we_call_takes_what_we_give(owner: Any, name: str, parameters: list[str]) -> None:
+    """Names and parameters of the calls are as they were."""
+    assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
+
+
+def test_the_builder_is_the_fast_one() -> None:
+    """Without aiokafka's compiled extension everything works, at a tenth of the speed."""
+    assert DefaultRecordBatchBuilder.__module__.startswith("aiokafka.record._crecords")
+
+
+def test_a_connection_writes_when_it_is_called() -> None:
+    """The order of requests is that of the calls: `send` is no coroutine function."""
+    assert not inspect.iscoroutinefunction(AIOKafkaConnection.send)
+    source = inspect.getsource(AIOKafkaConnection.send)
+    assert source.index("self._writer.write(") < source.index("return wait_for(")
+
+
+def test_a_produce_request_asks_for_all_replicas() -> None:
+    """Version 7: the newest that aiokafka has, and one that Kafka 4 still takes (3 and up)."""
+    request = ProduceRequest(None, -1, 30_000, [("t", [(0, b"batch")])]).prepare({0: (3, 13)})
+    assert request.API_VERSION == 7
+    assert request.encode() == (
+        b"\xff\xff" b"\xff\xff" b"\x00\x00\x75\x30"
+        b"\x00\x00\x00\x01" b"\x00\x01t"
+        b"\x00\x00\x00\x01" b"\x00\x00\x00\x00" b"\x00\x00\x00\x05batch"
+    )  # fmt: skip
+
+
+def test_a_producer_id_is_asked_for_without_a_transaction() -> None:
+    """A null transactional id makes it an idempotent producer's."""
+    request = InitProducerIdRequest(None, 60_000).prepare({22: (0, 5)})
+    assert request.encode() == b"\xff\xff\x00\x00\xea\x60"
+
+
+def test_a_topics_limit_is_asked_for_by_name() -> None:
+    """One resource of type 2 (topic), one configuration."""
+    request = DescribeConfigsRequest([(2, "t", ["max.message.bytes"])]).prepare({32: (1, 4)})
+    assert b"\x02\x00\x01t\x00\x00\x00\x01\x00\x11max.message.bytes" in request.encode()
+
+
+def test_describe_producers_is_written_and_read_as_kafka_defines_it() -> None:
+    """API 61, version 0, flexible: bytes by hand from the protocol's definition."""
+    request = DescribeProducersRequest("t", 3).prepare({61: (0, 0)})
+    assert request.encode() == b"\x02\x02t\x02\x00\x00\x00\x03\x00\x00"
+    body = (
+        b"\x00\x00\x00\x00"  # throttle time
+        b"\x02" b"\x02t"  # one topic, "t"
+        b"\x02" b"\x00\x00\x00\x03" b"\x00\x00" b"\x00"  # one partition, 3; no error, no message
+        b"\x02" b"\x00\x00\x00\x00\x00\x00\x00\x07"  # one producer, 7
+        b"\x00\x00\x00\x02" b"\x00\x00\x00\x09"  # epoch 2, last sequence 9
+        b"\x00\x00\x00\x00\x00\x00\x00\x05"  # timestamp
+        b"\xff\xff\xff\xff" b"\xff\xff\xff\xff\xff\xff\xff\xff"  # no transaction
+        b"\x00" b"\x00" b"\x00" b"\x00"  # no tags
+    )  # fmt: skip
+    buffer = BytesIO(body)
+    response = DescribeProducersResponseV0.decode(buffer)
+    assert buffer.read() == b""
+    ((topic, ((partition, code, message, producers, _), *_), _),) = response.topics
+    assert (topic, partition, code, message) == ("t", 3, 0, None)
+    assert producers[0][:3] == (7, 2, 9)
+
+
+@pytest.mark.parametrize(
+    "code", [code for code, meaning in MEANINGS.items() if meaning.answer is Answer.RETRIABLE]
+)
+def test_our_table_is_no_more_patient_than_kafkas(code: int) -> None:
+    """What aiokafka knows as retriable, or does not know, is what we retry."""
+    own_view = {2, 9, 14, 74, 75, 89}  # retriable in Kafka's protocol, not so or not in aiokafka
+    assert code in own_view or for_code(code).retriable
+
+
+async def test_a_partition_without_a_leader_has_none() -> None:
+    """It is -1 in aiokafka, and None for what it does not know."""
+    wire = await _wire()
+    cluster = wire._client.cluster
+    assert wire.partitions("t") is None
+    assert wire.leader("t", 0) is None
+    cluster.update_metadata(_metadata(leader=-1))
+    assert wire.partitions("t") == 1
+    assert wire.leader("t", 0) is None
+    cluster.update_metadata(_metadata(leader=1))
+    assert wire.leader("t", 0) == 1
+    assert cluster.leader_for_partition(TopicPartition("t", 0)) == 1
+
+
+async def test_an_answer_is_read_by_partition() -> None:
+    """Error code and base offset are found where version 7 has them."""
+    wire = await _wire()
+    answer = ProduceResponse_v7([("t", [(0, 0, 42, -1, 0), (1, 45, -1, -1, 0)])], 0)
+    wire._client._conns[1, 0] = _Connection(answer)
+    assert wire.is_connected(1)
+    assert await wire.produce(1, [("t", [(0, b""), (1, b"")])]) == {
+        ("t", 0): PartitionAnswer(0, 42),
+        ("t", 1): PartitionAnswer(45, -1),
+    }
+
+
+async def test_a_connection_without_an_answer_is_closed() -> None:
+    """A later answer on it would be taken for an earlier request's."""
+    wire = await _wire()
+    connection = _Connection(TimeoutError())
+    wire._client._conns[1, 0] = connection
+    with pytest.raises(Exception, match="no answer within the request timeout"):
+        await wire.produce(1, [])
+    assert connection.closed == [CloseReason.CONNECTION_TIMEOUT]
+    assert not wire.is_connected(1)
+
+
+async def test_without_a_connection_nothing_is_written() -> None:
+    """It is an error at once, and a retriable one."""
+    wire = await _wire()
+    with pytest.raises(RetriableError, match="no connection to broker 1"):
+        wire.produce(1, [])
+
+
+async def test_no_broker_is_a_retriable_error() -> None:
+    """Also for each question asked of a cluster that is not there."""
+    wire = await _wire()
+    with pytest.raises(RetriableError):
+        await wire.start()
+    with pytest.raises(RetriableError):
+        await wire.new_producer_id()
+    with pytest.raises(RetriableError):
+        await wire.max_message_bytes("t")
+    with pytest.raises(RetriableError):
+        await wire.last_sequence("t", 0, Identity(1, 0))
+    await wire.close()
