@@ -1,0 +1,152 @@
+"""Event-time reordering without Spark: the pure parts, run over rows in memory.
+
+One reference for the property tests and the Spark tests: what a job must release, step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consumer import (
+    BEFORE_ALL_TIME_MS,
+    EventClock,
+    Run,
+    SourcePartition,
+    StepDone,
+    StepEntry,
+    StepKind,
+    Totals,
+    finish,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Row:
+    """A row that has an event time."""
+
+    event_time_ms: int
+    source: SourcePartition
+    offset: int
+
+
+@dataclass(slots=True)
+class ReorderModel:
+    """Stage, advance and release in memory.
+
+    Attributes:
+        delay_ms: As in the settings.
+        idle_timeout_ms: As in the settings.
+        ends: High watermark of each source partition; rows are read up to positions below it.
+        released: Rows released, in order.
+        late: Rows found late, in order of reading.
+    """
+
+    delay_ms: int
+    idle_timeout_ms: int
+    ends: dict[SourcePartition, int]
+    released: list[Row] = field(default_factory=list)
+    late: list[Row] = field(default_factory=list)
+    clock: EventClock = field(default_factory=EventClock)
+    positions: dict[SourcePartition, int] = field(default_factory=dict)
+    _runs: dict[int, list[Row]] = field(default_factory=dict)
+    _live: tuple[Run, ...] = ()
+    _done: StepDone = field(default_factory=lambda: StepDone(-1, Totals()))
+
+    @property
+    def totals(self) -> Totals:
+        """Counts so far."""
+        return self._done.totals
+
+    @property
+    def held(self) -> list[Row]:
+        """Rows read and not out yet."""
+        return [
+            row
+            for run in self._live
+            for row in self._runs[run.step]
+            if row.event_time_ms > self.clock.frontier_ms
+        ]
+
+    def batch(self, rows: Sequence[Row], *, now_ms: int) -> StepEntry:
+        """Read rows, and release what became due."""
+        frontier_ms = self.clock.frontier_ms
+        late = [row for row in rows if row.event_time_ms < frontier_ms]
+        on_time = [row for row in rows if row.event_time_ms >= frontier_ms]
+        for row in rows:
+            self.positions[row.source] = max(self.positions.get(row.source, 0), row.offset + 1)
+        times = [row.event_time_ms for row in on_time]
+        run = Run(
+            step=self._done.step + 1,
+            rows=len(on_time),
+            min_event_time_ms=min(times, default=BEFORE_ALL_TIME_MS),
+            max_event_time_ms=max(times, default=BEFORE_ALL_TIME_MS),
+        )
+        self._runs[run.step] = on_time
+        self.late += late
+        staged = Totals(read=len(rows), late=len(late))
+        return self._step(StepKind.BATCH, rows, staged, (*self._live, run), now_ms=now_ms)
+
+    def tick(self, *, now_ms: int) -> StepEntry:
+        """Let time pass."""
+        return self._step(StepKind.TICK, (), Totals(), self._live, now_ms=now_ms)
+
+    def drain(self) -> StepEntry:
+        """Release everything."""
+        return self._finish(StepKind.DRAIN, self.clock.drain(), Totals(), self._live)
+
+    def _step(
+        self,
+        kind: StepKind,
+        rows: Sequence[Row],
+        staged: Totals,
+        runs: tuple[Run, ...],
+        *,
+        now_ms: int,
+    ) -> StepEntry:
+        clock = self.clock
+        for source, end in self.ends.items():
+            times = [row.event_time_ms for row in rows if row.source == source]
+            clock = clock.observe(
+                source,
+                max_event_time_ms=max(times, default=None),
+                position=self.positions.get(source, 0),
+                high_watermark=end,
+                now_ms=now_ms,
+            )
+        clock = clock.advance(
+            now_ms=now_ms, delay_ms=self.delay_ms, idle_timeout_ms=self.idle_timeout_ms
+        )
+        return self._finish(kind, clock, staged, runs)
+
+    def _finish(
+        self, kind: StepKind, clock: EventClock, staged: Totals, runs: tuple[Run, ...]
+    ) -> StepEntry:
+        entry = StepEntry(
+            step=self._done.step + 1,
+            kind=kind,
+            batch_id=0,
+            previous_frontier_ms=self.clock.frontier_ms,
+            clock=clock,
+            staged=staged,
+            runs=runs,
+            before=self._done.totals,
+            logged_ms=0,
+        )
+        low, high = entry.previous_frontier_ms, entry.frontier_ms
+        due = [
+            row
+            for run in entry.releasing_earlier
+            for row in self._runs[run.step]
+            if low < row.event_time_ms <= high
+        ]
+        if entry.releasing_own:
+            own = self._runs[entry.releasing_own.step]
+            due += [row for row in own if low <= row.event_time_ms <= high]
+        self.released += sorted(due)
+        self._done = finish(entry, released=len(due), late=staged.late, quarantined=0)
+        self.clock, self._live = clock, entry.live_runs
+        return entry

@@ -1,0 +1,126 @@
+"""The event clock: minimum over live partitions, idle partitions, and never backwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, StateFormatError
+
+A = SourcePartition("readings", 0)
+B = SourcePartition("readings", 1)
+DELAY_MS = 10
+IDLE_MS = 100
+
+
+def _observe(
+    clock: EventClock,
+    partition: SourcePartition,
+    time_ms: int | None,
+    *,
+    now_ms: int,
+    behind: int = 0,
+) -> EventClock:
+    return clock.observe(
+        partition, max_event_time_ms=time_ms, position=5, high_watermark=5 + behind, now_ms=now_ms
+    )
+
+
+def _advance(clock: EventClock, now_ms: int) -> EventClock:
+    return clock.advance(now_ms=now_ms, delay_ms=DELAY_MS, idle_timeout_ms=IDLE_MS)
+
+
+def test_frontier_is_before_all_time_at_first() -> None:
+    """With nothing seen nothing is released, not even an event at time 0."""
+    assert _advance(EventClock(), 0).frontier_ms == BEFORE_ALL_TIME_MS
+
+
+def test_frontier_follows_the_slowest_partition() -> None:
+    """A partition read ahead of another does not make the other's rows late."""
+    clock = _observe(_observe(EventClock(), A, 1000, now_ms=0), B, 400, now_ms=0)
+    assert _advance(clock, 0).frontier_ms == 390
+
+
+def test_frontier_waits_for_a_partition_not_seen_yet() -> None:
+    """A live partition that has given nothing may still give anything."""
+    clock = _observe(_observe(EventClock(), A, 1000, now_ms=0), B, None, now_ms=0)
+    assert _advance(clock, IDLE_MS - 1).frontier_ms == BEFORE_ALL_TIME_MS
+
+
+def test_partition_never_seen_is_idle_after_the_timeout() -> None:
+    """An empty partition holds the others up for the time-out, and no longer."""
+    clock = _observe(EventClock(), B, None, now_ms=0)
+    clock = _observe(clock, A, 1000, now_ms=IDLE_MS)
+    assert _advance(clock, IDLE_MS).frontier_ms == 990
+
+
+def test_idle_needs_the_timeout() -> None:
+    """A partition that gave something lately counts, though it has nothing more."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=50)
+    assert _advance(clock, IDLE_MS - 1).frontier_ms == 390
+    assert _advance(clock, IDLE_MS).frontier_ms == 990
+
+
+def test_idle_needs_the_end_of_the_partition() -> None:
+    """A partition that we have not got round to reading is not idle, however long it takes."""
+    clock = _observe(EventClock(), A, 400, now_ms=0, behind=1)
+    clock = _observe(clock, B, 1000, now_ms=10 * IDLE_MS)
+    assert _advance(clock, 10 * IDLE_MS).frontier_ms == 390
+
+
+def test_all_idle_releases_everything() -> None:
+    """When nothing can come, the frontier is the greatest event time, without the delay."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0)
+    assert _advance(clock, IDLE_MS).frontier_ms == 1000
+
+
+def test_partition_that_wakes_up_does_not_turn_the_frontier_back() -> None:
+    """It rejoins the minimum: the frontier stands still until it has caught up."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=90)
+    clock = _advance(clock, IDLE_MS)
+    assert clock.frontier_ms == 990
+    clock = _observe(_observe(clock, A, 500, now_ms=110), B, 2000, now_ms=110)
+    clock = _advance(clock, 110)
+    assert clock.frontier_ms == 990
+    clock = _advance(_observe(clock, A, 1500, now_ms=120), 120)
+    assert clock.frontier_ms == 1490
+
+
+def test_row_without_a_usable_time_keeps_no_partition_live() -> None:
+    """A partition that gives nothing but bad rows must not hold the others up."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=90)
+    clock = _observe(clock, A, None, now_ms=90)
+    assert _advance(clock, IDLE_MS).frontier_ms == 990
+
+
+def test_clock_of_a_partition_keeps_its_maximum() -> None:
+    """An older event moves no clock back."""
+    clock = _observe(_observe(EventClock(), A, 1000, now_ms=0), A, 7, now_ms=1)
+    assert clock.partitions[A].max_event_time_ms == 1000
+    assert clock.partitions[A].last_event_ms == 1
+
+
+def test_frontier_does_not_become_negative() -> None:
+    """Event times smaller than the delay leave the frontier before all time."""
+    assert _advance(_observe(EventClock(), A, 3, now_ms=0), 0).frontier_ms == BEFORE_ALL_TIME_MS
+
+
+def test_wall_clock_set_back_makes_nobody_idle() -> None:
+    """Idleness is never concluded from a negative silence."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=1000), B, 500, now_ms=1000)
+    assert _advance(clock, 0).frontier_ms == 390
+
+
+def test_drain_reaches_the_greatest_event_time() -> None:
+    """After a drain nothing is held."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0, behind=9)
+    assert clock.drain().frontier_ms == 1000
+    assert EventClock().drain().frontier_ms == BEFORE_ALL_TIME_MS
+
+
+@pytest.mark.parametrize("document", [{}, {"format": 2}, {"format": "1"}])
+def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
+    """A clock of another format is not guessed at."""
+    with pytest.raises(StateFormatError, match="this version reads 1"):
+        EventClock.from_document(document)

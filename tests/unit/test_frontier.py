@@ -1,0 +1,165 @@
+"""The steps of the reorder job: what is released when, and that nothing goes missing unnoticed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from consumer import (
+    ConservationError,
+    EventClock,
+    Run,
+    SourcePartition,
+    StateFormatError,
+    StepDone,
+    StepEntry,
+    StepKind,
+    Totals,
+    finish,
+)
+from tests.reorder_model import ReorderModel, Row
+
+A = SourcePartition("readings", 0)
+
+
+def _model(*, slack_ms: int) -> ReorderModel:
+    return ReorderModel(delay_ms=slack_ms, idle_timeout_ms=1000, ends={A: 1 << 40})
+
+
+def _play(model: ReorderModel, times: list[int], *, at_once: int = 1) -> list[int]:
+    rows = [Row(time, A, offset) for offset, time in enumerate(times)]
+    for start in range(0, len(rows), at_once):
+        model.batch(rows[start : start + at_once], now_ms=0)
+    return [row.event_time_ms for row in model.released]
+
+
+def test_shuffled_times_come_out_in_order() -> None:
+    """The classic example: slack covers the disorder, so everything comes out, in order."""
+    model = _model(slack_ms=4)
+    _play(model, [1, 4, 3, 5, 6, 9, 7, 8, 10, 13])
+    model.drain()
+    assert [row.event_time_ms for row in model.released] == [1, 3, 4, 5, 6, 7, 8, 9, 10, 13]
+    assert model.late == []
+
+
+def test_only_what_exceeds_the_slack_is_late() -> None:
+    """With slack 2 and one event at a time, only the 9 behind the 20 is late."""
+    model = _model(slack_ms=2)
+    assert _play(model, [1, 2, 4, 3, 7, 7, 5, 8, 20, 9]) == [1, 2, 3, 4, 5, 7, 7, 8]
+    assert [row.event_time_ms for row in model.late] == [9]
+    model.drain()
+    assert [row.event_time_ms for row in model.released][-1] == 20
+
+
+@pytest.mark.parametrize(("time_ms", "released", "late"), [
+    (89, [], [89]),   # frontier - 1
+    (90, [90], []),   # the frontier: on time, and due at once
+    (91, [], []),     # frontier + 1: held
+])  # fmt: skip
+def test_boundary_at_the_frontier(time_ms: int, released: list[int], late: list[int]) -> None:
+    """A row at the frontier is released, one behind it is late, one ahead of it is held."""
+    model = _model(slack_ms=10)
+    _play(model, [100])
+    assert model.clock.frontier_ms == 90
+    model.batch([Row(time_ms, A, 1)], now_ms=0)
+    assert [row.event_time_ms for row in model.released] == released
+    assert [row.event_time_ms for row in model.late] == late
+
+
+def test_row_at_the_frontier_goes_out_once() -> None:
+    """Rows at the frontier, staged before and after it was reached, each go out exactly once."""
+    model = _model(slack_ms=10)
+    assert _play(model, [90, 100, 90, 90, 101]) == [90, 90, 90]
+
+
+def test_ties_are_ordered_by_source() -> None:
+    """Equal event times come out by topic, partition and offset, whatever order they arrived in."""
+    b, other = SourcePartition("readings", 1), SourcePartition("other", 5)
+    rows = [Row(5, b, 0), Row(5, A, 1), Row(5, A, 0), Row(5, other, 9)]
+    model = ReorderModel(delay_ms=0, idle_timeout_ms=0, ends={A: 2, b: 1, other: 10})
+    model.batch(rows, now_ms=0)
+    assert [(row.source, row.offset) for row in model.released] == [
+        (other, 9),
+        (A, 0),
+        (A, 1),
+        (b, 0),
+    ]
+
+
+def test_tick_releases_what_silence_made_due() -> None:
+    """A topic that falls silent keeps its last rows for the idle time-out, and no longer."""
+    model = ReorderModel(delay_ms=10, idle_timeout_ms=100, ends={A: 1})
+    model.batch([Row(50, A, 0)], now_ms=0)
+    model.tick(now_ms=99)
+    assert model.released == []
+    model.tick(now_ms=100)
+    assert [row.event_time_ms for row in model.released] == [50]
+    assert model.totals.held == 0
+
+
+def _entry(**changes: Any) -> StepEntry:
+    entry = StepEntry(
+        step=3,
+        kind=StepKind.BATCH,
+        batch_id=2,
+        previous_frontier_ms=10,
+        clock=EventClock(frontier_ms=50).observe(
+            A, max_event_time_ms=60, position=1, high_watermark=2, now_ms=5
+        ),
+        staged=Totals(read=9, late=2, quarantined={"event-time-missing": 3}),
+        runs=(Run(2, rows=5, min_event_time_ms=11, max_event_time_ms=60), Run(3, 4, 20, 40)),
+        before=Totals(read=20, released=15),
+        logged_ms=1_700_000_000_000,
+    )
+    return replace(entry, **changes)
+
+
+def test_entry_and_mark_survive_json() -> None:
+    """What is written to disk reads back the same."""
+    entry, done = _entry(), StepDone(3, Totals(read=9, quarantined={"event-time-missing": 3}))
+    assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
+    assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
+
+
+@pytest.mark.parametrize("kind", [StepEntry, StepDone])
+def test_newer_step_format_is_refused(kind: type[StepEntry | StepDone]) -> None:
+    """A step of a newer version is not guessed at."""
+    with pytest.raises(StateFormatError, match="format 2"):
+        kind.from_document({"format": 2})
+
+
+def test_run_is_live_until_the_frontier_reaches_its_maximum() -> None:
+    """A run is kept while a row of it is ahead of the frontier, and no longer."""
+    run = Run(0, rows=1, min_event_time_ms=5, max_event_time_ms=9)
+    assert [run.is_live(frontier_ms) for frontier_ms in (8, 9, 10)] == [True, False, False]
+    assert not Run(0, 0, -1, -1).is_live(-1)
+
+
+def test_step_accounts_for_its_rows() -> None:
+    """Read = released + late + quarantined + held, before and after."""
+    done = finish(_entry(), released=8, late=2, quarantined=3)
+    assert Totals(read=29, released=23, late=2, quarantined={"event-time-missing": 3}) == (
+        done.totals
+    )
+    assert done.totals.held == 1
+
+
+@pytest.mark.parametrize("written", [
+    {"released": 9, "late": 2, "quarantined": 3},  # the run ahead of the frontier is not empty
+    {"released": 3, "late": 2, "quarantined": 3},  # more is held than its runs have rows
+    {"released": 8, "late": 1, "quarantined": 3},
+    {"released": 8, "late": 2, "quarantined": 4},
+])  # fmt: skip
+def test_rows_unaccounted_for_stop_the_job(written: dict[str, int]) -> None:
+    """A row lost or doubled on its way is noticed in the step that did it."""
+    with pytest.raises(ConservationError, match="step 3"):
+        finish(_entry(), **written)
+
+
+def test_nothing_may_be_held_without_a_run() -> None:
+    """When all runs are through, each row must be out."""
+    with pytest.raises(ConservationError, match="none were left"):
+        finish(_entry(clock=EventClock(frontier_ms=60)), released=8, late=2, quarantined=3)

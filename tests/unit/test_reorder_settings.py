@@ -1,0 +1,70 @@
+"""The settings of the reorder job."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from consumer import EventTimeSource, ReorderSettings
+from pipelines.settings import ReorderJob
+from producer.settings import SettingsError, load_settings
+from producer.settings_flags import given_flags
+
+_LEAST = {
+    "input_topics": "readings",
+    "output_topic": "ordered",
+    "event_time": "json:at",
+    "checkpoint": "/tmp/checkpoint",
+}
+
+
+def _load(**flags: Any) -> ReorderSettings:
+    environ = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9092"}
+    return load_settings(ReorderJob, config=None, environ=environ, flags=_LEAST | flags).reorder
+
+
+def test_defaults_fit_the_article() -> None:
+    """Ten seconds of delay, and side topics named after the output."""
+    settings = _load()
+    assert settings.delay == timedelta(seconds=10)
+    assert settings.event_time.source is EventTimeSource.JSON
+    assert (settings.late, settings.quarantine) == ("ordered.late", "ordered.quarantine")
+
+
+def test_topics_are_given_as_list_or_text() -> None:
+    """TOML gives a list, a flag or a variable gives text with commas."""
+    assert _load(input_topics=["a", "b"]).input_topics == ("a", "b")
+    assert _load(input_topics="a, b").input_topics == ("a", "b")
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    ({"event_time": "xml:at"}, "reorder.event_time = 'xml:at'.*expected json:<path>"),
+    ({"input_topics": ""}, "topic name"),
+    ({"output_topic": "a/b"}, "reorder.output_topic = 'a/b'.*expected a topic name"),
+    ({"output_topic": "readings"}, "must not be read"),
+    ({"late_topic": "ordered"}, "must differ"),
+    ({"delay": "-1 s"}, "reorder.delay"),
+    ({"starting_offsets": "now"}, "reorder.starting_offsets = 'now'"),
+    ({"max_offsets_per_trigger": "0"}, "reorder.max_offsets_per_trigger"),
+    ({"output_partitions": "0"}, "reorder.output_partitions"),
+])  # fmt: skip
+def test_wrong_setting_is_refused_by_name(flags: dict[str, str], message: str) -> None:
+    """A setting that cannot work is named, with what was expected."""
+    with pytest.raises(SettingsError, match=message):
+        _load(**flags)
+
+
+def test_settings_survive_as_flags() -> None:
+    """What one process was given reaches the one it starts, word for word."""
+    given = _LEAST | {"input_topics": "a,b", "delay": "1500 ms", "idle_timeout": "2 min"}
+    job = load_settings(
+        ReorderJob, config=None, environ={"KAFKA_BOOTSTRAP_SERVERS": "h:1"}, flags=given
+    )
+    words = given_flags(job)
+    flags = {
+        name.removeprefix("--").replace("-", "_"): value
+        for name, value in zip(words[::2], words[1::2], strict=True)
+    }
+    assert job == load_settings(ReorderJob, config=None, environ={}, flags=flags)
