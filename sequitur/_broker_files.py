@@ -125,12 +125,19 @@ def write_whole(path: Path, content: bytes) -> None:
     Path(name).replace(path)
 
 
+def single_node_properties(port: int, controller_port: int) -> dict[str, str]:
+    """Return the server properties of one broker that is all of its cluster, without folders."""
+    return {
+        **_PROPERTIES,
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+    }
+
+
 def write_set_up(files: Files, record: Record, options: Mapping[str, str]) -> None:
     """Write the broker's properties and log set-up."""
     properties = {
-        **_PROPERTIES,
-        "controller.quorum.voters": f"1@{HOST}:{record.controller_port}",
-        "listeners": f"PLAINTEXT://{HOST}:{record.port},CONTROLLER://{HOST}:{record.controller_port}",
+        **single_node_properties(record.port, record.controller_port),
         "log.dirs": str(files.data),
         **options,
     }

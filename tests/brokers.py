@@ -1,0 +1,87 @@
+"""The brokers that tests run on: embedded, in a container, or one that is already there."""
+
+from __future__ import annotations
+
+import time
+from typing import NoReturn, Protocol
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sequitur.broker import EmbeddedBroker
+
+POLL_S = 0.05
+
+
+class Broker(Protocol):
+    """A Kafka broker that a test may also disturb."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where it answers; the same for its whole life."""
+
+    def start(self) -> str:
+        """Start it, or resume it, unless it runs; return once it answers."""
+
+    def stop(self) -> None:
+        """End it in order; what it holds stays."""
+
+    def kill(self) -> None:
+        """End it by SIGKILL; what it holds stays."""
+
+    def pause(self) -> None:
+        """Make it answer nothing more, with its connections left open."""
+
+    def resume(self) -> None:
+        """Let a paused one go on."""
+
+    def close(self) -> None:
+        """End it for good and remove what it held."""
+
+
+class EmbeddedTestBroker(EmbeddedBroker):
+    """The embedded broker; pytest removes its folder."""
+
+    def close(self) -> None:
+        """End it in order, so that its archive of classes is kept for the next."""
+        self.stop()
+
+
+class ForeignBroker:
+    """The broker of ``KAFKA_BOOTSTRAP_SERVERS``: used as it is, and left alone."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+
+    def start(self) -> str:
+        """Trust that it runs."""
+        return self.bootstrap_servers
+
+    def stop(self) -> NoReturn:
+        """Skip the test: this broker is not ours to disturb."""
+        pytest.skip("needs a broker that it may disturb, and KAFKA_BOOTSTRAP_SERVERS names one")
+
+    kill = pause = resume = stop
+
+    def close(self) -> None:
+        """Leave it running."""
+
+
+def answers(bootstrap_servers: str, timeout_s: float = 1.0) -> bool:
+    """Tell whether a broker answers a real request."""
+    client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    try:
+        return bool(client.list_topics(timeout=timeout_s).brokers)
+    except KafkaException:
+        return False
+
+
+def wait_until_it_answers(bootstrap_servers: str, timeout_s: float) -> bool:
+    """Wait for a broker that is starting; False when it took longer."""
+    deadline = time.monotonic() + timeout_s
+    while not answers(bootstrap_servers):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

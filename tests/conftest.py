@@ -1,0 +1,149 @@
+"""Fixtures for all tests: a broker for the session, and topics of one's own on it.
+
+`--broker=embedded` (the default) or `--broker=container` says where Kafka runs; in a container,
+only tests that take their broker from here are run. ``KAFKA_BOOTSTRAP_SERVERS`` names a broker that is
+already there: it is used, and no other is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.brokers import POLL_S, Broker, EmbeddedTestBroker, ForeignBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_TOPIC_TIMEOUT_S = 30.0
+_BROKER_FIXTURES = {"broker", "make_broker", "make_topic", "topic"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the user choose where Kafka runs."""
+    parser.addoption(
+        "--broker",
+        choices=("embedded", "container"),
+        default=os.environ.get("SEQUITUR_TEST_BROKER", "embedded"),
+        help="where Kafka runs for the tests that need it",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a container run leave out what would run as it did without one."""
+    if config.getoption("--broker") != "container":
+        return
+    left_out = [item for item in items if not _BROKER_FIXTURES & set(_fixtures(item))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    names: list[str] = getattr(item, "fixturenames", [])
+    return names
+
+
+class MakeBroker(Protocol):
+    """Starts a broker for one test."""
+
+    def __call__(self, options: Mapping[str, str] | None = None) -> Broker:
+        """Start one with these server properties besides the usual ones."""
+
+
+class MakeTopic(Protocol):
+    """Makes topics for one test."""
+
+    def __call__(self, partitions: int = 4, **config: object) -> str:
+        """Make a topic and return its name; ``retention_ms=1`` sets ``retention.ms``."""
+
+
+@pytest.fixture(scope="session")
+def _new_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Mapping[str, str]], Broker]:
+    def new(options: Mapping[str, str]) -> Broker:
+        if request.config.getoption("--broker") == "container":
+            from tests.containers.kafka_container import (  # noqa: PLC0415 - needs Docker's client
+                ContainerBroker,
+            )
+
+            return ContainerBroker(options)
+        return EmbeddedTestBroker(tmp_path_factory.mktemp("broker"), options=options)
+
+    return new
+
+
+@pytest.fixture(scope="session")
+def broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[Broker]:
+    """The broker that the session's tests share; who stops or pauses it starts it again."""
+    foreign = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    shared = ForeignBroker(foreign) if foreign else _new_broker({})
+    shared.start()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def make_broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[MakeBroker]:
+    """Brokers for this test alone, with server properties of its own."""
+    with contextlib.ExitStack() as made:
+
+        def make(options: Mapping[str, str] | None = None) -> Broker:
+            if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
+                pytest.skip("needs a broker of its own, and KAFKA_BOOTSTRAP_SERVERS names one")
+            own = _new_broker(options or {})
+            made.callback(own.close)
+            own.start()
+            return own
+
+        yield make
+
+
+@pytest.fixture
+def make_topic(broker: Broker, request: pytest.FixtureRequest) -> Iterator[MakeTopic]:
+    """Topics for this test alone, on the shared broker; they are ready when they are returned."""
+    # A test that failed with the broker down or paused must not take the following ones along.
+    broker.start()
+    client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    made: list[str] = []
+    stem = "".join(c if c.isalnum() else "-" for c in request.node.name)[:60].strip("-")
+
+    def make(partitions: int = 4, **config: object) -> str:
+        name = f"{stem}-{uuid.uuid4().hex[:8]}"
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        client.create_topics([new])[name].result(_TOPIC_TIMEOUT_S)
+        made.append(name)
+        _wait_for_leaders(client, name, partitions)
+        return name
+
+    yield make
+    if made:
+        for deletion in client.delete_topics(made, operation_timeout=1.0).values():
+            # The test may have left the broker down, and its topics go with it anyway.
+            with contextlib.suppress(KafkaException):
+                deletion.result(_TOPIC_TIMEOUT_S)
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """One topic of four partitions for this test alone."""
+    return make_topic()
+
+
+def _wait_for_leaders(client: AdminClient, name: str, partitions: int) -> None:
+    deadline = time.monotonic() + _TOPIC_TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = client.list_topics(name, timeout=_TOPIC_TIMEOUT_S).topics[name].partitions
+        if len(found) == partitions and all(p.leader >= 0 for p in found.values()):
+            return
+        time.sleep(POLL_S)
+    raise TimeoutError(f"topic {name} has no leaders after {_TOPIC_TIMEOUT_S:g} s")
