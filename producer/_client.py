@@ -21,44 +21,40 @@ import contextlib
 import secrets
 from itertools import islice
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
 from producer._accumulator import Accumulator
-from producer._backoff import Backoff
 from producer._durability import NoJournal
 from producer._errors import (
     BrokerError,
-    FatalError,
     ProducerClosedError,
-    RetriableError,
     SendManyError,
 )
-from producer._lane import Batch, Lane, Route
 from producer._outcomes import NotPersisted
 from producer._record import Record, records_of_arrow
+from producer._routes import Routes, until_answered
 from producer._sender import Sender
-from producer._sequencer import Sequencer
 from producer._settings import ProducerSettings
 from producer._settlement import Settlement
 from producer._statistics import Counters, ProducerStatistics
 from producer._ticket import Ticket
 from producer._wire import Wire, close_within
-from producer.settings import KafkaSettings, milliseconds
+from producer.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
     from types import TracebackType
 
     from producer._batch import Header
+    from producer._lane import Lane, Route
     from producer._outcomes import Delivery
     from producer._sequencer import Identity
 
 _CHUNK_RECORDS: Final = 1_000
 _WIRE_CLOSE_S: Final = 1.0
-_T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
 
@@ -87,7 +83,7 @@ class IdempotentProducer:
         self._settlement: Settlement | None = None
         self._sender: Sender | None = None
         self._running: asyncio.Task[None] | None = None
-        self._opening: dict[str, asyncio.Task[Route]] = {}
+        self._routes: Routes | None = None
         self._closed = False
 
     @property
@@ -112,7 +108,7 @@ class IdempotentProducer:
             self._kafka, client_id=self._name, request_timeout=settings.request_timeout
         )
         try:
-            identity = await self._until_answered(self._become_somebody)
+            identity = await until_answered(self._become_somebody, settings, self._random)
         except BaseException:
             await close_within(self._wire, _WIRE_CLOSE_S)
             raise
@@ -136,6 +132,7 @@ class IdempotentProducer:
             random=self._random,
             journal=journal,
         )
+        self._routes = Routes(self._wire, self._sender, self._accumulator, settings, self._random)
         self._running = loop.create_task(self._sender.run())
         self._running.add_done_callback(self._on_sender_end)
         _log.info("producer started", name=self._name, producer_id=identity.producer_id)
@@ -261,8 +258,8 @@ class IdempotentProducer:
             self._accumulator.turn_away()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._accumulator.flushed(), limit_s - wire_s)
-        for opening in self._opening.values():
-            opening.cancel()
+        if self._routes is not None:
+            self._routes.stop()
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -300,8 +297,9 @@ class IdempotentProducer:
         deadline_s = loop.time() + self._settings.delivery_timeout.total_seconds()
         route = accumulator.routes.get(topic)
         if route is None:
+            assert self._routes is not None
             try:
-                route = await asyncio.shield(self._open(accumulator, topic))
+                route = await self._routes.open(topic)
             except BrokerError as error:
                 return NotPersisted(str(error))
         if not accumulator.has_room and not await accumulator.wait_for_room(deadline_s):
@@ -309,76 +307,6 @@ class IdempotentProducer:
             return NotPersisted("no room in the buffer within delivery_timeout")
         self._accepting()
         return route
-
-    def _open(self, accumulator: Accumulator, topic: str) -> asyncio.Task[Route]:
-        """The task that finds out how a topic is partitioned; one for all who wait."""
-        task = self._opening.get(topic)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._find(accumulator, topic))
-            self._opening[topic] = task
-            task.add_done_callback(lambda _: self._opening.pop(topic, None))
-        return task
-
-    async def _find(self, accumulator: Accumulator, topic: str) -> Route:
-        assert self._wire is not None
-        assert self._sender is not None
-        wire, sender = self._wire, self._sender
-
-        async def partitions() -> int:
-            found = wire.partitions(topic)
-            if found is None:
-                await wire.refresh([topic])
-                found = wire.partitions(topic)
-            if found is None:
-                raise RetriableError(f"topic {topic} is not there")
-            return found
-
-        async def limit() -> int:
-            try:
-                return await wire.max_message_bytes(topic)
-            except FatalError:
-                # Without the right to know it the broker's refusal will tell.
-                return self._settings.max_request_size
-
-        count = await self._until_answered(partitions)
-        max_batch_bytes = await self._until_answered(limit)
-        lanes = [
-            Lane(
-                topic,
-                partition,
-                Sequencer[Batch](sender.identity, window=self._settings.max_in_flight),
-            )
-            for partition in range(count)
-        ]
-        route = Route(
-            topic,
-            lanes,
-            max_batch_bytes=max_batch_bytes,
-            # A record that is larger than these starts a batch of its own, and is checked there.
-            batch_bytes=min(self._settings.batch_size, self._settings.max_request_size),
-            random=self._random.random(),
-        )
-        accumulator.routes[topic] = route
-        return route
-
-    async def _until_answered(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """What `ask` gives; retried with backoff until `delivery_timeout`."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._settings.delivery_timeout.total_seconds()
-        backoff = Backoff(
-            initial_ms=milliseconds(self._settings.retry_backoff),
-            maximum_ms=milliseconds(self._settings.retry_backoff_max),
-        )
-        failures = 0
-        while True:
-            try:
-                return await ask()
-            except RetriableError:
-                failures += 1
-                wait_s = backoff.delay_ms(failures, self._random.random()) / 1000
-                if loop.time() + wait_s > deadline_s:
-                    raise
-                await asyncio.sleep(wait_s)
 
     async def _become_somebody(self) -> Identity:
         assert self._wire is not None

@@ -181,6 +181,18 @@ async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
         assert await (await producer.send("t", b"1")) == Persisted(0, 0)
 
 
+async def test_closing_sends_those_away_who_wait_for_a_topic(wire: FakeWire) -> None:
+    """They hear that the producer is closed, and are not cancelled themselves."""
+    del wire
+    producer = _producer()
+    await producer.start()
+    waiting = asyncio.create_task(producer.send("missing", b"1"))
+    await asyncio.sleep(0)
+    await producer.close(timedelta(milliseconds=50))
+    with pytest.raises(ProducerClosedError):
+        await waiting
+
+
 async def test_a_full_buffer_holds_senders_back_in_their_order(wire: FakeWire) -> None:
     """With more tasks than room, none overtakes another, and the buffer keeps its limit."""
     async with _producer(buffer_size=1000, batch_size=400) as producer:
