@@ -275,3 +275,44 @@ async def test_a_late_writer_and_an_empty_new_file(log: LogFile) -> None:
     _, source = await follow(log, journal, log.rotate, write_late, *rest, write_new)
     assert source.statistics().files_finished == 1
     assert journal.values == numbers(1, 5)
+
+
+async def test_an_empty_file_written_copied_and_cut_between_two_looks(log: LogFile) -> None:
+    """Nothing in the file tells; that it was written since, and a younger copy, do."""
+    journal = FakeJournal()
+    log.path.touch()
+    os.utime(log.path, (1, 1))
+
+    def write_and_cut() -> None:
+        log.write(1, 3)
+        log.copy_and_cut()
+        log.write(4, 5)
+
+    await follow(log, journal, write_and_cut)
+    assert journal.values == numbers(1, 5)
+
+
+async def test_a_finished_file_may_be_removed(log: LogFile) -> None:
+    """Also before the new one has its first event: the journal no longer points to the old."""
+    journal = FakeJournal()
+    log.write(1, 3)
+    await follow(log, journal, log.rotate)
+    log.path.with_name("app.log.1").unlink()
+    log.write(4, 5)
+    _, source = await read(log, journal, on_lost_file="fail")
+    assert journal.values == numbers(1, 5)
+    assert source.statistics().files_lost == 0
+
+
+@pytest.mark.parametrize("changed", [0, 10_000])
+async def test_a_position_needs_its_first_and_its_last_bytes(log: LogFile, changed: int) -> None:
+    """A file that differs in either is another file."""
+    journal = FakeJournal()
+    line = b'"' + b"x" * 100 + b'"\n'
+    content = bytearray(line * 100)
+    log.append(bytes(content))
+    await read(log, journal)
+    content[min(changed, len(content) - 10)] = ord("7")
+    log.path.write_bytes(content)  # as long as before, in the same inode
+    with pytest.raises(LostFileError):
+        await read(log, journal, on_lost_file="fail")
