@@ -85,6 +85,8 @@ class IdempotentProducer:
         self._running: asyncio.Task[None] | None = None
         self._routes: Routes | None = None
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -247,17 +249,31 @@ class IdempotentProducer:
 
         Args:
             timeout: When to return at the latest, whatever Kafka does; `close_timeout` by default.
-                What has no outcome by then gets one.
+                What has no outcome by then gets one. A second call with less time hurries the
+                first.
         """
-        if self._closed:
-            return
-        self._closed = True
         limit_s = (timeout or self._settings.close_timeout).total_seconds()
         wire_s = min(_WIRE_CLOSE_S, limit_s / 5)
+        loop = asyncio.get_running_loop()
+        if self._closing is None:
+            self._closed = True
+            self._closing = loop.create_task(self._close(wire_s))
+        hurrying = loop.call_later(limit_s - wire_s, self._hurry.set)
+        try:
+            # Shielded: what was begun is ended, also when the one who waits is cancelled.
+            await asyncio.shield(self._closing)
+        finally:
+            if self._closing.done():
+                hurrying.cancel()
+
+    async def _close(self, wire_s: float) -> None:
         if self._accumulator is not None:
             self._accumulator.turn_away()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._accumulator.flushed(), limit_s - wire_s)
+            hurry = asyncio.ensure_future(self._hurry.wait())
+            await asyncio.wait(
+                (self._accumulator.flushed(), hurry), return_when=asyncio.FIRST_COMPLETED
+            )
+            hurry.cancel()
         if self._routes is not None:
             self._routes.stop()
         if self._running is not None:

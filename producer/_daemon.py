@@ -85,25 +85,38 @@ class _Daemon:
         self._source: Source = CpuSource(rate_hz=produce.rate_hz, duration=produce.duration)
         self._line: asyncio.Queue[tuple[float, SourceEvent] | None] = asyncio.Queue(_MAX_LINE)
         self._hurry = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Event()
         self._started = False
 
     async def run(self) -> DaemonReport:
+        """Send until the source ends, or a signal comes and what is held is sent."""
         producer = IdempotentProducer(self._kafka, self._producer_settings)
         stop_listening = self._listen()
-        closing_time = self._produce.drain_timeout
-        self._running = asyncio.create_task(self._run(producer))
+        _log.info("starting", topic=self._produce.topic, source=self._produce.source)
+        running = asyncio.create_task(self._run(producer))
         try:
-            await self._running
-        except asyncio.CancelledError:
-            closing_time = _NO_TIME
-            _log.warning("told to end at once")
+            await self._unless_at_once(running)
+            closing = asyncio.create_task(producer.close(self._produce.drain_timeout))
+            await self._unless_at_once(closing)
         finally:
-            await producer.close(closing_time)
+            running.cancel()
+            await producer.close(_NO_TIME)
             stop_listening()
+        if self._line.qsize() > 1:  # the mark of its end is not an event
+            _log.warning(
+                "events were taken from the source, and not sent", at_most=self._line.qsize()
+            )
         report = self._report(producer)
         _log.info("ended", **report.as_json())
         return report
+
+    async def _unless_at_once(self, task: asyncio.Task[None]) -> None:
+        """Wait for a task, but not beyond the drain's limit or a second signal."""
+        at_once = asyncio.create_task(self._at_once.wait())
+        await asyncio.wait((task, at_once), return_when=asyncio.FIRST_COMPLETED)
+        at_once.cancel()
+        if task.done():
+            await task
 
     async def _run(self, producer: IdempotentProducer) -> None:
         produce = self._produce
@@ -145,13 +158,15 @@ class _Daemon:
         return undo
 
     def _on_signal(self, number: signal.Signals) -> None:
-        assert self._running is not None
         _log.info("stopping", signal=signal.Signals(number).name)
         if self._hurry.is_set() or not self._started:
-            self._running.cancel()
+            _log.warning("ending at once")
+            self._at_once.set()
             return
         self._hurry.set()
         self._source.stop()
+        limit_s = self._produce.drain_timeout.total_seconds()
+        asyncio.get_running_loop().call_later(limit_s, self._at_once.set)
 
     async def _read(self) -> None:
         delay_s = self._produce.send_delay.total_seconds()

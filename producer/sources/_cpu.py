@@ -95,7 +95,7 @@ class CpuSource:
         tick = 0
         while not self._stopped.is_set():
             # The next tick that is still ahead, so that a busy machine does not get behind.
-            tick = max(tick + 1, int((loop.time() - start_s) / self._interval_s))
+            tick = max(tick, int((loop.time() - start_s) / self._interval_s)) + 1
             due_s = tick * self._interval_s
             if self._duration_s is not None and due_s > self._duration_s:
                 return
