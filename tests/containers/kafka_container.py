@@ -29,6 +29,12 @@ def environment_name(server_property: str) -> str:
     return f"KAFKA_{name.upper()}"
 
 
+def container_of(environment: Mapping[str, str]) -> DockerContainer:
+    """Return a container of the image under test, not started, on the network of the host."""
+    image = os.environ.get("KAFKA_IMAGE") or DEFAULT_IMAGE
+    return DockerContainer(image).with_envs(**environment).with_kwargs(network_mode="host")
+
+
 class ContainerBroker:
     """One broker in a container, from the image of ``KAFKA_IMAGE``.
 
@@ -44,12 +50,8 @@ class ContainerBroker:
             **options,
         }
         self.bootstrap_servers = f"{_ports.HOST}:{port}"
-        self._container = (
-            DockerContainer(os.environ.get("KAFKA_IMAGE") or DEFAULT_IMAGE)
-            .with_envs(**{environment_name(k): v for k, v in properties.items()})
-            .with_env("KAFKA_HEAP_OPTS", "-Xmx512m")
-            .with_kwargs(network_mode="host")
-        )
+        environment = {environment_name(name): value for name, value in properties.items()}
+        self._container = container_of({**environment, "KAFKA_HEAP_OPTS": "-Xmx512m"})
         self._started = False
 
     def start(self) -> str:
