@@ -71,8 +71,8 @@ class Journal:
     """An open journal. Made by `open`; used as a context manager or closed by `close`.
 
     `_state_lock` guards every field and the write position; it is held for microseconds by
-    `append`, and for a few milliseconds while a segment is begun. `_sync_lock` makes syncs take
-    turns, and is taken first.
+    `append`, and for a few milliseconds while a segment is begun. `_sync_lock` and `_reclaim_lock`
+    make syncs and removals take turns, and are taken before it.
     """
 
     def __init__(
@@ -89,11 +89,13 @@ class Journal:
         self._limits = limits
         self._state_lock = threading.Lock()
         self._sync_lock = threading.Lock()
+        self._reclaim_lock = threading.Lock()
         self._sizes = sizes
         self._segment = 0
         self._seed = 0
         self._file: DiskFile | None = None
         self._synced = 0
+        self._needed = 0
         self._owed: list[Frame] = []
         self._failure: str | None = None
         self._rounds = 0
@@ -194,10 +196,13 @@ class Journal:
             for frame in frames:
                 self._state.apply(frame, self._segment)
 
-    def sync(self) -> None:
+    def sync(self) -> bool:
         """Returns once every round appended before the call survives a power cut.
 
-        Also begins a new segment when the current one is full, and removes what is needed no more.
+        Also begins a new segment when the current one is full.
+
+        Returns:
+            Whether there are segments for `reclaim` to remove.
 
         Raises:
             JournalFailedError: the disk failed, now or before. What was not synced may be lost,
@@ -220,7 +225,32 @@ class Journal:
                 if self._rotation_due(end) and self._rotate():
                     needed = self._state.oldest_live_segment()
                     file.close()
-            self._remove_before(self._segment if needed is None else needed)
+                self._needed = self._segment if needed is None else needed
+                return min(self._sizes) < self._needed
+
+    def reclaim(self) -> None:
+        """Removes the segments that the last `sync` found to be needed no more, oldest first.
+
+        A call of its own because removing a large file takes long, and no event waits for it: run
+        it in another thread, beside the next syncs. One directory sync for each: two removals that
+        reach the disk in the other order would look like a segment lost from the middle.
+
+        Raises:
+            JournalFailedError: the disk failed, now or before.
+        """
+        with self._reclaim_lock:
+            with self._state_lock:
+                self._check_usable()
+                removable = sorted(segment for segment in self._sizes if segment < self._needed)
+            for segment in removable:
+                try:
+                    self._disk.unlink(segment_name(segment))
+                    self._disk.sync_directory()
+                except OSError as error:
+                    with self._state_lock:
+                        raise self._failed("remove a segment", error) from error
+                with self._state_lock:
+                    del self._sizes[segment]
 
     def statistics(self) -> JournalStatistics:
         """What the journal holds and has done."""
@@ -238,9 +268,9 @@ class Journal:
     def close(self) -> None:
         """Syncs what there is, if the disk still does, and lets the directory go."""
         with contextlib.suppress(JournalError):
-            if self._file is not None:
-                self.sync()
-        with self._sync_lock, self._state_lock:
+            if self._file is not None and self.sync():
+                self.reclaim()
+        with self._reclaim_lock, self._sync_lock, self._state_lock:
             if self._file is not None:
                 self._file.close()
                 self._file = None
@@ -372,24 +402,6 @@ class Journal:
         self._seed = segment_seed(segment)
         self._file = file
         self._synced = self._sizes[segment]
-
-    def _remove_before(self, needed: int) -> None:
-        """Removes the segments before `needed`, oldest first.
-
-        One directory sync each: two removals that reach the disk in the other order would look
-        like a segment lost from the middle.
-        """
-        with self._state_lock:
-            removable = sorted(segment for segment in self._sizes if segment < needed)
-        for segment in removable:
-            try:
-                self._disk.unlink(segment_name(segment))
-                self._disk.sync_directory()
-            except OSError as error:
-                with self._state_lock:
-                    raise self._failed("remove a segment", error) from error
-            with self._state_lock:
-                del self._sizes[segment]
 
     def _check_usable(self) -> None:
         if self._file is None:

@@ -2,7 +2,7 @@
 
 ProducerError
 └── JournalError
-    ├── JournalFullError       no room: wait for acks, call `sync`, try again
+    ├── JournalFullError       no room: wait for acks, `sync`, `reclaim`, try again
     ├── JournalLockedError     another process holds the directory
     ├── JournalNameError       the directory belongs to another producer
     ├── JournalVersionError    written by a newer format
@@ -20,7 +20,8 @@ class JournalError(ProducerError):
 class JournalFullError(JournalError):
     """The round does not fit below the size limit, or the disk has no space left.
 
-    Nothing of the round was written. Acks make room: append their marks, call `sync`, try again.
+    Nothing of the round was written. Acks make room: append their marks, call `sync` and
+    `reclaim`, try again.
     """
 
 

@@ -47,12 +47,14 @@ class JournalMachine(RuleBasedStateMachine):
 
     The one property: what is recovered is the meaning of the first n rounds, byte for byte, with n
     at least the rounds that were synced. `log` holds the rounds, `durable` counts the synced ones.
+    Marks that found no room are `owed`: each of them may be lost, and only they.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.disk = ModelDisk()
         self.log: list[list[Frame]] = []
+        self.owed: list[Frame] = []
         self.durable = 0
         self.random = Random(0)
         self.journal = Journal.open_on(self.disk, producer="p", limits=_LIMITS)
@@ -62,13 +64,16 @@ class JournalMachine(RuleBasedStateMachine):
     @property
     def model(self) -> JournalModel:
         """What the journal must mean now."""
-        return JournalModel.of(self.log)
+        return JournalModel.of([*self.log, self.owed])
 
     @property
     def identity(self) -> Identity:
         """The current identity; a crash may have taken the first one."""
         while (identity := self.model.identity) is None:
             self.append([Renewal(Identity(7, 0))])
+            if self.model.identity is None:  # too full even for that: the heads of many restarts
+                self.drop(1)
+                self.sync()
         return identity
 
     # What a producer does
@@ -166,8 +171,10 @@ class JournalMachine(RuleBasedStateMachine):
     def sync(self) -> None:
         """The disk is waited for."""
         with self.until_crash():
-            self.journal.sync()
+            settles = self.journal.sync()
             self.durable = len(self.log)
+            if settles:
+                self.journal.reclaim()
 
     @rule(acks=st.integers(0, 5), events=st.integers(0, 5))
     def append_during_sync(self, acks: int, events: int) -> None:
@@ -175,15 +182,12 @@ class JournalMachine(RuleBasedStateMachine):
         before = len(self.log)
 
         def append() -> None:
+            if self.journal._state_lock.locked():  # a segment is begun: the event loop waits
+                return
             marks = tuple(Ack(*batch.key) for batch in self.model.batches[:acks])
             first = self.model.next_event_sequence
             spooled = tuple(SpooledEvent(first + i, "cpu", 0, b"e") for i in range(events))
-            frames: list[Frame] = [Acks(marks), Spool(spooled)]
-            self.log.append(frames)
-            try:
-                self.journal.append(frames)
-            except JournalFullError:
-                self.log.pop()
+            self.give([Acks(marks), Spool(spooled)])
 
         with self.until_crash():
             self.disk.during_sync = append
@@ -239,16 +243,23 @@ class JournalMachine(RuleBasedStateMachine):
         return (filler * (length // len(filler) + 1))[:length]
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Gives the journal a round, unless it is full or the power is cut."""
-        self.log.append(list(frames))
-        before = len(self.log)
+        """Gives the journal a round; recovers when the power is cut in it."""
         with self.until_crash():
-            try:
-                self.journal.append(frames)
-            except JournalFullError:
-                assert self.disk.used_bytes > _LIMITS.limit_bytes // 4
-                assert len(self.log) == before
-                self.log.pop()
+            self.give(frames)
+
+    def give(self, frames: Sequence[Frame]) -> None:
+        """Gives the journal a round, unless it is full."""
+        entry, owed = [*self.owed, *frames], self.owed
+        self.log.append(entry)
+        self.owed = []
+        try:
+            self.journal.append(frames)
+        except JournalFullError:
+            assert self.disk.used_bytes > _LIMITS.limit_bytes // 4
+            self.log.pop()
+            self.owed = owed
+        if self.journal._owed:
+            self.owed = self.log.pop() if self.journal._owed == entry else owed
 
     @contextlib.contextmanager
     def until_crash(self) -> Iterator[None]:
@@ -271,6 +282,7 @@ class JournalMachine(RuleBasedStateMachine):
     def recovered_ok(self) -> None:
         """What was recovered is the meaning of a prefix of the log with all synced rounds."""
         found = self.journal.recovered
+        owed, self.owed = self.owed, []
         got = (
             found.identity,
             _without_positions(found.unacked),
@@ -280,7 +292,8 @@ class JournalMachine(RuleBasedStateMachine):
             {name: state_numbers(state) for name, state in found.partitions.items()},
         )
         for count in range(len(self.log), self.durable - 1, -1):
-            model = JournalModel.of(self.log[:count])
+            log = [*self.log[:count], self.kept_marks(JournalModel.of(self.log[:count]), owed)]
+            model = JournalModel.of(log)
             expected = (
                 model.identity,
                 _without_positions(model.unacked()),
@@ -290,10 +303,23 @@ class JournalMachine(RuleBasedStateMachine):
                 model.numbering,
             )
             if expected == got:
-                self.log = self.log[:count]
-                self.durable = count
+                self.log = log
+                self.durable = len(log)
                 return
         raise AssertionError(f"no prefix of {len(self.log)} rounds, {self.durable} synced: {got}")
+
+    def kept_marks(self, model: JournalModel, owed: Sequence[Frame]) -> list[Frame]:
+        """The owed marks that took effect: what they name went with a segment."""
+        found = self.journal.recovered
+        batches = {batch.key for unacked in found.unacked.values() for batch in unacked}
+        events = {event.event_sequence for event in found.spool}
+        marks = [mark for frame in owed if isinstance(frame, Acks) for mark in frame.marks]
+        drops = [n for frame in owed if isinstance(frame, Drop) for n in frame.event_sequences]
+        held = {batch.key for batch in model.batches} - batches
+        return [
+            Acks(tuple(mark for mark in marks if mark.key in held)),
+            Drop(tuple(n for n in drops if n not in events), "owed"),
+        ]
 
 
 def state_numbers(state: PartitionState) -> tuple[int, int, int, int]:

@@ -80,6 +80,12 @@ def segments(disk: ModelDisk) -> list[int]:
     return sorted(int(name.split(".")[0]) for name in disk.names())
 
 
+def settle(journal: Journal) -> None:
+    """Waits for the disk and gives room back."""
+    if journal.sync():
+        journal.reclaim()
+
+
 def fill(journal: Journal, *, keep_bytes: int = 0) -> list[Batch]:
     """Appends batches until the journal is full."""
     sent: list[Batch] = []
@@ -87,7 +93,7 @@ def fill(journal: Journal, *, keep_bytes: int = 0) -> list[Batch]:
         while journal.has_room(keep_bytes):
             sent.append(batch(len(sent) * 10, body_bytes=500))
             journal.append([sent[-1]])
-            journal.sync()
+            settle(journal)
     return sent
 
 
@@ -99,7 +105,7 @@ def test_a_restart_has_all_that_was_not_acked(tmp_path: Path) -> None:
         assert journal.recovered.fresh
         journal.append([_IDENTITY, *sent, Position("file", b"line 30")])
         journal.append([Spool((event,), Position("stdin", b"1"))])
-        journal.sync()
+        settle(journal)
         journal.append([ack(sent[0])])
     with Journal.open(tmp_path / "p", producer="p") as journal:
         found = journal.recovered
@@ -176,7 +182,7 @@ def test_damage_is_refused_with_place_loss_and_what_follows(tmp_path: Path) -> N
     with Journal.open(tmp_path, producer="p") as journal:
         for base in (0, 10, 20):
             journal.append([batch(base)])
-            journal.sync()
+            settle(journal)
     path = tmp_path / "00000000000000000001.journal"
     data = bytearray(path.read_bytes())
     at = data.index(batch(10).data)
@@ -213,7 +219,7 @@ def test_a_segment_lost_from_the_middle_is_refused(gone: int) -> None:
     journal = on(disk, JournalLimits(4096, 16 * 4096))
     for base in range(0, 300, 10):
         journal.append([batch(base, body_bytes=700)])
-        journal.sync()
+        settle(journal)
     assert segments(disk)[:4] == [1, 2, 3, 4]
     disk.unlink(f"{gone:020d}.journal")
     with pytest.raises(JournalCorruptError, match=f"{gone:020d}.journal is damaged.*missing"):
@@ -229,7 +235,7 @@ def test_an_older_segment_cut_at_a_rounds_end_is_refused() -> None:
         journal.append([batch(base, body_bytes=700)])
         if segments(disk) == [1]:
             lengths.append(disk.used_bytes)
-        journal.sync()
+        settle(journal)
     first = disk.files["00000000000000000001.journal"]
     first.content = first.content[: lengths[-2]]
     with pytest.raises(JournalCorruptError, match=r"0001\.journal is damaged.*when .*0002"):
@@ -244,7 +250,7 @@ def test_acked_segments_are_removed() -> None:
     for base in range(0, 2000, 10):
         sent = batch(base, body_bytes=700)
         journal.append([sent])
-        journal.sync()
+        settle(journal)
         journal.append([ack(sent)])
     assert disk.used_bytes <= 2 * 4096
     journal.close()
@@ -263,7 +269,7 @@ def test_one_slow_partition_does_not_keep_the_segments_of_the_others() -> None:
     for base in range(10, 2000, 10):
         sent = batch(base, body_bytes=700)
         journal.append([sent])
-        journal.sync()
+        settle(journal)
         journal.append([ack(sent)])
     assert segments(disk)[0] > 20
     journal.close()
@@ -280,7 +286,7 @@ def test_a_taken_over_batch_does_not_take_its_position_back() -> None:
     journal.close()
     journal = on(disk)
     assert segments(disk) == [1, 2]
-    journal.sync()
+    settle(journal)
     assert segments(disk) == [2]
     journal.close()
     assert on(disk).recovered.positions == {"file": b"2"}
@@ -292,11 +298,11 @@ def test_what_an_unsynced_round_frees_is_kept() -> None:
     journal = on(disk, JournalLimits(4096, 8 * 4096))
     events = tuple(SpooledEvent(n, "cpu", 0, b"x" * 100) for n in range(50))
     journal.append([_IDENTITY, Spool(events)])
-    journal.sync()
+    settle(journal)
     assert segments(disk) == [1, 2]
     disk.during_sync = lambda: journal.append([batch(0, event=40)])
     journal.append([Position("file", b"1")])
-    journal.sync()
+    settle(journal)
     assert segments(disk) == [1, 2]
     assert on(disk.after_power_cut(lambda low, _: low)).recovered.spool == events
 
@@ -310,7 +316,7 @@ def test_the_limit_holds_and_marks_still_fit() -> None:
         journal.append([batch(10_000, body_bytes=7000)])
     assert not journal.has_room(1000)
     journal.append([ack(*sent)])
-    journal.sync()
+    settle(journal)
     assert disk.used_bytes <= _SMALL.limit_bytes
     assert journal.has_room(1000)
     journal.append([batch(30_000)])
@@ -325,7 +331,7 @@ def test_a_full_journal_opens_and_gives_room_back() -> None:
         assert disk.used_bytes <= _SMALL.limit_bytes
     assert journal.recovered.unacked == {("cpu", 0): tuple(sent)}
     journal.append([ack(*sent)])
-    journal.sync()
+    settle(journal)
     assert journal.has_room(1000)
 
 
@@ -336,13 +342,13 @@ def test_marks_that_find_no_room_go_out_with_the_next_round() -> None:
     sent = [batch(base, body_bytes=700) for base in range(0, 100, 10)]
     for one in sent:
         journal.append([one])
-        journal.sync()
+        settle(journal)
     disk.capacity_bytes = disk.used_bytes
     journal.append([ack(*sent[:9])])
     assert journal.statistics().unacked_batches == 1
     with pytest.raises(JournalFullError, match="no space left"):
         journal.append([batch(100, body_bytes=10_000)])
-    journal.sync()
+    settle(journal)
     assert disk.used_bytes < disk.capacity_bytes
     journal.append([batch(100)])
     found = on(disk.after_kill()).recovered
@@ -375,6 +381,8 @@ def test_after_a_failed_sync_nothing_is_promised() -> None:
     disk.sync_fails = False
     with pytest.raises(JournalFailedError):
         journal.sync()
+    with pytest.raises(JournalFailedError):
+        journal.reclaim()
     with pytest.raises(JournalFailedError):
         journal.append([batch(10)])
     journal.close()
