@@ -8,10 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from consumer import ConsumerError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from pipelines._checkpoint import Checkpoint, JobIdentity
 from pipelines._engine import Outputs, ReorderEngine, StopRequestedError
-from pipelines._errors import PipelineError, ReorderError, TopicError
+from pipelines._errors import ReorderError, TopicError
 from pipelines._kafka_topics import KafkaTopics
 from pipelines._rows import read_source
 from pipelines._sink import OutputTopic
@@ -261,8 +263,14 @@ def _end(
     spark.sparkContext.setLogLevel("ERROR")
     if isinstance(batches.error, StopRequestedError):
         return
-    if isinstance(batches.error, ConsumerError | PipelineError):
+    if batches.error is not None and not isinstance(batches.error, Py4JError | PySparkException):
         raise batches.error
-    failure = query.exception()
+    failure = batches.error or query.exception()
     if failure is not None:
-        raise ReorderError(str(batches.error or failure)) from failure
+        raise ReorderError(f"Spark gave up: {_first_line(failure)}") from failure
+
+
+def _first_line(error: Exception) -> str:
+    """What a Java error says, without the hundred lines of where."""
+    said = str(getattr(error, "java_exception", None) or error)
+    return said.strip().partition("\n")[0]

@@ -30,7 +30,8 @@ class KafkaTopics:
     """
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        self._admin = AdminClient(kafka.librdkafka())
+        # librdkafka complains of brokers that are down on standard error of its own: we say it.
+        self._admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
 
     def partitions(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when there is no such topic.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 REORDER_JOB: Final = Path(__file__).with_name("reorder.py")
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 
@@ -33,17 +34,14 @@ def spark_submit_command(
         arguments: What the job itself gets, such as `--config job.toml`.
         job: The job's file.
         master: Spark master.
-        options: Further Spark settings; they win over ours.
+        options: Further Spark settings; they win over ours, and Java options join ours.
 
     Raises:
         JarError: The locked jars cannot be had.
     """
-    settings = {
-        "spark.pyspark.python": sys.executable,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
-        "spark.log.level": "ERROR",
-        **(options or {}),
-    }
+    settings = {"spark.pyspark.python": sys.executable, **(options or {})}
+    java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, settings.get(_JAVA_OPTIONS)]))
     words = [str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master]
     words += ["--jars", ",".join(map(str, locked_jars("spark")))]
     for key, value in settings.items():

@@ -1,0 +1,194 @@
+"""A Spark session for the session's tests, and reorder jobs on topics of their own."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from consumer import ReorderSettings, StepKind
+from pipelines._job import JobReport, run_reorder
+from pipelines._stop import Stop
+from pipelines.session import build_session
+from producer import KafkaSettings
+from sequitur._topic_reader import TopicRecord, read_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from consumer import StepDone, StepEntry
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+
+Headers = list[tuple[str, str | bytes | None]]
+
+_END_TIMEOUT_S = 60.0
+_WAIT_TIMEOUT_S = 120.0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition, and fail when it does not come about."""
+    deadline = time.monotonic() + _WAIT_TIMEOUT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_WAIT_TIMEOUT_S:g} s")
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A record to be produced."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = field(default_factory=list)
+    partition: int = -1
+    timestamp_ms: int = 0
+
+
+def event(time_ms: object, key: str = "k", partition: int = -1, **more: object) -> Event:
+    """An event that carries its time as JSON."""
+    value = json.dumps({"at": time_ms, **more}).encode()
+    return Event(value=value, key=key.encode(), partition=partition)
+
+
+def time_of(record: TopicRecord) -> Any:
+    """The time that `event` put in."""
+    return json.loads(record.value or b"")["at"]
+
+
+def by_partition(records: Iterable[TopicRecord]) -> dict[int, list[TopicRecord]]:
+    """Records of each partition that has any."""
+    found: defaultdict[int, list[TopicRecord]] = defaultdict(list)
+    for record in records:
+        found[record.partition].append(record)
+    return dict(found)
+
+
+@dataclass(slots=True)
+class Job:
+    """A reorder job on topics of its own; each `run` is one life of it."""
+
+    spark: SparkSession
+    kafka: KafkaSettings
+    settings: ReorderSettings
+    steps: list[tuple[StepEntry, StepDone]] = field(default_factory=list)
+    report: JobReport | None = None
+
+    @property
+    def topic(self) -> str:
+        """The input topic."""
+        return self.settings.input_topics[0]
+
+    def produce(self, events: Iterable[Event], *, topic: str | None = None) -> None:
+        """Send events, each partition in order, and wait until they are there."""
+        failures: list[object] = []
+        producer = Producer(
+            {
+                **self.kafka.librdkafka(),
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "on_delivery": lambda error, _: failures.append(error) if error else None,
+            }
+        )
+        for sent in events:
+            producer.produce(
+                topic or self.topic,
+                value=sent.value,
+                key=sent.key,
+                headers=sent.headers,
+                partition=sent.partition,
+                timestamp=sent.timestamp_ms,
+            )
+        assert producer.flush(30) == 0
+        assert failures == []
+
+    def run(
+        self, *, drain: bool = False, available_now: bool = True, stop: Stop | None = None
+    ) -> JobReport:
+        """Run the job on what there is now."""
+        self.report = run_reorder(
+            self.spark,
+            self.kafka,
+            self.settings,
+            stop=stop or Stop(),
+            available_now=available_now,
+            drain=drain,
+            on_step=lambda entry, done: self.steps.append((entry, done)),
+        )
+        return self.report
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[concurrent.futures.Future[JobReport]]:
+        """The job on whatever comes, until the block ends; an error of it fails the test."""
+        stop = Stop()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            life = pool.submit(self.run, available_now=False, stop=stop)
+            try:
+                yield life
+            finally:
+                stop.ask()
+            life.result(_END_TIMEOUT_S)
+
+    def with_settings(self, **changes: Any) -> Job:
+        """The same job with other settings."""
+        settings = ReorderSettings.model_validate({**self.settings.model_dump(), **changes})
+        return Job(self.spark, self.kafka, settings)
+
+    def kinds(self) -> list[StepKind]:
+        """What made each step so far."""
+        return [entry.kind for entry, _ in self.steps]
+
+    def released(self) -> list[TopicRecord]:
+        """The output topic."""
+        return list(read_topic(self.kafka, self.settings.output_topic))
+
+    def late(self) -> list[TopicRecord]:
+        """The late topic."""
+        return list(read_topic(self.kafka, self.settings.late))
+
+    def quarantined(self) -> list[TopicRecord]:
+        """The quarantine topic."""
+        return list(read_topic(self.kafka, self.settings.quarantine))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests: starting one costs more than any test."""
+    session = build_session(
+        "tests",
+        options={
+            # Short jobs of ever new plans: the second compiler would take the machine for itself.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",
+            "spark.driver.memory": "1g",
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def job(spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Job:
+    """A job with a delay of 1 s on a topic of four partitions."""
+    topic = make_topic(partitions=4)
+    settings = ReorderSettings.model_validate(
+        {
+            "input_topics": [topic],
+            "output_topic": f"{topic}.ordered",
+            "event_time": "json:at",
+            "delay": "1 s",
+            "idle_timeout": "1 min",
+            "checkpoint": str(tmp_path / "checkpoint"),
+        }
+    )
+    return Job(spark, KafkaSettings(bootstrap_servers=broker.bootstrap_servers), settings)

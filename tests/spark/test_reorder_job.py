@@ -1,0 +1,370 @@
+"""The reorder job, from Kafka to Kafka."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumer import (
+    FRONTIER_HEADER,
+    LATE,
+    LATE_BY_HEADER,
+    MISSING,
+    NEGATIVE,
+    REASON_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
+    TOO_FAR_FUTURE,
+    UNPARSABLE,
+    StepKind,
+)
+from pipelines import _runs
+from pipelines._errors import CheckpointError, TopicError
+from sequitur._topic_reader import read_topic
+from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from sequitur._topic_reader import TopicRecord
+    from tests.conftest import MakeTopic
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+T0 = 1_700_000_000_000
+
+
+def _shuffled(count: int, *, seed: int, start_ms: int = T0, disorder_ms: int = 900) -> list[Event]:
+    """Events 10 ms apart in an order that is wrong by less than the job's delay."""
+    rng = random.Random(seed)
+    times = [start_ms + 10 * number for number in range(count)]
+    times.sort(key=lambda time_ms: time_ms + rng.randrange(disorder_ms))
+    return [event(time_ms, key=f"k{time_ms % 29}", n=n) for n, time_ms in enumerate(times)]
+
+
+def _rows(records: Iterable[TopicRecord]) -> list[tuple[Any, Any]]:
+    return sorted((record.key, record.value) for record in records)
+
+
+def _sent(events: Iterable[Event]) -> list[tuple[Any, Any]]:
+    return sorted((sent.key, sent.value) for sent in events)
+
+
+def _assert_ordered(records: Iterable[TopicRecord]) -> None:
+    for partition in by_partition(records).values():
+        times = [time_of(record) for record in partition]
+        assert sorted(times) == times
+
+
+def test_order_is_restored(job: Job) -> None:
+    """Every event comes out once, in event-time order, in the partition its key came from."""
+    events = _shuffled(600, seed=1)
+    job.produce(events)
+    came_from = {record.key: record.partition for record in read_topic(job.kafka, job.topic)}
+    job = job.with_settings(max_offsets_per_trigger=150)
+    report = job.run(drain=True)
+    released = job.released()
+    assert _rows(released) == _sent(events)
+    _assert_ordered(released)
+    assert {record.key: record.partition for record in released} == came_from
+    assert (report.totals.read, report.totals.released, report.totals.held) == (600, 600, 0)
+    assert job.kinds()[-1] is StepKind.DRAIN
+    assert len(job.steps) > 4
+    assert job.late() == []
+
+
+def test_rows_within_the_delay_are_held(job: Job) -> None:
+    """Without a drain what is younger than the frontier waits, and the next run releases it."""
+    job.produce([event(T0 + 10 * n, partition=p) for n in range(300) for p in range(4)])
+    report = job.run()
+    assert [time_of(r) for r in job.released() if r.value] != []
+    assert max(time_of(r) for r in job.released()) == T0 + 2990 - 1000 == report.frontier_ms
+    assert report.totals.held == 4 * 100
+    job.produce([event(T0 + 9000, partition=p) for p in range(4)])
+    again = job.run()
+    assert again.totals.held == 4
+    assert again.totals.released == 1200
+    _assert_ordered(job.released())
+
+
+def test_bad_times_are_quarantined_with_the_reason(job: Job) -> None:
+    """A row without a usable event time goes aside with the reason; no other is affected."""
+    good = [event(T0 + n, partition=n % 4) for n in range(40)]
+    bad = {
+        b'{"other":1}': MISSING,
+        b'{"at":"soon"}': UNPARSABLE,
+        b"not json": UNPARSABLE,
+        b'{"at":-5}': NEGATIVE,
+        b'{"at":32503680000000}': TOO_FAR_FUTURE,
+        b'{"at":"3000-01-01T00:00:00Z"}': TOO_FAR_FUTURE,
+    }
+    headers: Headers = [("own", b"1")]
+    job.produce(
+        [*good[:20], *(Event(value=v, headers=headers, partition=2) for v in bad), *good[20:]]
+    )
+    report = job.run(drain=True)
+    assert _rows(job.released()) == _sent(good)
+    found = {record.value: record for record in job.quarantined()}
+    assert {v: (r.header(REASON_HEADER) or b"").decode() for v, r in found.items()} == bad
+    record = found[b'{"other":1}']
+    assert record.headers == (
+        ("own", b"1"),
+        (REASON_HEADER, MISSING.encode()),
+        (FRONTIER_HEADER, b"-1"),
+        (SOURCE_TOPIC_HEADER, job.topic.encode()),
+        (SOURCE_PARTITION_HEADER, b"2"),
+        (SOURCE_OFFSET_HEADER, b"5"),
+    )
+    assert report.as_json()["quarantined_by_reason"] == {
+        MISSING: 1,
+        UNPARSABLE: 2,
+        NEGATIVE: 1,
+        TOO_FAR_FUTURE: 2,
+    }
+    assert report.frontier_ms == T0 + 39
+    assert job.late() == []
+
+
+def test_payloads_are_opaque(job: Job) -> None:
+    """Key, value and headers come out byte for byte, in the output and in the side topics."""
+    at = ("at", str(T0).encode())
+    events = [
+        Event(value=b"\xff\x00\xfe", key=b"\x80k", headers=[at]),
+        Event(value=b"", key=b"", headers=[at]),
+        Event(value=None, key=b"tombstone", headers=[at]),
+        Event(value=b"v", key=None, headers=[at], partition=3),
+        Event(
+            value=b"v",
+            key=b"h",
+            headers=[("a", b"1"), ("a", None), ("", b""), ("\u00e9", b"\xff"), at],
+        ),
+        Event(value=b"quarantined", key=b"q", headers=[("a", None), ("at", b"x"), ("a", b"")]),
+        Event(value=None, key=None, headers=[], partition=1),
+    ]
+    job = job.with_settings(event_time="header:at")
+    job.produce(events)
+    job.run(drain=True)
+
+    def payloads(records: Iterable[Any], own: int | None = None) -> list[str]:
+        return sorted(repr((r.key, r.value, tuple(r.headers)[:own])) for r in records)
+
+    assert payloads(events[:5]) == payloads(job.released())
+    aside = [
+        (r.key, r.value, r.headers[: [name for name, _ in r.headers].index(REASON_HEADER)])
+        for r in job.quarantined()
+    ]
+    assert sorted(map(repr, aside)) == sorted(
+        repr((e.key, e.value, tuple(e.headers))) for e in events[5:]
+    )
+
+
+def test_late_rows_go_aside_with_what_they_missed(job: Job) -> None:
+    """A row behind the frontier is in the late topic, and says by how much; one at it is not."""
+    job.produce([event(T0 + 5000, partition=p) for p in range(4)])
+    job.run()
+    job.produce([event(T0 + 3999, partition=1), event(T0 + 4000, partition=1)])
+    report = job.run()
+    (late,) = job.late()
+    assert late.headers == (
+        (REASON_HEADER, LATE.encode()),
+        (LATE_BY_HEADER, b"1"),
+        (FRONTIER_HEADER, str(T0 + 4000).encode()),
+        (SOURCE_TOPIC_HEADER, job.topic.encode()),
+        (SOURCE_PARTITION_HEADER, b"1"),
+        (SOURCE_OFFSET_HEADER, b"1"),
+    )
+    assert [time_of(record) for record in job.released()] == [T0 + 4000]
+    assert (report.totals.late, report.totals.released, report.totals.held) == (1, 1, 4)
+
+
+def test_slow_partition_is_not_called_late(job: Job) -> None:
+    """In a backlog, a partition with many rows is as punctual as those with few."""
+    many = [event(T0 + 10 * n, partition=0) for n in range(800)]
+    few = [event(T0 + 8000, partition=p) for p in (1, 2, 3)]
+    job.produce([*few, *many])
+    job = job.with_settings(max_offsets_per_trigger=100)
+    report = job.run(drain=True)
+    assert (report.totals.late, report.totals.released) == (0, 803)
+    _assert_ordered(job.released())
+
+
+def test_restart_goes_on_where_it_was(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second life reads on, keeps what was held, and repeats nothing."""
+    # As with very many partitions: their maxima come from the run.
+    monkeypatch.setattr(_runs, "_OBSERVED_PARTITIONS", 0)
+    first, second = _shuffled(200, seed=2), _shuffled(200, seed=3, start_ms=T0 + 2000)
+    job.produce(first)
+    held = job.run().totals.held
+    assert held > 0
+    job.produce(second)
+    report = job.run(drain=True)
+    assert report.totals.read == 400
+    assert report.totals.released + report.totals.late == 400
+    assert _rows([*job.released(), *job.late()]) == _sent([*first, *second])
+    _assert_ordered(job.released())
+    steps = [entry.step for entry, _ in job.steps]
+    assert list(range(len(steps))) == steps
+
+
+class _Crash(Exception):  # noqa: N818 - it stands for a kill
+    """The process dies here."""
+
+
+def _crash(*_: object, **__: object) -> None:
+    raise _Crash
+
+
+@pytest.mark.parametrize(
+    ("place", "copies"),
+    [
+        ("pipelines._checkpoint.Checkpoint.write_entry", 1),  # before the log
+        ("pipelines._sink.TopicSink.write", 1),  # between the log and the outputs
+        ("pipelines._checkpoint.Checkpoint.write_done", 2),  # the outputs are out, unmarked
+    ],
+)
+def test_crash_in_a_batch_is_recovered(
+    job: Job, monkeypatch: pytest.MonkeyPatch, place: str, copies: int
+) -> None:
+    """After a crash the batch is repeated: the same rows in the same order, and none is lost."""
+    events = _shuffled(300, seed=4)
+    job.produce(events)
+    with monkeypatch.context() as patched:
+        patched.setattr(place, _crash)
+        with pytest.raises(_Crash):
+            job.run()
+    job.run()
+    for partition in by_partition(job.released()).values():
+        once = partition[: len(partition) // copies]
+        assert [r.value for r in once] * copies == [r.value for r in partition]
+        _assert_ordered(once)
+    report = job.run(drain=True)
+    assert report.totals.released == report.totals.read == 300
+    assert {record.value for record in job.released()} == {sent.value for sent in events}
+
+
+def test_drain_cut_short_is_finished_by_the_next_life(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain that was logged and not carried out is carried out at the next start."""
+    job.produce([event(T0 + n, partition=n % 4) for n in range(40)])
+    job.run()
+    assert job.released() == []
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines._sink.TopicSink.write", _crash)
+        with pytest.raises(_Crash):
+            job.run(drain=True)
+    report = job.run()
+    assert report.totals.released == 40
+    assert len(job.released()) == 40
+
+
+def test_checkpoint_is_refused_to_another_job(job: Job, make_topic: MakeTopic) -> None:
+    """A job with other topics, another event time or another output does not take it over."""
+    job.run()
+    other = make_topic()
+    for changes, named in (
+        ({"input_topics": [other]}, "input_topics"),
+        ({"event_time": "json:b"}, "event_time"),
+        ({"output_topic": other}, "output_topic"),
+    ):
+        with pytest.raises(CheckpointError, match=f"belongs to a job with {named}"):
+            job.with_settings(**changes).run()
+
+
+def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> None:
+    """A folder of something else, or of a newer version, is left alone."""
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    (folder / "file").write_text("mine")
+    with pytest.raises(CheckpointError, match="holds something else"):
+        job.with_settings(checkpoint=str(folder)).run()
+    job.run()
+    marker = tmp_path / "checkpoint" / "format.json"
+    document = json.loads(marker.read_text())
+    marker.unlink()
+    (tmp_path / "checkpoint" / ".format.json.crc").unlink()
+    marker.write_text(json.dumps({**document, "format": 2}))
+    with pytest.raises(CheckpointError, match="has format 2; this version reads 1"):
+        job.run()
+
+
+def test_lost_spark_checkpoint_is_noticed(job: Job, tmp_path: Path) -> None:
+    """A restart from offset 0 over logged batches would double everything: it is refused."""
+    job.produce([event(T0 + n) for n in range(10)])
+    job.with_settings(max_offsets_per_trigger=4).run()
+    (tmp_path / "checkpoint" / "spark").rename(tmp_path / "gone")
+    with pytest.raises(CheckpointError, match="is its own part of the folder gone"):
+        job.run()
+
+
+def test_missing_input_topic_is_refused_by_name(job: Job) -> None:
+    """A misspelt topic is an error at the start, and is not created."""
+    wrong = job.with_settings(input_topics=["no-such-topic"], output_topic="no-such-output")
+    with pytest.raises(TopicError, match="'no-such-topic' does not exist"):
+        wrong.run()
+
+
+def test_partitions_other_than_asked_for_are_refused(job: Job) -> None:
+    """A topic that is there with another number of partitions is not written to by mistake."""
+    job.run()
+    with pytest.raises(TopicError, match="has 4 partitions, not output_partitions = 3"):
+        job.with_settings(output_partitions=3).run()
+
+
+def test_several_topics_make_one_order(job: Job, make_topic: MakeTopic) -> None:
+    """Rows of several topics are merged by event time; equal times by topic."""
+    other = make_topic(partitions=1)
+    topics = [job.topic, other]
+    job = job.with_settings(input_topics=topics, output_partitions=1)
+    job.produce([event(T0 + n, source=0) for n in range(0, 100, 2)], topic=topics[0])
+    job.produce([event(T0 + n, source=1) for n in range(0, 100, 3)], topic=topics[1])
+    report = job.run(drain=True)
+    order = sorted(range(2), key=lambda number: topics[number])
+    expected = sorted(
+        [(T0 + n, order.index(0)) for n in range(0, 100, 2)]
+        + [(T0 + n, order.index(1)) for n in range(0, 100, 3)]
+    )
+    actual = [
+        (time_of(record), order.index(json.loads(record.value or b"")["source"]))
+        for record in job.released()
+    ]
+    assert expected == actual
+    assert report.totals.read == len(expected)
+
+
+def test_silence_releases_what_is_held(job: Job) -> None:
+    """When the whole topic falls silent, ticks release what is held after the idle time-out."""
+    job = job.with_settings(idle_timeout="500 ms")
+    events = [event(T0 + 10 * n, partition=n % 3) for n in range(90)]
+    job.produce(events)
+    with job.running() as running:
+        wait_until(lambda: sum(done.totals.held == 0 for _, done in job.steps) > 0)
+        assert running.running()
+    assert job.report is not None
+    assert (job.report.totals.released, job.report.totals.held) == (90, 0)
+    assert StepKind.TICK in job.kinds()
+    assert StepKind.DRAIN not in job.kinds()
+    assert _rows(job.released()) == _sent(events)
+    _assert_ordered(job.released())
+
+
+def test_stop_ends_the_job_between_two_batches(job: Job, tmp_path: Path) -> None:
+    """Asked to stop in the middle, the job commits the running batch; the next life goes on."""
+    events = _shuffled(400, seed=5)
+    job.produce(events)
+    job = job.with_settings(max_offsets_per_trigger=40)
+    with job.running():
+        wait_until(lambda: len(job.steps) >= 2)
+    begun = len(job.steps)
+    last = job.steps[-1][0]
+    assert (tmp_path / "checkpoint" / "spark" / "commits" / str(last.batch_id)).exists()
+    report = job.run(drain=True)
+    assert [entry.step for entry, _ in job.steps[begun:]][:1] == [last.step + 1]
+    assert report.totals.released == report.totals.read == 400
+    assert _rows(job.released()) == _sent(events)
+    _assert_ordered(job.released())

@@ -1,0 +1,86 @@
+"""The reorder job as its users start it: by spark-submit, and ended by Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines.launch import spark_submit_command, spark_submit_environment
+from pipelines.settings import ReorderJob
+from producer.settings_flags import given_flags
+from tests.spark.conftest import Job, event, time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+T0 = 1_700_000_000_000
+_EXIT_TIMEOUT_S = 120
+
+
+def _submit(job: Job, *more: str) -> subprocess.Popen[str]:
+    flags = given_flags(ReorderJob(kafka=job.kafka, reorder=job.settings))
+    command = spark_submit_command(
+        [*flags, *more],
+        options={
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.driver.memory": "700m",
+        },
+    )
+    return subprocess.Popen(
+        command,
+        env=spark_submit_environment(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a process group of its own, as a terminal gives it
+    )
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    return (json.loads(line) for line in process.stdout if line.startswith("{"))
+
+
+def test_ctrl_c_ends_the_job_cleanly(job: Job, tmp_path: Path) -> None:
+    """Ctrl-C reaches the JVM and Python at once; the job ends with status 0, and loses nothing."""
+    job = job.with_settings(max_offsets_per_trigger=100)
+    events = [event(T0 + 10 * n, partition=n % 4) for n in range(1600)]
+    job.produce(events)
+    report = tmp_path / "report.json"
+    process = _submit(job, "--report", str(report))
+    try:
+        lines = _lines(process)
+        steps = [next(lines), next(lines)]
+        os.killpg(process.pid, signal.SIGINT)
+        last = [*steps, *lines][-1]
+        _, complaints = process.communicate(timeout=_EXIT_TIMEOUT_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 0, complaints
+    assert "Exception" not in complaints
+    assert last == json.loads(report.read_text())
+    assert last["read"] == last["released"] + last["held"] < 1600
+    again = job.with_settings(max_offsets_per_trigger=10_000).run(drain=True)
+    assert again.totals.released == again.totals.read == 1600
+    released = job.released()
+    assert sorted(time_of(record) for record in released) == [T0 + 10 * n for n in range(1600)]
+
+
+def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
+    """What is wrong is said in a line, not in a traceback, and the status tells."""
+    process = _submit(job.with_settings(input_topics=["no-such-topic"]))
+    # spark-submit sends what Python says on either stream to its own standard output.
+    said, _ = process.communicate(timeout=_EXIT_TIMEOUT_S)
+    assert process.returncode == 3
+    assert "reorder: input topic 'no-such-topic' does not exist" in said
+    assert "Traceback" not in said

@@ -1,0 +1,53 @@
+"""The spark-submit command of a job."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipelines import launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(launch, "locked_jars", lambda group: [tmp_path / group, tmp_path / "b"])
+
+
+def _settings(command: list[str]) -> dict[str, str]:
+    pairs = [
+        word.split("=", 1)
+        for flag, word in zip(command, command[1:], strict=False)
+        if flag == "--conf"
+    ]
+    return {key: value for key, value in pairs}  # noqa: C416 - mypy knows no lists of two
+
+
+def test_command_holds_the_jars_the_job_and_its_arguments(tmp_path: Path) -> None:
+    """The locked jars go by --jars, and what the job gets stands behind the job."""
+    command = launch.spark_submit_command(["--config", "job.toml"])
+    assert command[0].endswith("/bin/spark-submit")
+    assert command[command.index("--jars") + 1] == f"{tmp_path / 'spark'},{tmp_path / 'b'}"
+    assert command[command.index("--master") + 1] == "local[2]"
+    assert command[-3:] == [str(launch.REORDER_JOB), "--config", "job.toml"]
+    assert _settings(command)["spark.pyspark.python"] == sys.executable
+
+
+def test_own_java_options_join_ours() -> None:
+    """Whoever sets Java options keeps the quiet log."""
+    command = launch.spark_submit_command([], options={"spark.driver.extraJavaOptions": "-Xint"})
+    options = _settings(command)["spark.driver.extraJavaOptions"].split()
+    assert options[0].startswith("-Dlog4j2.configurationFile=file:")
+    assert options[1:] == ["-Xint"]
+
+
+def test_environment_names_this_spark_and_this_python() -> None:
+    """Another Spark or Python on the path does not get in the way."""
+    environment = launch.spark_submit_environment({"SPARK_HOME": "/other", "HOME": "/home/me"})
+    assert environment["SPARK_HOME"] != "/other"
+    assert environment["PYSPARK_PYTHON"] == sys.executable
+    assert environment["HOME"] == "/home/me"
