@@ -1,0 +1,34 @@
+"""Settings of the producer that cannot hold are refused, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from producer import ProducerSettings, ProduceSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_in_flight": 6}, "less than or equal to 5"),
+        ({"max_in_flight": 0}, "greater than or equal to 1"),
+        ({"name": "no spaces"}, "producer name 'no spaces'"),
+        ({"compression": "brotli"}, "'none', 'gzip', 'snappy', 'lz4' or 'zstd'"),
+        ({"linger": "2 s", "delivery_timeout": "1 s"}, "nothing would ever be sent"),
+        ({"retry_backoff": "2 s"}, "retry_backoff_max is smaller than retry_backoff"),
+        ({"batch_size": 0}, "greater than 0"),
+        ({"acks": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_what_would_break_a_promise_is_refused(settings: dict[str, Any], message: str) -> None:
+    """The sentence says what is wrong with it."""
+    with pytest.raises(ValidationError, match=message):
+        ProducerSettings(**settings)
+
+
+def test_no_flag_means_two_things() -> None:
+    """The fields of the two sections are flags of one command, so no name is in both."""
+    assert not set(ProducerSettings.model_fields) & set(ProduceSettings.model_fields)
