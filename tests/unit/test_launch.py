@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,7 @@ def _jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def _settings(command: list[str]) -> dict[str, str]:
-    pairs = [
-        word.split("=", 1)
-        for flag, word in zip(command, command[1:], strict=False)
-        if flag == "--conf"
-    ]
+    pairs = [word.split("=", 1) for flag, word in itertools.pairwise(command) if flag == "--conf"]
     return {key: value for key, value in pairs}  # noqa: C416 - mypy knows no lists of two
 
 
