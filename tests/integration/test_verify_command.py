@@ -1,0 +1,77 @@
+"""`sequitur verify` on a real topic: what it counts is what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from producer import EVENT_ID_HEADER, encode_event_id
+
+if TYPE_CHECKING:
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+
+
+def _fill(broker: Broker, topic: str, rows: list[tuple[int, int]]) -> None:
+    """Send (sequence, event time) to one partition with a client that is not ours."""
+    client = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for sequence, event_time_ms in rows:
+        client.produce(
+            topic,
+            key=b"k",
+            value=json.dumps({"at": event_time_ms}).encode(),
+            headers=[(EVENT_ID_HEADER, encode_event_id("p", sequence))],
+        )
+    assert client.flush(30) == 0
+
+
+def _verify(
+    broker: Broker, *arguments: str, event_time: str = "json:at"
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sequitur", "verify", *arguments, "--event-time", event_time],
+        env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_an_orderly_topic_holds(broker: Broker, make_topic: MakeTopic) -> None:
+    """Nothing missing, doubled or out of order: status 0, as a table."""
+    topic = make_topic(1)
+    _fill(broker, topic, [(0, 5), (1, 5), (2, 8)])
+    run = _verify(broker, topic)
+    assert run.returncode == 0, run.stderr
+    assert "holds" in run.stdout
+
+
+def test_what_is_wrong_is_counted_and_told_by_the_status(
+    broker: Broker, make_topic: MakeTopic
+) -> None:
+    """One inversion, one gap, one repeat: each in its place in the JSON, and status 1."""
+    topic = make_topic(1)
+    _fill(broker, topic, [(0, 5), (1, 9), (1, 9), (3, 7)])
+    run = _verify(broker, topic, "--json")
+    assert run.returncode == 1, run.stderr
+    found = json.loads(run.stdout)
+    assert (found["records"], found["event_inversions"]) == (4, 1)
+    assert (found["missing"], found["repeated"], found["holds"]) == (1, 1, False)
+
+
+def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
+    """A sentence and a status of its own, no traceback, and no topic made by asking."""
+    run = _verify(broker, "no-such-topic")
+    assert run.returncode == 3
+    assert run.stderr.strip() == "sequitur: topic 'no-such-topic' does not exist"
+
+
+def test_a_wrong_event_time_is_named(broker: Broker) -> None:
+    """The setting that makes no sense stands in the sentence."""
+    run = _verify(broker, "t", event_time="jsn:at")
+    assert run.returncode == 3
+    assert "jsn:at" in run.stderr
+    assert "Traceback" not in run.stderr
