@@ -10,6 +10,7 @@ DIRECTORY/log/console.log     what the JVM prints, of the last start
 """
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,6 +64,11 @@ logger.config.level = warn
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """
+
+_MOST_READ: Final = 1 << 20
+_ERROR: Final = re.compile(
+    r" (ERROR|FATAL) |^(Caused by: |Exception in .*)?[\w.$]+(Exception|Error)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +160,23 @@ def _escaped(text: str) -> str:
     return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)  # noqa: PLR2004
 
 
-def last_lines(path: Path, count: int, *, offset: int = 0) -> list[str]:
-    """Return the last lines of a log, looking at what was written from an offset on."""
+def lines_since(path: Path, offset: int) -> list[str]:
+    """Return the lines of a log that were written from an offset on; of very many, the last."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            # Rolled since: all of it is new. And no more than can be wanted of a large one.
-            file.seek(max(offset if offset <= size else 0, size - (64 << 10)))
-            return file.read().decode("utf-8", "replace").splitlines()[-count:]
+            # Rolled since: all of it is new.
+            file.seek(max(offset if offset <= size else 0, size - _MOST_READ))
+            return file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return []
+
+
+def telling_lines(lines: list[str], count: int) -> list[str]:
+    """Return the last lines, and before them the first that tell of errors.
+
+    Kafka ends in many lines about its orderly end, long after the one that says why.
+    """
+    last = lines[-count:]
+    errors = [line for line in lines[:-count] if _ERROR.search(line)][:count]
+    return [*errors, "...", *last] if errors else last

@@ -33,8 +33,9 @@ from sequitur import _ports
 from sequitur._broker_files import (
     Files,
     Record,
-    last_lines,
+    lines_since,
     read_record,
+    telling_lines,
     write_set_up,
     write_whole,
 )
@@ -46,7 +47,7 @@ _PORT_ATTEMPTS: Final = 3
 _POLL_S: Final = 0.05
 _FORMAT_TIMEOUT_S: Final = 120
 _KILL_TIMEOUT_S: Final = 30
-_LINES_SHOWN: Final = 20
+_LINES_SHOWN: Final = 12
 _PORT_TAKEN: Final = re.compile(r"Address already in use|Socket server failed to bind")
 _CLUSTER_ID: Final = re.compile(r"^cluster\.id=(.+)$", re.MULTILINE)
 
@@ -325,7 +326,7 @@ class EmbeddedBroker:
         properties.unlink()
         if run.returncode != 0:
             shutil.rmtree(aside, ignore_errors=True)
-            lines = (run.stdout + run.stderr).splitlines()[-_LINES_SHOWN:]
+            lines = telling_lines((run.stdout + run.stderr).splitlines(), _LINES_SHOWN)
             raise BrokerStartError(
                 f"Kafka could not format {data}; its last lines:\n" + "\n".join(lines)
             )
@@ -347,12 +348,12 @@ class EmbeddedBroker:
 
     def _start_error(self, what: str, log_offset: int) -> BrokerStartError:
         self._reap()
-        lines = last_lines(self._files.console, _LINES_SHOWN)
-        lines += last_lines(self._files.log, _LINES_SHOWN, offset=log_offset)
+        lines = lines_since(self._files.console, 0)
+        lines += lines_since(self._files.log, log_offset)
         kind = BrokerStartError
         if any(_PORT_TAKEN.search(line) for line in lines):
             kind = PortInUseError
-        shown = "\n".join(lines[-_LINES_SHOWN:]) or "(it logged nothing)"
+        shown = "\n".join(telling_lines(lines, _LINES_SHOWN)) or "(it logged nothing)"
         return kind(
             f"the broker in {self.directory} {what}; the last lines of {self.log_path}:\n{shown}"
         )

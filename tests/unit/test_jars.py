@@ -1,0 +1,188 @@
+"""The locked jars: exactly those, verified, fetched once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipelines._errors import JarError, JarFetchError, JarHashError
+from pipelines.jars import (
+    GROUPS,
+    LOCK_FILE,
+    ROOTS,
+    LockedJar,
+    cache_directory,
+    locked_jars,
+    read_lock,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_CONTENT = {"org.one:alpha:1.0": b"alpha", "org.two:beta_2.13:2.0-rc1": b"beta"}
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass
+class Repository:
+    """Stands in for Ivy: hands out contents and counts how often it is asked."""
+
+    content: dict[str, bytes] = field(default_factory=lambda: dict(_CONTENT))
+    asked: list[list[str]] = field(default_factory=list)
+
+    def __call__(self, jars: Sequence[LockedJar], target: Path) -> None:
+        """Put what is known into the folder."""
+        self.asked.append([jar.coordinates for jar in jars])
+        for jar in jars:
+            if jar.coordinates in self.content:
+                path = target / jar.file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self.content[jar.coordinates])
+
+
+@pytest.fixture
+def lock_file(tmp_path: Path) -> Path:
+    """A lock of two jars."""
+    path = tmp_path / "jars.lock"
+    lines = [f'"{name}" = "{_sha256(content)}"' for name, content in _CONTENT.items()]
+    path.write_text("\n".join(["[broker]", *lines]))
+    return path
+
+
+def test_missing_jars_are_fetched_once(lock_file: Path, tmp_path: Path) -> None:
+    """A second run asks nobody and gives the same paths."""
+    repository = Repository()
+    first = locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    second = locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    assert repository.asked == [list(_CONTENT)]
+    assert second == first
+    assert [path.read_bytes() for path in first] == list(_CONTENT.values())
+    assert [path.name for path in first] == ["alpha-1.0.jar", "beta_2.13-2.0-rc1.jar"]
+
+
+def test_a_wrong_jar_is_refused_by_name(lock_file: Path, tmp_path: Path) -> None:
+    """Both hashes are told, the file is gone, and what was right is not fetched again."""
+    repository = Repository()
+    repository.content["org.one:alpha:1.0"] = b"forged"
+    with pytest.raises(JarHashError) as refused:
+        locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    assert "org.one:alpha:1.0" in str(refused.value)
+    assert _sha256(b"alpha") in str(refused.value)
+    assert _sha256(b"forged") in str(refused.value)
+    assert "beta" not in str(refused.value)
+    assert [path.name for path in tmp_path.rglob("*.jar")] == ["beta_2.13-2.0-rc1.jar"]
+
+    repository.content = dict(_CONTENT)
+    locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    assert repository.asked[1:] == [["org.one:alpha:1.0"]]
+
+
+def test_a_jar_changed_in_the_cache_is_refused(lock_file: Path, tmp_path: Path) -> None:
+    """What was verified once is not trusted for ever: a changed file is found and removed."""
+    repository = Repository()
+    alpha, _ = locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    alpha.write_bytes(b"Alpha")
+    os.utime(alpha, ns=(0, 1))
+    with pytest.raises(JarHashError, match=_sha256(b"Alpha")):
+        locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    assert not alpha.exists()
+    locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    assert alpha.read_bytes() == b"alpha"
+
+
+def test_a_new_hash_in_the_lock_counts(lock_file: Path, tmp_path: Path) -> None:
+    """The lock decides, not what was verified against an earlier one."""
+    repository = Repository()
+    locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    lock_file.write_text(lock_file.read_text().replace(_sha256(b"beta"), _sha256(b"new")))
+    with pytest.raises(JarHashError, match="beta"):
+        locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+
+
+def test_a_jar_that_does_not_arrive_is_named(lock_file: Path, tmp_path: Path) -> None:
+    """No silence about what is missing."""
+    repository = Repository()
+    del repository.content["org.one:alpha:1.0"]
+    with pytest.raises(JarFetchError, match=r"org\.one:alpha:1\.0"):
+        locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+
+
+def test_damaged_stamps_cost_only_time(lock_file: Path, tmp_path: Path) -> None:
+    """A record cut short by a crash means that all is verified again, and nothing fetched."""
+    repository = Repository()
+    jars = locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository)
+    (stamps,) = tmp_path.rglob("verified-*.json")
+    stamps.write_text('{"org.')
+    assert locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository) == jars
+    assert len(repository.asked) == 1
+
+
+def test_programs_at_once_fetch_once(lock_file: Path, tmp_path: Path) -> None:
+    """Who comes second waits, and finds all there."""
+    repository = Repository()
+    results: list[list[Path]] = []
+
+    def get() -> None:
+        results.append(locked_jars("broker", lock_file=lock_file, cache=tmp_path, fetch=repository))
+
+    threads = [threading.Thread(target=get) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(repository.asked) == 1
+    assert results == [results[0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "sha256"),
+    [
+        ("org.one:alpha", "0" * 64),
+        ("../../etc:alpha:1", "0" * 64),
+        ("org.one:..:1", "0" * 64),
+        ("org.one:alpha:1:extra", "0" * 64),
+        ("org.one:alpha:1", "0" * 63),
+        ("org.one:alpha:1", "G" * 64),
+    ],
+)
+def test_a_lock_that_makes_no_sense_is_refused(
+    tmp_path: Path, coordinates: str, sha256: str
+) -> None:
+    """Coordinates become paths: none may lead out of the cache."""
+    lock = tmp_path / "jars.lock"
+    lock.write_text(f'[broker]\n"{coordinates}" = "{sha256}"\n')
+    with pytest.raises(JarError, match="is not"):
+        read_lock("broker", lock)
+
+
+def test_a_lock_without_the_group_is_refused(tmp_path: Path) -> None:
+    """A group that is not there is not the same as an empty one."""
+    lock = tmp_path / "jars.lock"
+    lock.write_text("[broker]\n")
+    with pytest.raises(JarError, match=r"no group \[spark\]"):
+        read_lock("spark", lock)
+
+
+def test_the_project_s_lock_holds_its_roots() -> None:
+    """What `lock` starts from is in the lock, and the lock names no host."""
+    for group in GROUPS:
+        locked = {jar.coordinates for jar in read_lock(group)}
+        assert {root.coordinates for root in ROOTS[group]} <= locked
+    assert "://" not in LOCK_FILE.read_text()
+
+
+def test_the_cache_is_where_the_user_says() -> None:
+    """SEQUITUR_CACHE first, then the user's cache folder."""
+    environ = {"SEQUITUR_CACHE": "/own", "XDG_CACHE_HOME": "/cache"}
+    assert str(cache_directory(environ)) == "/own"
+    del environ["SEQUITUR_CACHE"]
+    assert str(cache_directory(environ)) == "/cache/sequitur"
