@@ -42,7 +42,9 @@ def _read(broker: Any, topic: str) -> dict[int, list[Message]]:
             "enable.partition.eof": False,
         }
     )
-    partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    partitions: list[int] = []
+    while not partitions:  # a topic takes a moment to be known everywhere
+        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
     ends = {
         p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1]
         for p in partitions
