@@ -22,6 +22,7 @@ from producer.settings import Settings, environment_name
 from producer.settings_flags import given_flags, with_flags
 from sequitur._broker_cli import broker_app
 from sequitur._errors import SequiturError
+from sequitur._journal_cli import journal_app
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.verify import TopicCheck, TopicReport
 
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(broker_app, name="broker")
+app.add_typer(journal_app, name="journal")
 _produce_app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
 
 
