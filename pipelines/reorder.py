@@ -1,6 +1,6 @@
-"""The reorder job, for spark-submit.
+r"""The reorder job, for spark-submit.
 
-    spark-submit --jars "$(python -m pipelines.jars list spark | paste -sd,)" \\
+    spark-submit --jars "$(python -m pipelines.jars list spark | paste -sd,)" \
         pipelines/reorder.py --config job.toml
 
 One JSON line a step on standard output, and the final report as the last one.
