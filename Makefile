@@ -7,9 +7,8 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-EVENTS ?=
 
-.PHONY: help setup jars demo test test-fast test-containers check format clean
+.PHONY: help setup jars demo test test-fast test-containers bench-producer check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -39,6 +38,9 @@ test-fast: setup ## Tests that need neither broker nor Spark
 
 test-containers: setup ## The integration tests on Kafka in a container
 	@tests/containers/run --required
+
+bench-producer: setup ## The producer beside its peers: a table, a plot and build/bench/producer.json
+	@$(BIN)/python -m benchmarks.producer
 
 check: $(INSTALLED) ## Lint, formatting, types
 	@$(BIN)/ruff check .

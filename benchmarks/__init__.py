@@ -1,0 +1,1 @@
+"""Benchmarks: each runs its peers beside us in the same run, and reports ratios."""

@@ -1,0 +1,222 @@
+"""How fast the producer is, beside its peers, in one run on one broker.
+
+    python -m benchmarks.producer [--records N] [--runs N]
+
+Each contender runs in a process of its own, in turn, so that a machine whose speed drifts drifts
+for all. The clock starts when the client is built and stops when every record is confirmed; the
+records of each run are then counted in the topic. Prints a table, draws build/bench/producer.png,
+and writes build/bench/producer.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.producer_contenders import CONTENDERS, LATENCY_RATE_HZ
+from sequitur.broker import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTITIONS: Final = 4
+LATENCY_SECONDS: Final = 10
+LATENCY_WARM_UP_SECONDS: Final = 2
+OUTPUT: Final = Path("build/bench")
+OURS: Final = "sequitur.send_many"
+
+
+@dataclass(slots=True)
+class Result:
+    """What one contender reached.
+
+    Attributes:
+        name: The contender.
+        runs: Records a second of each run.
+        latencies_s: From due to confirmed, of the records of the latency run after its warm-up.
+        peak_memory_bytes: The most that the process held in any run.
+    """
+
+    name: str
+    runs: list[float] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    peak_memory_bytes: int = 0
+
+    @property
+    def records_per_s(self) -> float:
+        """The median run."""
+        return statistics.median(self.runs)
+
+    def latency_ms(self, share: float) -> float:
+        """The latency that `share` of the records stay within, milliseconds."""
+        ordered = sorted(self.latencies_s)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in build/bench/producer.json."""
+        return {
+            "name": self.name,
+            "records_per_s": round(self.records_per_s),
+            "runs": [round(run) for run in self.runs],
+            "p50_ms": round(self.latency_ms(0.50), 2),
+            "p99_ms": round(self.latency_ms(0.99), 2),
+            "peak_memory_bytes": self.peak_memory_bytes,
+        }
+
+
+class Bench:
+    """Runs contenders against one broker."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._topics = 0
+
+    def run(self, name: str, measure: str, records: int) -> dict[str, Any]:
+        """Run one contender once.
+
+        Raises:
+            RuntimeError: It failed, or the topic does not hold each record once.
+        """
+        topic = self._new_topic()
+        process = subprocess.run(
+            [sys.executable, "-m", "benchmarks.producer_contenders", name, measure, topic,
+             str(records)],
+            env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": self._bootstrap_servers},
+            stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+        if process.returncode != 0:
+            raise RuntimeError(f"{name} ended with status {process.returncode}")
+        held = self._count(topic)
+        if held != records:
+            raise RuntimeError(f"{name} sent {records} records, the topic holds {held}")
+        self._admin.delete_topics([topic])[topic].result()
+        result: dict[str, Any] = json.loads(process.stdout)
+        return result
+
+    def _new_topic(self) -> str:
+        self._topics += 1
+        topic = f"bench-{self._topics}"
+        self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+        return topic
+
+    def _count(self, topic: str) -> int:
+        consumer = Consumer({"bootstrap.servers": self._bootstrap_servers, "group.id": "bench"})
+        try:
+            return sum(
+                consumer.get_watermark_offsets(TopicPartition(topic, partition))[1]
+                for partition in range(PARTITIONS)
+            )
+        finally:
+            consumer.close()
+
+
+@contextlib.contextmanager
+def bench_broker() -> Iterator[str]:
+    """The broker named by KAFKA_BOOTSTRAP_SERVERS, or an embedded one of the benchmark's own."""
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given is not None:
+        yield given
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder,
+        EmbeddedBroker(Path(folder)) as broker,
+    ):
+        yield broker.bootstrap_servers
+
+
+def measure(records: int, runs: int, console: Console) -> list[Result]:
+    """All contenders, `runs` times in turn, and then each at the latency rate."""
+    results = {name: Result(name) for name in CONTENDERS}
+    with bench_broker() as bootstrap_servers:
+        bench = Bench(bootstrap_servers)
+        for name in CONTENDERS:  # the broker's own warm-up, on the code paths of each client
+            bench.run(name, "throughput", min(records, 50_000))
+        for number in range(1, runs + 1):
+            for name, result in results.items():
+                took = bench.run(name, "throughput", records)
+                result.runs.append(records / took["seconds"])
+                result.peak_memory_bytes = max(result.peak_memory_bytes, took["peak_memory_bytes"])
+                console.print(f"run {number}: {name} {result.runs[-1]:,.0f} records/s")
+        for name, result in results.items():
+            took = bench.run(name, "latency", LATENCY_RATE_HZ * LATENCY_SECONDS)
+            warm = took["latencies_s"][LATENCY_RATE_HZ * LATENCY_WARM_UP_SECONDS :]
+            result.latencies_s = warm
+    return list(results.values())
+
+
+def print_table(results: list[Result], console: Console) -> None:
+    """Print every figure, and how many times as fast we are."""
+    ours = next(result for result in results if result.name == OURS)
+    single = next(result for result in results if result.name == "sequitur.send")
+    table = Table(title="Producers: idempotent, acks=all, lz4", title_justify="left")
+    columns = ("records/s", "send_many is", "send is", "p50 ms", "p99 ms", "memory MiB")
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for result in results:
+        table.add_row(
+            result.name,
+            f"{result.records_per_s:,.0f}",
+            f"{ours.records_per_s / result.records_per_s:.2f}x",
+            f"{single.records_per_s / result.records_per_s:.2f}x",
+            f"{result.latency_ms(0.50):.1f}",
+            f"{result.latency_ms(0.99):.1f}",
+            f"{result.peak_memory_bytes / 2**20:,.0f}",
+        )
+    console.print(table)
+    console.print(f"p50 and p99: from due to confirmed, at {LATENCY_RATE_HZ:,} events/s")
+
+
+def draw(results: list[Result], path: Path) -> None:
+    """Draw throughput with each run as a point, and p99."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    speed, latency = figure.subplots(1, 2)
+    names = [result.name for result in results][::-1]
+    colours = ["#3b6fb6" if name.startswith("sequitur") else "#b8b8b8" for name in names]
+    speed.barh(names, [r.records_per_s / 1000 for r in results][::-1], color=colours)
+    for place, result in enumerate(results[::-1]):
+        speed.plot([run / 1000 for run in result.runs], [place] * len(result.runs), "k.", ms=4)
+    speed.set_xlabel("thousand records/s, median and runs")
+    latency.barh(names, [r.latency_ms(0.99) for r in results][::-1], color=colours)
+    latency.set_xlabel(f"p99 ms at {LATENCY_RATE_HZ:,} events/s")
+    latency.set_yticklabels([])
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Measure, print, draw and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    given = parser.parse_args()
+    console = Console()
+    results = measure(given.records, given.runs, console)
+    print_table(results, console)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    draw(results, OUTPUT / "producer.png")
+    text = json.dumps([result.as_json() for result in results], indent=2)
+    (OUTPUT / "producer.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

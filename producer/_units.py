@@ -1,0 +1,78 @@
+"""Settings with a unit: lengths of time and sizes."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h|d)?\s*", re.ASCII)
+_DURATION_UNIT_MS: Final = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_SIZE: Final = re.compile(r"\s*([0-9]+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB)?\s*", re.ASCII)
+_SIZE_UNIT_BYTES: Final = {
+    "B": 1,
+    "kB": 1_000,
+    "KB": 1_000,
+    "KiB": 1 << 10,
+    "MB": 1_000_000,
+    "MiB": 1 << 20,
+    "GB": 1_000_000_000,
+    "GiB": 1 << 30,
+}
+
+
+def _parse_duration(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a duration such as '10 s', '500 ms' or '2 min'")  # noqa: TRY004
+    if isinstance(value, int | float):
+        return timedelta(seconds=value)
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            raise ValueError("expected a duration such as '10 s', '500 ms' or '2 min'")
+        return timedelta(milliseconds=float(match[1]) * _DURATION_UNIT_MS[match[2] or "s"])
+    return value
+
+
+def _parse_size(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ValueError("expected a size such as '64 MiB', '500 kB' or a number of bytes")
+    return int(match[1]) * _SIZE_UNIT_BYTES[match[2] or "B"]
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Whole milliseconds of `duration`, rounded down."""
+    return duration // timedelta(milliseconds=1)
+
+
+def format_duration(duration: timedelta) -> str:
+    """`duration` in the largest unit that keeps it a whole number, as settings take it: '10 s'."""
+    value_ms = milliseconds(duration)
+    for unit in ("d", "h", "min", "s"):
+        if value_ms and value_ms % _DURATION_UNIT_MS[unit] == 0:
+            return f"{value_ms // _DURATION_UNIT_MS[unit]} {unit}"
+    return f"{value_ms} ms"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    Field(ge=timedelta(0)),
+]
+"""A length of time: '10 s', '500 ms', '2 min', '1 h', '1 d', or seconds. Not negative."""
+
+Size = Annotated[int, BeforeValidator(_parse_size), Field(ge=0)]
+"""A number of bytes: '64 MiB', '500 kB', or a plain number."""
