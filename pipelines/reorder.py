@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
@@ -20,7 +19,7 @@ from pipelines._errors import PipelineError
 from pipelines._job import run_reorder
 from pipelines._stop import Stop, stop_on_signals
 from pipelines.session import build_session
-from pipelines.settings import ReorderJob
+from pipelines.settings import AvailableNow, Drain, ReorderJob, ReportFile
 from producer.settings_flags import with_flags
 
 FAILED_EXIT_CODE: Final = 3
@@ -32,15 +31,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @with_flags(ReorderJob)
 def reorder(
     settings: ReorderJob,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when what is there now is read")
-    ] = False,
-    drain: Annotated[
-        bool, typer.Option("--drain", help="At the end release what is held, too")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Write the final report to this file, as JSON")
-    ] = None,
+    available_now: AvailableNow = False,
+    drain: Drain = False,
+    report: ReportFile = None,
 ) -> None:
     """Restore event-time order: read topics, hold each row for the delay, write it in its place."""
     # py4j logs every error that crosses it; those that matter reach us as exceptions.

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from consumer import ReorderSettings
 from producer.settings import KafkaSettings, Settings
 
@@ -11,3 +16,13 @@ class ReorderJob(Settings):
 
     kafka: KafkaSettings
     reorder: ReorderSettings
+
+
+# What a single run is told beside its settings; the job and `sequitur reorder` take the same.
+AvailableNow = Annotated[
+    bool, typer.Option("--available-now", help="End when what is there now is read")
+]
+Drain = Annotated[bool, typer.Option("--drain", help="At the end release what is held, too")]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", help="Write the final report to this file, as JSON")
+]

@@ -16,7 +16,7 @@ from consumer import ConsumerError, parse_event_time_spec
 from pipelines._errors import PipelineError
 from pipelines.launch import run_spark_submit
 from pipelines.session import DEFAULT_MASTER
-from pipelines.settings import ReorderJob
+from pipelines.settings import AvailableNow, Drain, ReorderJob, ReportFile
 from producer import KafkaSettings, ProducerError, ProducerSettings, ProduceSettings, run_daemon
 from producer.settings import Settings, environment_name
 from producer.settings_flags import given_flags, with_flags
@@ -69,15 +69,9 @@ def produce(settings: ProduceJob) -> None:
 @with_flags(ReorderJob)
 def reorder(
     settings: ReorderJob,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when what is there now is read")
-    ] = False,
-    drain: Annotated[
-        bool, typer.Option("--drain", help="At the end release what is held, too")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Write the final report to this file, as JSON")
-    ] = None,
+    available_now: AvailableNow = False,
+    drain: Drain = False,
+    report: ReportFile = None,
     master: Annotated[str, typer.Option(help="Spark master")] = DEFAULT_MASTER,
     conf: Annotated[
         list[str] | None, typer.Option(help="Spark setting, as KEY=VALUE; may be repeated")
