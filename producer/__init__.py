@@ -1,7 +1,8 @@
 """The idempotent producer and its daemon: events into Kafka once and in order."""
 
 from producer._client import IdempotentProducer
-from producer._daemon import DaemonReport, run_daemon
+from producer._daemon import run_daemon
+from producer._daemon_report import DaemonReport
 from producer._errors import (
     BrokerError,
     FatalError,
@@ -20,8 +21,9 @@ from producer._event_id import (
     parse_event_id,
 )
 from producer._outcomes import Delivery, NotPersisted, Outcome, Persisted, PossiblyPersisted
+from producer._produce_settings import ProduceSettings
 from producer._record import Record
-from producer._settings import ProducerSettings, ProduceSettings
+from producer._settings import ProducerSettings
 from producer._statistics import ProducerStatistics
 from producer._ticket import Failure, Ticket, TicketResult
 from producer.settings import KafkaSettings, SettingsError

@@ -1,66 +1,48 @@
 """The daemon `produce-events`: takes events from a source and sends them, until told to stop.
 
-Two tasks and a line between them: one reads the source and puts each event into the line with the
-moment it is due; the other sends what is due. The line is bounded, so a source that is faster than
-Kafka is held back. A first SIGINT or SIGTERM stops the source, sends what stands in the line, and
-waits for the answers up to `drain_timeout`; a second one ends it at once. Either way each event
-that was accepted is in the report.
+Its life has three parts:
+
+1. *Start.* The topic is made, the producer gets its identity; for as long as Kafka is away this is
+   tried again. A signal ends it at once: nothing was accepted.
+2. *Run.* The source gives its events to the intake. When it ends by itself, what it gave is sent.
+3. *Drain.* The first SIGINT or SIGTERM stops the source; what was accepted is sent, and the answers
+   are waited for, up to `drain_timeout` from the signal. The second one ends that at once.
+
+Either way the report tells of each event that was accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from producer._client import IdempotentProducer
-from producer._outcomes import Persisted
-from producer._topics import create_topic
-from producer.sources import CpuSource
+from producer._daemon_intake import ProducerIntake
+from producer._daemon_log import configure_logging
+from producer._daemon_report import DaemonReport, health_snapshot
+from producer._errors import ProducerError, RetriableError
+from producer._produce_settings import dead_letter_file, default_journal
+from producer.sources import DeadLetterFile, StoppingError, make_source, parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from producer._outcomes import Delivery
-    from producer._settings import ProducerSettings, ProduceSettings
+    from producer._health import HealthSnapshot
+    from producer._produce_settings import ProduceSettings
+    from producer._settings import ProducerSettings
     from producer.settings import KafkaSettings
-    from producer.sources import Source, SourceEvent
+    from producer.sources import Source
 
-_MAX_LINE: Final = 100_000
 _NO_TIME: Final = timedelta(milliseconds=100)
+_COMPLAIN_EVERY_S: Final = 10.0
+_TOPIC_RETRY_S: Final = 1.0
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonReport:
-    """What became of the events of one run; `accepted` is the sum of the others.
-
-    Attributes:
-        name: The producer's name in the event ids.
-        topic: Where they went.
-        accepted: Events that were given to the producer.
-        persisted: In the log.
-        not_persisted: Not in the log, nor ever.
-        possibly_persisted: Nobody knows.
-    """
-
-    name: str
-    topic: str
-    accepted: int
-    persisted: int
-    not_persisted: int
-    possibly_persisted: int
-
-    def as_json(self) -> dict[str, str | int]:
-        """The report as a JSON object."""
-        return asdict(self)
 
 
 def run_daemon(
@@ -69,79 +51,154 @@ def run_daemon(
     """Run the daemon until its source ends or a signal comes; logs go to standard error.
 
     Raises:
-        BrokerError: The cluster could not be reached, or turned us down, at the start.
+        BrokerError: The cluster turned us down.
+        SourceError: The source cannot be made of these settings.
     """
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    configure_logging(produce.log_format)
     return asyncio.run(_Daemon(kafka, producer, produce).run())
 
 
 class _Daemon:
+    """One run. `_stopping` is set by the first signal, `_at_once` by the second or at the limit."""
+
     def __init__(
         self, kafka: KafkaSettings, producer: ProducerSettings, produce: ProduceSettings
     ) -> None:
         self._kafka = kafka
-        self._producer_settings = producer
         self._produce = produce
-        self._source: Source = CpuSource(rate_hz=produce.rate_hz, duration=produce.duration)
-        self._line: asyncio.Queue[tuple[float, SourceEvent] | None] = asyncio.Queue(_MAX_LINE)
-        self._hurry = asyncio.Event()
+        self._source: Source = make_source(produce, max_event_bytes=producer.max_request_size)
+        journal = default_journal(producer.name)
+        self._dead_letters = DeadLetterFile(dead_letter_file(produce, journal))
+        self._producer = IdempotentProducer(kafka, producer)
+        self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._started = False
+        self._error: str | None = None
 
     async def run(self) -> DaemonReport:
         """Send until the source ends, or a signal comes and what is held is sent."""
-        producer = IdempotentProducer(self._kafka, self._producer_settings)
-        stop_listening = self._listen()
-        _log.info("starting", topic=self._produce.topic, source=self._produce.source)
-        running = asyncio.create_task(self._run(producer))
-        try:
-            await self._unless_at_once(running)
-            closing = asyncio.create_task(producer.close(self._produce.drain_timeout))
-            await self._unless_at_once(closing)
-        finally:
-            running.cancel()
-            await producer.close(_NO_TIME)
-            stop_listening()
-        if self._line.qsize() > 1:  # the mark of its end is not an event
-            _log.warning(
-                "events were taken from the source, and not sent", at_most=self._line.qsize()
-            )
-        report = self._report(producer)
+        async with AsyncExitStack() as stack:
+            stack.callback(self._listen())
+            stack.callback(self._dead_letters.close)
+            if self._produce.health is not None:
+                await self._serve_health(stack, self._produce.health)
+            _log.info("starting", topic=self._produce.topic, source=self._source.name)
+            try:
+                await self._unless_at_once(self._start())
+                if self._started:
+                    await self._unless_at_once(self._read())
+                limit = self._produce.drain_timeout
+                await self._unless_at_once(self._producer.close(limit))
+            finally:
+                await self._producer.close(_NO_TIME)
+        report = self._report()
         _log.info("ended", **report.as_json())
         return report
 
-    async def _unless_at_once(self, task: asyncio.Task[None]) -> None:
-        """Wait for a task, but not beyond the drain's limit or a second signal."""
+    async def _unless_at_once(self, part: Coroutine[Any, Any, None]) -> None:
+        """Carry a part of our life out, but not beyond the drain's limit or a second signal."""
+        task = asyncio.create_task(part)
         at_once = asyncio.create_task(self._at_once.wait())
         await asyncio.wait((task, at_once), return_when=asyncio.FIRST_COMPLETED)
         at_once.cancel()
         if task.done():
             await task
+        else:
+            task.cancel()
 
-    async def _run(self, producer: IdempotentProducer) -> None:
-        produce = self._produce
-        if produce.create_topic and await create_topic(
-            self._kafka,
-            produce.topic,
-            partitions=produce.partitions,
-            replication_factor=produce.replication_factor,
-        ):
-            _log.info("topic created", topic=produce.topic, partitions=produce.partitions)
-        await producer.start()
+    async def _start(self) -> None:
+        complaining = asyncio.create_task(self._complain())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._producer.start())
+                if self._produce.create_topic:
+                    tasks.create_task(self._create_topic())
+        except* ProducerError as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            complaining.cancel()
         self._started = True
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._read())
-            tasks.create_task(self._send(producer))
 
-    def _report(self, producer: IdempotentProducer) -> DaemonReport:
-        counts = producer.statistics()
-        return DaemonReport(
-            name=producer.name,
+    async def _complain(self) -> None:
+        while True:
+            await asyncio.sleep(_COMPLAIN_EVERY_S)
+            _log.warning("no Kafka yet", bootstrap_servers=self._kafka.bootstrap_servers)
+
+    async def _create_topic(self) -> None:
+        from producer._topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
+
+        produce = self._produce
+        while True:
+            try:
+                created = await create_topic(
+                    self._kafka,
+                    produce.topic,
+                    partitions=produce.partitions,
+                    replication_factor=produce.replication_factor,
+                )
+            except RetriableError as error:
+                _log.warning("topic not created yet", reason=str(error))
+                await asyncio.sleep(_TOPIC_RETRY_S)
+            else:
+                break
+        if created:
+            _log.info("topic created", topic=produce.topic, partitions=produce.partitions)
+
+    async def _read(self) -> None:
+        """Run the source; when it ends by itself, send all that it gave."""
+        intake = ProducerIntake(
+            self._producer,
+            self._produce.topic,
+            self._source.name,
+            self._dead_letters,
+            self._stopping,
+        )
+        try:
+            await self._source.run(intake, None)
+        except StoppingError:
+            return
+        except (ProducerError, OSError) as error:
+            self._error = str(error)
+            _log.exception("the source failed")
+            return
+        if not self._stopping.is_set():
+            _log.info("the source has ended")
+            await self._producer.flush()
+
+    def _report(self) -> DaemonReport:
+        return DaemonReport.of(
+            self._producer.statistics(),
+            name=self._producer.name,
             topic=self._produce.topic,
-            accepted=counts.persisted + counts.not_persisted + counts.possibly_persisted,
-            persisted=counts.persisted,
-            not_persisted=counts.not_persisted,
-            possibly_persisted=counts.possibly_persisted,
+            dead_lettered=self._dead_letters.written,
+            error=self._error,
+        )
+
+    async def _serve_health(self, stack: AsyncExitStack, address: str) -> None:
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - only with health
+
+        from producer import _health  # noqa: PLC0415 - imports a web server
+
+        heartbeat = await stack.enter_async_context(_health.Heartbeat())
+        registry = CollectorRegistry()
+        registry.register(_health.DaemonCollector(self._snapshot))
+        application = _health.health_application(self._snapshot, registry, heartbeat)
+        host, port = parse_address(address)
+        server = _health.HealthServer(application, host, port)
+        await stack.enter_async_context(server)
+        _log.info("health", host=host, port=server.port)
+
+    def _snapshot(self) -> HealthSnapshot:
+        unready = {}
+        if not self._started:
+            unready["kafka"] = "it did not answer yet"
+        if self._stopping.is_set():
+            unready["daemon"] = "it stops"
+        return health_snapshot(
+            unready,
+            self._producer.statistics(),
+            self._source.statistics(),
+            dead_lettered=self._dead_letters.written,
         )
 
     def _listen(self) -> Callable[[], None]:
@@ -159,40 +216,10 @@ class _Daemon:
 
     def _on_signal(self, number: signal.Signals) -> None:
         _log.info("stopping", signal=signal.Signals(number).name)
-        if self._hurry.is_set() or not self._started:
+        if self._stopping.is_set() or not self._started:
             _log.warning("ending at once")
             self._at_once.set()
-            return
-        self._hurry.set()
-        self._source.stop()
-        limit_s = self._produce.drain_timeout.total_seconds()
-        asyncio.get_running_loop().call_later(limit_s, self._at_once.set)
-
-    async def _read(self) -> None:
-        delay_s = self._produce.send_delay.total_seconds()
-        loop = asyncio.get_running_loop()
-        async for event in self._source.events():
-            await self._line.put((loop.time() + delay_s, event))
-        await self._line.put(None)
-
-    async def _send(self, producer: IdempotentProducer) -> None:
-        loop = asyncio.get_running_loop()
-        topic = self._produce.topic
-        while (entry := await self._line.get()) is not None:
-            due_s, event = entry
-            wait_s = due_s - loop.time()
-            if wait_s > 0 and not self._hurry.is_set():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), wait_s)
-            record = event.record
-            delivery = await producer.send(topic, record.value, record.key, record.headers)
-            delivery.add_done_callback(_log_failure)
-
-
-def _log_failure(delivery: Delivery) -> None:
-    if not delivery.cancelled():
-        outcome = delivery.result()
-        if not isinstance(outcome, Persisted):
-            _log.warning(
-                "event not surely persisted", outcome=type(outcome).__name__, reason=outcome.reason
-            )
+        else:
+            limit_s = self._produce.drain_timeout.total_seconds()
+            asyncio.get_running_loop().call_later(limit_s, self._at_once.set)
+        self._stopping.set()

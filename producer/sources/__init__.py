@@ -1,6 +1,5 @@
 """Where the daemon's events come from: one module a source, one protocol for all."""
 
-from producer.sources._cpu import CpuSource, CpuUsage
 from producer.sources._dead_letter import DeadLetter, DeadLetterFile, read_dead_letters
 from producer.sources._errors import (
     KeySpecError,
@@ -11,15 +10,12 @@ from producer.sources._errors import (
     SourceSpecError,
     StoppingError,
 )
-from producer.sources._intake import Intake, IntakeTicket, SourceStatistics
+from producer.sources._intake import Intake, IntakeTicket, Source, SourceStatistics
 from producer.sources._make import make_source
 from producer.sources._settings import SourceSettings
-from producer.sources._source import Source, SourceEvent
-from producer.sources._spec import SourceSpec, parse_source
+from producer.sources._spec import SourceSpec, parse_address, parse_source
 
 __all__ = [
-    "CpuSource",
-    "CpuUsage",
     "DeadLetter",
     "DeadLetterFile",
     "Intake",
@@ -30,13 +26,13 @@ __all__ = [
     "PositionError",
     "Source",
     "SourceError",
-    "SourceEvent",
     "SourceSettings",
     "SourceSpec",
     "SourceSpecError",
     "SourceStatistics",
     "StoppingError",
     "make_source",
+    "parse_address",
     "parse_source",
     "read_dead_letters",
 ]

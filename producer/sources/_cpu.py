@@ -16,7 +16,6 @@ import msgspec
 import psutil
 
 from producer._record import Record
-from producer.sources._source import SourceEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -86,7 +85,7 @@ class CpuSource:
         """Take no more samples."""
         self._stopped.set()
 
-    async def events(self) -> AsyncIterator[SourceEvent]:
+    async def events(self) -> AsyncIterator[Record]:
         """One event a cpu and sample. Samples that would be late are left out, not bunched."""
         meter = UsageMeter()
         meter.usages(_readings())
@@ -102,7 +101,7 @@ class CpuSource:
             await self._sleep_until(start_s + due_s)
             occurred_at = int(time.time() * 1000)
             for cpu, usage in enumerate(meter.usages(_readings())):
-                yield SourceEvent(self._record(cpu, usage, occurred_at))
+                yield self._record(cpu, usage, occurred_at)
 
     async def _sleep_until(self, at_s: float) -> None:
         wait_s = at_s - asyncio.get_running_loop().time()

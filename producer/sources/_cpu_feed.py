@@ -75,8 +75,8 @@ class CpuFeed:
         self._sampler.stop()
 
     async def _sample(self, stopping: asyncio.Event, now_s: Callable[[], float]) -> None:
-        async for event in self._sampler.events():
-            self._held.append((now_s() + self._send_delay_s, event.record))
+        async for record in self._sampler.events():
+            self._held.append((now_s() + self._send_delay_s, record))
             self._sampled.set()
             while len(self._held) >= _MAX_HELD and not stopping.is_set():
                 await self._pause(stopping, _FULL_WAIT_S)

@@ -94,10 +94,22 @@ class DeadLetterFile:
         self.written += 1
 
     def sync(self) -> None:
-        """Return once every entry written before survives a power cut; cheap if there is none."""
+        """Return once every entry written before survives a power cut; cheap if there is none.
+
+        May run in a thread: what is written meanwhile is left for the next call.
+        """
         if self._owes_sync:
-            os.fdatasync(self._file)
             self._owes_sync = False
+            try:
+                os.fdatasync(self._file)
+            except OSError:
+                self._owes_sync = True
+                raise
+
+    @property
+    def owes_sync(self) -> bool:
+        """Whether an entry might not survive a power cut yet."""
+        return self._owes_sync
 
     def close(self) -> None:
         """Sync, and close."""

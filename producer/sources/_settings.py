@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -72,10 +71,6 @@ class SourceSettings(Section):
         default=timedelta(seconds=5),
         gt=timedelta(0),
         description="How long a request waits for room before the answer is 503 (http)",
-    )
-    dead_letter: Path = Field(
-        default=Path("dead-letters.jsonl"),
-        description="File for what could not be sent, with where it stood and why",
     )
     rate_hz: float = Field(
         default=100.0, gt=0, le=10_000, description="Samples a second, each of all cpus (cpu)"

@@ -49,20 +49,29 @@ def parse_source(text: str) -> SourceSpec:
             raise SourceSpecError(f"source {text!r}: a path cannot hold a null byte")
         return SourceSpec(_PATH_KINDS[kind], path=rest)
     if kind == "http":
-        return _parse_address(text, rest)
+        try:
+            host, port = parse_address(rest)
+        except SourceSpecError as error:
+            raise SourceSpecError(f"source {text!r}: {error}") from None
+        return SourceSpec("http", host=host, port=port)
     raise SourceSpecError(f"source {text!r}: {_EXPECTED}")
 
 
-def _parse_address(text: str, address: str) -> SourceSpec:
-    host, _, port = address.rpartition(":")
-    if address.startswith("//"):
-        raise SourceSpecError(f"source {text!r}: expected http:HOST:PORT, without slashes")
+def parse_address(text: str) -> tuple[str, int]:
+    """Read `HOST:PORT`; an IPv6 host stands in brackets, port 0 is any free one.
+
+    Raises:
+        SourceSpecError: It is no such address; the message says what is wrong with it.
+    """
+    host, _, port = text.rpartition(":")
+    if text.startswith("//"):
+        raise SourceSpecError(f"{text!r}: expected HOST:PORT, without slashes")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise SourceSpecError(f"source {text!r}: an IPv6 address stands in brackets, [::1]")
+        raise SourceSpecError(f"{text!r}: an IPv6 address stands in brackets, [::1]")
     if not host or any(sign in host for sign in "/[] "):
-        raise SourceSpecError(f"source {text!r}: expected a host, as in http:127.0.0.1:8080")
+        raise SourceSpecError(f"{text!r}: expected a host, as in 127.0.0.1:8080")
     if not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-        raise SourceSpecError(f"source {text!r}: expected a port from 0 to {_MAX_PORT}")
-    return SourceSpec("http", host=host, port=int(port))
+        raise SourceSpecError(f"{text!r}: expected a port from 0 to {_MAX_PORT}")
+    return host, int(port)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 import psutil
 
-from producer.sources import CpuSource, CpuUsage
+from producer.sources._cpu import CpuSource, CpuUsage
 from producer.sources._cpu_feed import CpuFeed
 from tests.fake_intake import FakeIntake
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,4 +98,3 @@ async def test_each_source_can_be_made(kind: SourceKind) -> None:
 def test_defaults_are_valid() -> None:
     """A daemon with no settings samples the cpus."""
     assert SourceSettings().source == "cpu"
-    assert SourceSettings().dead_letter == Path("dead-letters.jsonl")
