@@ -20,6 +20,8 @@ from producer._event_id import (
     encode_event_id,
     parse_event_id,
 )
+from producer._journal_codec import Position
+from producer._journal_errors import JournalError
 from producer._outcomes import Delivery, NotPersisted, Outcome, Persisted, PossiblyPersisted
 from producer._produce_settings import ProduceSettings
 from producer._record import Record
@@ -37,12 +39,14 @@ __all__ = [
     "Failure",
     "FatalError",
     "IdempotentProducer",
+    "JournalError",
     "KafkaSettings",
     "MalformedEventIdError",
     "NotPersisted",
     "Outcome",
     "OutcomeUnknownError",
     "Persisted",
+    "Position",
     "PossiblyPersisted",
     "ProduceSettings",
     "ProducerClosedError",

@@ -26,7 +26,7 @@ from producer._outcomes import NotPersisted
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from producer._batch import Builder, Header
@@ -138,8 +138,16 @@ class Accumulator:
             self._let_in()
         return delivery
 
-    def add_many(self, route: Route, records: list[Record], ticket: Ticket) -> int:
+    def add_many(
+        self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool = False
+    ) -> int:
         """Accept events until the buffer is full; those that cannot be are settled at once.
+
+        Args:
+            route: Where they go.
+            records: The events.
+            ticket: Whose they are.
+            whole: Accept all of them, though the buffer be full before the last.
 
         Returns:
             How many of `records` are dealt with; at least one.
@@ -184,7 +192,7 @@ class Accumulator:
             room -= size
             if size > batch_bytes:
                 self._seal(lane)
-            if room <= 0:
+            if room <= 0 and not whole:
                 break
         ticket.accepted = index
         self.next_event = event

@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from producer._batch import Header
+    from producer._journal_codec import Position
     from producer._lane import Lane, Route
-    from producer._outcomes import Delivery
+    from producer._outcomes import Delivery, Outcome
     from producer._sequencer import Identity
 
 _CHUNK_RECORDS: Final = 1_000
@@ -183,9 +184,7 @@ class IdempotentProducer:
         if route is None or not accumulator.has_room:
             ready = await self._ready(accumulator, topic)
             if isinstance(ready, NotPersisted):
-                refused: Delivery = asyncio.get_running_loop().create_future()
-                refused.set_result(ready)
-                return refused
+                return _settled(ready)
             route = ready
         return accumulator.add(route, Record(value, key, headers, partition, timestamp_ms))
 
@@ -219,6 +218,66 @@ class IdempotentProducer:
         finally:
             ticket.close()
         return ticket
+
+    async def accept(
+        self, topic: str, records: Sequence[Record], position: Position | None = None
+    ) -> Ticket:
+        """Accept events, all or none of them, in one step; waits for room before it.
+
+        A caller that is cancelled while it waits has given nothing away.
+
+        Args:
+            topic: Where they go.
+            records: The events. What is no record, or too large, is refused alone, as in `send`.
+            position: How far its source was read with these events. It is in the journal if and
+                only if all of them are, and all that was accepted before.
+
+        Returns:
+            A ticket; its `journaled` tells when events and position outlive this process.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed; nothing was accepted.
+        """
+        del position  # there is nothing yet to keep it in
+        accumulator = self._accepting()
+        ticket = Ticket(asyncio.get_running_loop())
+        ready = await self._ready(accumulator, topic)
+        if isinstance(ready, NotPersisted):
+            ticket.accepted = len(records)
+            ticket.settle(list(range(len(records))), ready)
+        else:
+            accumulator.add_many(ready, records, ticket, whole=True)
+        ticket.close()
+        return ticket
+
+    async def accept_each(self, topic: str, records: Sequence[Record]) -> list[Delivery]:
+        """Accept events as `accept` does; one delivery each.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed; nothing was accepted.
+        """
+        accumulator = self._accepting()
+        ready = await self._ready(accumulator, topic)
+        if isinstance(ready, NotPersisted):
+            return [_settled(ready) for _ in records]
+        return [accumulator.add(ready, record) for record in records]
+
+    async def note_position(self, position: Position) -> None:
+        """Keep a position behind everything that was accepted before; returns when it is durable.
+
+        Without a journal it returns when all that was accepted before has its outcome.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed.
+            JournalError: The journal failed.
+        """
+        del position
+        await self._accepting().flushed()
+
+    def recovered_position(self, source: str) -> bytes | None:
+        """The last position of a source that the journal held at the start; None without one."""
+        del source
+        return None
 
     async def flush(self) -> None:
         """Wait until each event accepted before has its outcome."""
@@ -352,6 +411,12 @@ class IdempotentProducer:
         if self._accumulator is not None:
             self._accumulator.turn_away()
         self._abandon(f"the sender failed ({running.exception()!r})")
+
+
+def _settled(outcome: Outcome) -> Delivery:
+    delivery: Delivery = asyncio.get_running_loop().create_future()
+    delivery.set_result(outcome)
+    return delivery
 
 
 def _records(events: Iterable[Record | bytes] | Any) -> Iterator[Record | bytes]:

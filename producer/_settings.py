@@ -8,6 +8,7 @@ are disjoint, since each is a flag of the same command.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +17,8 @@ from producer._event_id import check_producer_name
 from producer.settings import Duration, Section, Size
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+Durability = Literal["journal", "journal-async", "none"]
 
 MAX_IN_FLIGHT = 5
 """The broker remembers this many batches of a producer and partition; beyond, repeats get in."""
@@ -26,6 +29,29 @@ class ProducerSettings(Section):
 
     name: str = Field(
         default="sequitur", description="Who we are: the first half of each event's id"
+    )
+    journal: Path | None = Field(
+        default=None,
+        description="Directory of the journal, which keeps name, identity and un-acked events over "
+        "a restart; one producer at a time",
+    )
+    durability: Durability | None = Field(
+        default=None,
+        description="journal: on disk before it is sent, at the price of a disk sync for each "
+        "round of batches, survives kill -9 and power cuts. journal-async: written before it is "
+        "sent, synced now and then; survives kill -9, a power cut may lose or double the last "
+        "moments. none: no disk; what is on its way is lost with the process, and each start is "
+        "another producer. Default: journal with a directory, none without",
+    )
+    journal_limit: Size = Field(
+        default=1 << 30,
+        ge=1 << 20,
+        description="Bytes the journal may take on disk, beyond which a sender has to wait",
+    )
+    journal_sync_interval: Duration = Field(
+        default=timedelta(milliseconds=100),
+        gt=timedelta(0),
+        description="How much a power cut may cost with journal-async",
     )
     compression: Compression = Field(default="lz4", description="Codec of a batch")
     linger: Duration = Field(
@@ -80,6 +106,19 @@ class ProducerSettings(Section):
     @classmethod
     def _fits_into_an_event_id(cls, value: str) -> str:
         return check_producer_name(value)
+
+    @property
+    def journaling(self) -> Durability:
+        """The durability that is in force."""
+        if self.durability is not None:
+            return self.durability
+        return "none" if self.journal is None else "journal"
+
+    @model_validator(mode="after")
+    def _journal_has_a_place(self) -> Self:
+        if self.journal is None and self.journaling != "none":
+            raise ValueError(f"durability = {self.durability}: expected a directory in journal")
+        return self
 
     @model_validator(mode="after")
     def _timeouts_fit(self) -> Self:

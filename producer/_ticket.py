@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from producer._outcomes import NotPersisted, Outcome, Persisted, PossiblyPersisted
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Awaitable, Callable, Generator
 
 MAX_LISTED_FAILURES: Final = 1_000
 
@@ -53,6 +53,7 @@ class Ticket:
         "_closed",
         "_done",
         "_failures",
+        "_kept",
         "accepted",
         "not_persisted",
         "persisted",
@@ -67,6 +68,22 @@ class Ticket:
         self._failures: list[Failure] = []
         self._closed = False
         self._done: asyncio.Future[None] = loop.create_future()
+        self._kept: Callable[[], Awaitable[object]] | None = None
+
+    @property
+    def journaled(self) -> Awaitable[object]:
+        """Done once the events, and the position they came with, outlive this process.
+
+        That is when they are in the journal, or, without one, when each has its outcome.
+
+        Raises:
+            JournalError: When awaited: the journal failed. The events may be kept or not.
+        """
+        return self.settled_all() if self._kept is None else self._kept()
+
+    async def settled_all(self) -> None:
+        """Wait until each event has its outcome."""
+        await asyncio.shield(self._done)
 
     def __await__(self) -> Generator[object, None, TicketResult]:
         """Wait until each event has its outcome; may be awaited again, and by several."""
@@ -88,8 +105,13 @@ class Ticket:
             failures=tuple(sorted(self._failures, key=lambda failure: failure.index)),
         )
 
-    def close(self) -> None:
-        """No more events will be accepted under this ticket."""
+    def close(self, kept: Callable[[], Awaitable[object]] | None = None) -> None:
+        """No more events will be accepted under this ticket.
+
+        Args:
+            kept: Waits until those that were are in the journal, if there is one.
+        """
+        self._kept = kept
         self._closed = True
         self._finish_if_settled()
 

@@ -20,6 +20,8 @@ from producer import ProducerSettings, ProduceSettings
         ({"linger": "2 s", "delivery_timeout": "1 s"}, "nothing would ever be sent"),
         ({"retry_backoff": "2 s"}, "retry_backoff_max is smaller than retry_backoff"),
         ({"batch_size": 0}, "greater than 0"),
+        ({"durability": "journal"}, "durability = journal: expected a directory in journal"),
+        ({"durability": "journal-async"}, "expected a directory in journal"),
         ({"acks": 1}, "Extra inputs are not permitted"),
     ],
 )
@@ -32,3 +34,17 @@ def test_what_would_break_a_promise_is_refused(settings: dict[str, Any], message
 def test_no_flag_means_two_things() -> None:
     """The fields of the two sections are flags of one command, so no name is in both."""
     assert not set(ProducerSettings.model_fields) & set(ProduceSettings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "journaling"),
+    [
+        ({}, "none"),
+        ({"journal": "somewhere"}, "journal"),
+        ({"journal": "somewhere", "durability": "journal-async"}, "journal-async"),
+        ({"journal": "somewhere", "durability": "none"}, "none"),
+    ],
+)
+def test_a_directory_makes_events_durable(settings: dict[str, Any], journaling: str) -> None:
+    """Unless it is said otherwise; without one there is no durable identity."""
+    assert ProducerSettings(**settings).journaling == journaling

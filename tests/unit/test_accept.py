@@ -1,0 +1,104 @@
+"""Events that are accepted together, as the sources of the daemon give them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from producer import (
+    IdempotentProducer,
+    NotPersisted,
+    Persisted,
+    Position,
+    ProducerSettings,
+    Record,
+)
+from tests.fake_wire import FakeWire
+
+_FAST: dict[str, Any] = {
+    "linger": timedelta(0),
+    "retry_backoff": timedelta(milliseconds=1),
+    "retry_backoff_max": timedelta(milliseconds=1),
+}
+_RECORDS = [Record(b"%d" % number + b"x" * 100) for number in range(10)]
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
+    """A healthy cluster with one partition a topic."""
+    wire = FakeWire()
+    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    return wire
+
+
+def _producer(**settings: Any) -> IdempotentProducer:
+    return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | settings)))
+
+
+async def test_events_are_accepted_all_in_one_step(wire: FakeWire) -> None:
+    """Once there is any room, no other event comes between them, and none waits."""
+    async with _producer(buffer_size=300) as producer:
+        first, _other, second = await asyncio.gather(
+            producer.accept("t", _RECORDS),
+            producer.send("t", b"other"),
+            producer.accept("t", _RECORDS, Position("source", b"20")),
+        )
+        results = [await ticket for ticket in (first, second)]
+    assert [(found.accepted, found.persisted) for found in results] == [(10, 10), (10, 10)]
+    values = [record.value for record in wire.records["t", 0]]
+    expected = [record.value for record in _RECORDS]
+    assert values[:10] == expected
+    assert [value for value in values[10:] if value != b"other"] == expected
+
+
+async def test_who_is_cancelled_while_waiting_for_room_has_given_nothing_away(
+    wire: FakeWire,
+) -> None:
+    """Not one of the events is sent, and the next in the queue gets in."""
+    async with _producer(buffer_size=300) as producer:
+        await producer.accept("t", _RECORDS)
+        wire.reachable = wire.connected = False
+        given_up = asyncio.create_task(producer.accept("t", [Record(b"given up")]))
+        waiting = asyncio.create_task(producer.accept("t", [Record(b"waiting")]))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        wire.reachable = True
+        assert (await (await waiting)).persisted == 1
+    assert [record.value for record in wire.records["t", 0]][10:] == [b"waiting"]
+
+
+async def test_each_event_has_its_own_delivery(wire: FakeWire) -> None:
+    """One that is too large fails alone."""
+    del wire
+    async with _producer(max_request_size=1000) as producer:
+        records = [Record(b"1"), Record(b"x" * 2000), Record(b"2")]
+        outcomes = [await delivery for delivery in await producer.accept_each("t", records)]
+        assert await producer.accept_each("t", []) == []
+    assert outcomes[0] == Persisted(0, 0)
+    assert isinstance(outcomes[1], NotPersisted)
+    assert outcomes[2] == Persisted(0, 1)
+
+
+async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeWire) -> None:
+    """So that is what waiting for the journal waits for; and no position is ever found again."""
+    async with _producer() as producer:
+        ticket = await producer.accept("t", _RECORDS, Position("source", b"1"))
+        await ticket.journaled
+        assert len(wire.records["t", 0]) == 10
+        await producer.accept("t", _RECORDS)
+        await producer.note_position(Position("source", b"2"))
+        assert len(wire.records["t", 0]) == 20
+        assert producer.recovered_position("source") is None
+
+
+async def test_events_of_a_topic_that_is_not_there_are_told(wire: FakeWire) -> None:
+    """Each of them, by its ticket or its delivery."""
+    del wire
+    async with _producer(delivery_timeout=timedelta(milliseconds=30)) as producer:
+        result = await (await producer.accept("missing", _RECORDS))
+        deliveries = await producer.accept_each("missing", _RECORDS)
+    assert (result.accepted, result.not_persisted) == (10, 10)
+    assert {type(await delivery) for delivery in deliveries} == {NotPersisted}
