@@ -1,9 +1,4 @@
-"""The settings of the producer and of its daemon.
-
-Two sections: `[producer]` says how events are sent and serves every program that sends;
-`[produce]` says what the daemon `produce-events` reads and where it goes. The names of their fields
-are disjoint, since each is a flag of the same command.
-"""
+"""The section `[producer]`: how events are sent, by every program that sends."""
 
 from __future__ import annotations
 
@@ -127,40 +122,3 @@ class ProducerSettings(Section):
         if self.retry_backoff_max < self.retry_backoff:
             raise ValueError("retry_backoff_max is smaller than retry_backoff")
         return self
-
-
-class ProduceSettings(Section):
-    """What the daemon `produce-events` reads, and where it sends it."""
-
-    source: str = Field(default="cpu", description="Where events come from: cpu")
-    topic: str = Field(default="events", min_length=1, description="Topic the events go to")
-    rate_hz: float = Field(
-        default=100.0, gt=0, le=10_000, description="Samples a second, each of all cpus (cpu)"
-    )
-    duration: Duration | None = Field(
-        default=None, description="Stop by itself after so long; without it, run until a signal"
-    )
-    send_delay: Duration = Field(
-        default=timedelta(0), description="Hold each event so long between taking and sending it"
-    )
-    create_topic: bool = Field(default=True, description="Create the topic when it is missing")
-    partitions: int = Field(
-        default=4, ge=1, le=10_000, description="Partitions of a topic that we create"
-    )
-    replication_factor: int = Field(
-        default=-1,
-        ge=-1,
-        description="Replicas of a topic that we create; -1: the broker's default",
-    )
-    drain_timeout: Duration = Field(
-        default=timedelta(seconds=30),
-        gt=timedelta(0),
-        description="How long a stopped daemon waits for the answers of what it has sent",
-    )
-
-    @field_validator("source")
-    @classmethod
-    def _is_known(cls, value: str) -> str:
-        if value != "cpu":
-            raise ValueError("expected cpu")
-        return value
