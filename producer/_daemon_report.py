@@ -63,6 +63,13 @@ class DaemonReport:
             error=error,
         )
 
+    @property
+    def exit_status(self) -> int:
+        """What `produce-events` ends with: see `producer._cli`."""
+        if self.error is not None:
+            return FAILED
+        return NOT_ALL_SENT if self.not_persisted or self.possibly_persisted else DONE
+
     def as_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
         return asdict(self)

@@ -17,7 +17,8 @@ from pipelines._errors import PipelineError
 from pipelines.launch import run_spark_submit
 from pipelines.session import DEFAULT_MASTER
 from pipelines.settings import AvailableNow, Drain, ReorderJob, ReportFile
-from producer import KafkaSettings, ProducerError, ProducerSettings, ProduceSettings, run_daemon
+from producer import KafkaSettings, ProducerError
+from producer._cli import produce
 from producer.settings import Settings, environment_name
 from producer.settings_flags import given_flags, with_flags
 from sequitur._broker_cli import broker_app
@@ -39,30 +40,13 @@ app = typer.Typer(
 )
 app.add_typer(broker_app, name="broker")
 app.add_typer(journal_app, name="journal")
-_produce_app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
-
-
-class ProduceJob(Settings):
-    """What the daemon needs."""
-
-    kafka: KafkaSettings
-    producer: ProducerSettings
-    produce: ProduceSettings
+app.command()(produce)
 
 
 class VerifyJob(Settings):
     """What the check of a topic needs."""
 
     kafka: KafkaSettings
-
-
-@app.command()
-@_produce_app.command()
-@with_flags(ProduceJob)
-def produce(settings: ProduceJob) -> None:
-    """Send the events of a source to a topic, once and in order."""
-    report = run_daemon(settings.kafka, settings.producer, settings.produce)
-    typer.echo(json.dumps(report.as_json()))
 
 
 @app.command()
@@ -165,19 +149,9 @@ def _print_topic(report: TopicReport, console: Console) -> None:
 
 
 def main() -> None:
-    """`sequitur`: run the command line."""
-    _run(app)
-
-
-def produce_events() -> None:
-    """`produce-events`: the daemon under its own name."""
-    _run(_produce_app)
-
-
-def _run(program: typer.Typer) -> None:
-    """Run a program; an error that we raise on purpose is a sentence and not a traceback."""
+    """`sequitur`: run the command line; an error that we raise on purpose is a sentence."""
     try:
-        program()
+        app()
     except (ProducerError, ConsumerError, PipelineError, SequiturError) as error:
-        typer.echo(f"{program.info.name}: {error}", err=True)
+        typer.echo(f"{app.info.name}: {error}", err=True)
         sys.exit(FAILED_EXIT_CODE)

@@ -1,0 +1,58 @@
+"""`produce-events`, also `python -m producer` and `sequitur produce`: the daemon as a program.
+
+It writes one line to standard output, at its end: what became of the events, as JSON. All else goes
+to standard error. Its exit status:
+
+| status | when |
+|---|---|
+| 0 | the source ended or a signal came; what was accepted is in the topic or the dead-letter file, or in the journal, from where the next start sends it |
+| 1 | as 0, but of some events it is not sure that they are in the topic, and no journal keeps them |
+| 2 | the settings were refused |
+| 3 | it could not start, or the source or the journal failed; the log says why |
+
+A second signal changes nothing of that: without a journal it usually means 1.
+"""  # noqa: E501 - a table's row is one line
+
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+
+from producer._daemon import run_daemon
+from producer._daemon_report import FAILED
+from producer._errors import ProducerError
+from producer._produce_settings import ProduceSettings
+from producer._settings import ProducerSettings
+from producer.settings import KafkaSettings, Settings
+from producer.settings_flags import with_flags
+
+_app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
+
+
+class ProduceJob(Settings):
+    """What the daemon needs."""
+
+    kafka: KafkaSettings
+    producer: ProducerSettings
+    produce: ProduceSettings
+
+
+@_app.command()
+@with_flags(ProduceJob)
+def produce(settings: ProduceJob) -> None:
+    """Send the events of a source to a topic, once and in order."""
+    report = run_daemon(settings.kafka, settings.producer, settings.produce)
+    typer.echo(json.dumps(report.as_json()))
+    if report.exit_status:
+        raise typer.Exit(report.exit_status)
+
+
+def main() -> None:
+    """Run the daemon as a program of its own."""
+    try:
+        _app()
+    except ProducerError as error:
+        typer.echo(f"{_app.info.name}: {error}", err=True)
+        sys.exit(FAILED)
