@@ -224,11 +224,15 @@ class EmbeddedBroker:
 
         The process id alone proves nothing: after a reboot or a crash it may be another program's.
         The command line does, since it names this folder's properties. (A time of start would be
-        weaker: it is counted from the wall clock and moves when that is set.)
+        weaker: it is counted from the wall clock and moves when that is set.) A child of ours needs
+        no proof, and has none at first: its command line is empty while it is being executed.
         """
         record = read_record(self._files.record)
         if record is None or record.pid is None:
             return None
+        child = self._child
+        if child is not None and child.pid == record.pid:
+            return psutil.Process(child.pid) if child.poll() is None else None
         try:
             process = psutil.Process(record.pid)
             arguments = process.cmdline()  # empty for a zombie
