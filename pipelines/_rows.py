@@ -87,13 +87,9 @@ def staged_rows(rows: DataFrame, *, frontier_ms: int, latest_ms: int) -> DataFra
         frontier_ms: Rows behind it are late.
         latest_ms: Rows beyond it come from a wrong clock.
     """
-    # Numbers that differ from batch to batch are taken from an array. As plain literals they would
-    # stand in the code that Spark generates, and the JVM would compile all of it for each batch.
-    bounds = F.array(F.lit(frontier_ms), F.lit(latest_ms)).cast("array<bigint>")
-    zero = F.col("partition") * 0
     return (
-        rows.withColumn("_frontier", F.get(bounds, zero))
-        .withColumn("_latest", F.get(bounds, zero + 1))
+        rows.withColumn("_frontier", _number(frontier_ms))
+        .withColumn("_latest", _number(latest_ms))
         .withColumn(
             "reason",
             F.when(F.col("reason").isNotNull(), F.col("reason"))
@@ -120,7 +116,7 @@ def output_partition(spark: SparkSession, partitions: int) -> Column:
 
 def with_reason_headers(rows: DataFrame, frontier_ms: int) -> DataFrame:
     """Rows of a side output, with what happened to them in headers behind their own."""
-    late_by = F.lit(frontier_ms) - F.col("event_time_ms")
+    late_by = _number(frontier_ms) - F.col("event_time_ms")
     added = F.filter(
         F.array(
             _header(REASON_HEADER, F.col("reason")),
@@ -134,6 +130,17 @@ def with_reason_headers(rows: DataFrame, frontier_ms: int) -> DataFrame:
     )
     own = F.coalesce("headers", F.array().cast(_HEADERS))
     return rows.withColumn("headers", F.concat(own, added.cast(_HEADERS)))
+
+
+def _number(value: int) -> Column:
+    """A number that differs from batch to batch.
+
+    As a plain literal it would stand in the code that Spark generates, and Spark and the JVM would
+    compile all of that anew for each batch. An array is handed to the code from outside. For a
+    filter on a file this is no good: Parquet can skip by a literal only.
+    """
+    # Not a constant index, else the optimizer takes the number out again.
+    return F.get(F.array(F.lit(value).cast("bigint")), F.col("partition") * 0)
 
 
 def _header(name: str, value: Column) -> Column:

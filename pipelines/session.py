@@ -93,5 +93,5 @@ def _require_connector(spark: SparkSession) -> None:
     except Exception as error:
         raise ConnectorMissingError(
             "Spark's Kafka connector is not on the class path: "
-            'start with spark-submit --jars "$(python -m pipelines.jars spark)" ...'
+            'start with spark-submit --jars "$(python -m pipelines.jars list spark | paste -sd,)"'
         ) from error
