@@ -1,7 +1,12 @@
 """A stop by signal: the running batch ends, Spark commits it, and the job ends with status 0.
 
-Under spark-submit the JVM is our parent, and Ctrl-C reaches both of us. Left alone it would shut
-Spark down under the running batch, so it gets a handler, too, which only passes the signal on.
+Under spark-submit the JVM is our parent. Left alone it would shut Spark down under the running
+batch, so it is told otherwise for the two signals:
+
+- SIGTERM comes to one process, and often to the JVM alone: a handler passes it on to us.
+- Ctrl-C reaches the whole group, us too, so the JVM ignores SIGINT. It must not even handle it:
+  Hadoop runs `chmod` for each local file it creates, and a child process takes over what is ignored
+  but not what is handled, so Ctrl-C would end that `chmod`, and with it the batch.
 """
 
 from __future__ import annotations
@@ -75,8 +80,9 @@ class stop_on_signals:  # noqa: N801 - reads as what it does, in a with statemen
         for number in self._numbers():
             self._python[number] = signal.signal(number, lambda *_: self._stop.ask())
         misc = self._context._jvm.sun.misc  # noqa: SLF001
-        for name in _SIGNALS:
-            self._java[name] = misc.Signal.handle(misc.Signal(name), self._java_handler)
+        handlers = {"INT": misc.SignalHandler.SIG_IGN, "TERM": self._java_handler}
+        for name, handler in handlers.items():
+            self._java[name] = misc.Signal.handle(misc.Signal(name), handler)
 
     def __exit__(self, *_: object) -> None:
         misc = self._context._jvm.sun.misc  # noqa: SLF001

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipelines._stop import Stop, stop_on_signals
 from pipelines.launch import spark_submit_command, spark_submit_environment
 from pipelines.settings import ReorderJob
 from producer.settings_flags import given_flags
 from tests.spark.conftest import Job, event, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -49,8 +52,21 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     return (json.loads(line) for line in process.stdout if line.startswith("{"))
 
 
-def test_ctrl_c_ends_the_job_cleanly(job: Job, tmp_path: Path) -> None:
-    """Ctrl-C reaches the JVM and Python at once; the job ends with status 0, and loses nothing."""
+def _ctrl_c(process: subprocess.Popen[str]) -> None:
+    """As a terminal does it: to the whole group."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def _terminate(process: subprocess.Popen[str]) -> None:
+    """As a supervisor does it: to the process it started, which is the JVM."""
+    process.terminate()
+
+
+@pytest.mark.parametrize("end", [_ctrl_c, _terminate])
+def test_a_signal_ends_the_job_cleanly(
+    job: Job, tmp_path: Path, end: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    """Whoever of the JVM and Python gets it, the job ends with status 0 and loses nothing."""
     job = job.with_settings(max_offsets_per_trigger=100)
     events = [event(T0 + 10 * n, partition=n % 4) for n in range(1600)]
     job.produce(events)
@@ -59,7 +75,7 @@ def test_ctrl_c_ends_the_job_cleanly(job: Job, tmp_path: Path) -> None:
     try:
         lines = _lines(process)
         steps = [next(lines), next(lines)]
-        os.killpg(process.pid, signal.SIGINT)
+        end(process)
         last = [*steps, *lines][-1]
         _, complaints = process.communicate(timeout=_EXIT_TIMEOUT_S)
     finally:
@@ -84,3 +100,12 @@ def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
     assert process.returncode == 3
     assert "reorder: input topic 'no-such-topic' does not exist" in said
     assert "Traceback" not in said
+
+
+def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None:
+    """Hadoop runs chmod for each local file; ended by Ctrl-C, it would fail the batch."""
+    jvm: Any = spark.sparkContext._jvm
+    builder = jvm.java.lang.ProcessBuilder(["sh", "-c", "kill -INT $$; echo alive"])
+    with stop_on_signals(Stop(), spark):
+        output = builder.start().getInputStream().readAllBytes()
+    assert bytes(output) == b"alive\n"
