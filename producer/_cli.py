@@ -23,26 +23,20 @@ import typer
 from producer._daemon import run_daemon
 from producer._daemon_report import FAILED
 from producer._errors import ProducerError
-from producer._produce_settings import ProduceSettings
-from producer._settings import ProducerSettings
-from producer.settings import KafkaSettings, Settings
+from producer._produce_settings import ProduceJob
 from producer.settings_flags import with_flags
 
 _app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
 
 
-class ProduceJob(Settings):
-    """What the daemon needs."""
-
-    kafka: KafkaSettings
-    producer: ProducerSettings
-    produce: ProduceSettings
-
-
 @_app.command()
 @with_flags(ProduceJob)
 def produce(settings: ProduceJob) -> None:
-    """Send the events of a source to a topic, once and in order."""
+    """Send the events of a source to a topic, once and in order.
+
+    Without --journal, the journal of each --name is in the user's state folder; with --durability
+    none there is none.
+    """
     report = run_daemon(settings.kafka, settings.producer, settings.produce)
     typer.echo(json.dumps(report.as_json()))
     if report.exit_status:

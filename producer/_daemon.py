@@ -26,11 +26,12 @@ from producer._daemon_intake import ProducerIntake
 from producer._daemon_log import configure_logging
 from producer._daemon_report import DaemonReport, health_snapshot
 from producer._errors import ProducerError, RetriableError
-from producer._produce_settings import dead_letter_file, default_journal
+from producer._produce_settings import dead_letter_file
 from producer.sources import DeadLetterFile, StoppingError, make_source, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
     from producer._health import HealthSnapshot
     from producer._produce_settings import ProduceSettings
@@ -67,8 +68,7 @@ class _Daemon:
         self._kafka = kafka
         self._produce = produce
         self._source: Source = make_source(produce, max_event_bytes=producer.max_request_size)
-        journal = default_journal(producer.name)
-        self._dead_letters = DeadLetterFile(dead_letter_file(produce, journal))
+        self._dead_letters = _open_dead_letters(dead_letter_file(produce, producer))
         self._producer = IdempotentProducer(kafka, producer)
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
@@ -154,12 +154,14 @@ class _Daemon:
             self._stopping,
         )
         try:
-            await self._source.run(intake, None)
+            position = self._producer.recovered_position(self._source.name)
+            await self._source.run(intake, position)
         except StoppingError:
             return
         except (ProducerError, OSError) as error:
-            self._error = str(error)
-            _log.exception("the source failed")
+            if not self._at_once.is_set():  # else the producer was closed before it
+                self._error = str(error)
+                _log.error("the source failed", reason=self._error)
             return
         if not self._stopping.is_set():
             _log.info("the source has ended")
@@ -223,3 +225,10 @@ class _Daemon:
             limit_s = self._produce.drain_timeout.total_seconds()
             asyncio.get_running_loop().call_later(limit_s, self._at_once.set)
         self._stopping.set()
+
+
+def _open_dead_letters(path: Path) -> DeadLetterFile:
+    try:
+        return DeadLetterFile(path)
+    except OSError as error:
+        raise ProducerError(f"the dead-letter file {path} cannot be written: {error}") from error

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import structlog
+
+from producer._journal_codec import Position
 from producer.sources import StoppingError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Sequence
+    from collections.abc import Coroutine, Sequence
     from typing import Any, TypeVar
 
     from producer._client import IdempotentProducer
     from producer._outcomes import Delivery
     from producer._record import Record
-    from producer._ticket import Ticket, TicketResult
+    from producer._ticket import Ticket
     from producer.sources import DeadLetterFile
 
     T = TypeVar("T")
+
+_COMPLAIN_AFTER_S: Final = 10.0
+
+_log = structlog.get_logger(__name__)
 
 
 class ProducerIntake:
@@ -45,66 +52,56 @@ class ProducerIntake:
         self._source = source
         self._dead_letters = dead_letters
 
-    async def accept(self, records: Sequence[Record], position: bytes | None = None) -> AckedTicket:
+    async def accept(self, records: Sequence[Record], position: bytes | None = None) -> Ticket:
         """Take events, all or none, in this order; see `Intake.accept`."""
-        await self._keep_refused(position)
-        ticket = await self._unless_stopping(self._producer.send_many(self._topic, records))
-        return AckedTicket(ticket)
+        read_to = None if position is None else await self._position(position)
+        return await self._unless_stopping(self._producer.accept(self._topic, records, read_to))
 
     async def accept_each(self, records: Sequence[Record]) -> Sequence[Delivery]:
         """`accept` without a position, for callers that need the outcome of each event."""
-        return [
-            await self._producer.send(self._topic, record.value, record.key) for record in records
-        ]
+        return await self._unless_stopping(self._producer.accept_each(self._topic, records))
 
     async def note_position(self, position: bytes) -> None:
-        """Keep a position without events, behind all that was accepted."""
-        await self._keep_refused(position)
-        await self._producer.flush()
+        """Journal a position without events, behind all that was accepted."""
+        await self._producer.note_position(await self._position(position))
 
     def refuse(self, raw: bytes, where: str, reason: str) -> None:
         """Put what cannot be sent into the dead-letter file."""
         self._dead_letters.write(self._source, where, reason, raw)
 
-    async def _keep_refused(self, position: bytes | None) -> None:
-        """What was refused is on disk before a position behind it is."""
-        if position is not None and self._dead_letters.owes_sync:
+    async def _position(self, position: bytes) -> Position:
+        """The position, once all that was refused before it is on disk."""
+        if self._dead_letters.owes_sync:
             await asyncio.to_thread(self._dead_letters.sync)
+        return Position(self._source, position)
 
     async def _unless_stopping(self, accepting: Coroutine[Any, Any, T]) -> T:
         """Wait for room, but not once the daemon stops."""
         task = asyncio.ensure_future(accepting)
         stop = asyncio.ensure_future(self.stopping.wait())
+        complaint = asyncio.get_running_loop().call_later(_COMPLAIN_AFTER_S, self._complain)
         try:
             await asyncio.sleep(0)  # with room there is nothing to wait for, stopping or not
             if not task.done():
                 await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stop.cancel()
+        except asyncio.CancelledError:
             if not task.done():
-                task.cancel()
-        if task.done():
-            return task.result()
+                raise
+            # They were accepted in the very moment in which our caller lost patience: it must hear.
+        finally:
+            complaint.cancel()
+            stop.cancel()
+            task.cancel()
         try:
             return await task
         except asyncio.CancelledError:
-            raise StoppingError("the daemon stops") from None
+            raise StoppingError("the daemon stops, and there was no room before") from None
 
-
-class AckedTicket:
-    """Without a journal events are safe once Kafka has them."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-
-    @property
-    def journaled(self) -> Coroutine[Any, Any, object]:
-        """Done when each event has its outcome."""
-        return self._acked()
-
-    def __await__(self) -> Generator[object, None, TicketResult]:
-        """Wait until each event has its outcome."""
-        return self._ticket.__await__()
-
-    async def _acked(self) -> TicketResult:
-        return await self._ticket
+    def _complain(self) -> None:
+        counts = self._producer.statistics()
+        _log.warning(
+            "the source is held back: Kafka takes nothing",
+            topic=self._topic,
+            buffered_bytes=counts.buffered_bytes,
+            batches_in_flight=counts.batches_in_flight,
+        )

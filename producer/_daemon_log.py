@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _QUIET: Final = ("aiokafka", "asyncio", "aiohttp")
 """Libraries of which only warnings are of use: they tell of each connection."""
 
+# Without the local variables: events are in them, and no log is to hold those.
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+
 
 def configure_logging(log_format: LogFormat, stream: TextIO | None = None) -> None:
     """Log in this form from now on, and in no other.
@@ -40,11 +45,15 @@ def configure_logging(log_format: LogFormat, stream: TextIO | None = None) -> No
     )
     if log_format == "json":
         rendering: Sequence[Processor] = (
-            structlog.processors.dict_tracebacks,
+            _TRACEBACKS,
             structlog.processors.JSONRenderer(),
         )
     else:
-        rendering = (structlog.dev.ConsoleRenderer(colors=stream.isatty()),)
+        rendering = (
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],

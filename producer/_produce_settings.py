@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from producer.settings import Duration, Section
+from producer._settings import ProducerSettings
+from producer.settings import Duration, KafkaSettings, Section, Settings
 from producer.sources import SourceSettings, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DEAD_LETTERS: Final = ".dead-letters.jsonl"
+_NEVER: Final = timedelta(days=365)
 
 LogFormat = Literal["console", "json"]
 
@@ -63,12 +65,40 @@ class ProduceSettings(SourceSettings, Section):
         return value
 
 
+class ProduceJob(Settings):
+    """What the daemon needs.
+
+    Other than a library's user it has a journal unless it is told to have none, and then takes its
+    time: events that are in a journal expire no sooner than somebody says they should.
+    """
+
+    kafka: KafkaSettings
+    producer: ProducerSettings
+    produce: ProduceSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_journal(cls, values: Any) -> Any:
+        """Runs before the sections check themselves, who want a directory for a durability."""
+        if not isinstance(values, dict):
+            return values
+        given = dict(values.get("producer") or {})
+        if given.get("durability") != "none":
+            name = given.get("name", ProducerSettings.model_fields["name"].default)
+            given.setdefault("journal", default_journal(str(name)))
+            given.setdefault("delivery_timeout", _NEVER)
+        return {**values, "producer": given}
+
+
 def default_journal(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Where the daemon keeps the journal of a producer name, unless it is told otherwise."""
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state, "sequitur", "producers", f"{name}.journal")
 
 
-def dead_letter_file(settings: ProduceSettings, journal: Path) -> Path:
+def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
     """Where what could not be sent goes: what the settings say, or beside the journal."""
-    return settings.dead_letter or journal.with_name(journal.name + _DEAD_LETTERS)
+    if produce.dead_letter is not None:
+        return produce.dead_letter
+    journal = producer.journal or default_journal(producer.name)
+    return journal.with_name(journal.name + _DEAD_LETTERS)

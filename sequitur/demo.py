@@ -113,7 +113,7 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
             raise DemoError(f"topic {taken[0]!r} exists already: the demo needs a fresh one")
         environ = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
         console.print(f"{len(SEND_DELAYS_S)} daemons sample the CPUs for {seconds:g} s")
-        sent = _run_daemons(environ, seconds=seconds, rate_hz=rate_hz)
+        sent = _run_daemons(environ, Path(folder), seconds=seconds, rate_hz=rate_hz)
         console.print("the reorder job runs through spark-submit")
         job = _run_job(environ, Path(folder), delay=delay)
         return _compare(kafka, sent, job, plot)
@@ -147,16 +147,19 @@ def _broker(folder: str) -> Iterator[KafkaSettings]:
         yield KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
 
 
-def _run_daemons(environ: Mapping[str, str], *, seconds: float, rate_hz: float) -> int:
+def _run_daemons(
+    environ: Mapping[str, str], folder: Path, *, seconds: float, rate_hz: float
+) -> int:
     """Run all daemons side by side; the number of events they report as persisted."""
     daemons: list[subprocess.Popen[str]] = []
     persisted = 0
     try:
         for number, send_delay_s in enumerate(SEND_DELAYS_S, start=1):
             command = [
-                sys.executable, "-m", "sequitur", "produce",
+                sys.executable, "-m", "producer",
                 "--topic", INPUT_TOPIC, "--partitions", str(_PARTITIONS),
                 "--name", f"cpu-{number}", "--source", "cpu",
+                "--journal", str(folder / f"cpu-{number}.journal"),
                 "--rate-hz", f"{rate_hz:g}", "--duration", f"{seconds:g} s",
                 "--send-delay", f"{round(send_delay_s * 1000)} ms",
             ]  # fmt: skip
@@ -189,6 +192,8 @@ def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[st
         "--checkpoint", str(folder / "checkpoint"),
         "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
         "--available-now", "--drain", "--report", str(report),
+        # A minute's work does not repay what the JVM's best compiler costs.
+        "--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
     ]  # fmt: skip
     job = subprocess.run(command, env=environ, timeout=_JOB_TIMEOUT_S, check=False)
     if job.returncode != 0:

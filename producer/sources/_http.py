@@ -22,6 +22,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from producer._outcomes import NotPersisted, Persisted
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_log: Final = structlog.get_logger()
 _JSON: Final = "application/json"
 _NDJSON: Final = "application/x-ndjson"
 _MAX_LISTED: Final = 1_000
@@ -102,6 +104,7 @@ class HttpSource:
                 raise SourceError(f"cannot listen on {self.host}:{self.port}: {error}") from error
             self.port = runner.addresses[0][1]
             self.listening.set()
+            _log.info("listening", host=self.host, port=self.port)
             await intake.stopping.wait()
         finally:
             self.listening.clear()

@@ -27,6 +27,8 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
         KeySpecError: They name no place for the key.
     """
     spec = parse_source(settings.source)
+    # Absolute: a source's name keys its position, and must not mean another file elsewhere.
+    path = Path(spec.path).absolute()
     key = None if settings.key is None else parse_key(settings.key)
     parser = EventParser(key, max_event_bytes)
     match spec.kind:
@@ -40,7 +42,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
             from producer.sources._file import FileSource  # noqa: PLC0415
 
             return FileSource(
-                Path(spec.path),
+                path,
                 parser,
                 follow=settings.follow,
                 poll_interval_s=settings.poll_interval.total_seconds(),
@@ -51,7 +53,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
             from producer.sources._dir import DirectorySource  # noqa: PLC0415
 
             return DirectorySource(
-                Path(spec.path),
+                path,
                 parser,
                 follow=settings.follow,
                 poll_interval_s=settings.poll_interval.total_seconds(),
@@ -60,7 +62,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
         case "http":
             return _make_http(settings, spec, parser)
         case "replay":
-            return _make_replay(settings, spec, parser)
+            return _make_replay(settings, path, parser)
 
 
 def _make_cpu(settings: SourceSettings) -> Source:
@@ -82,7 +84,7 @@ def _make_http(settings: SourceSettings, spec: SourceSpec, parser: EventParser) 
     return HttpSource(spec.host, spec.port, parser, limits)
 
 
-def _make_replay(settings: SourceSettings, spec: SourceSpec, parser: EventParser) -> Source:
+def _make_replay(settings: SourceSettings, path: Path, parser: EventParser) -> Source:
     from producer.sources._replay import ReplaySource  # noqa: PLC0415 - numpy is large
     from producer.sources._replay_schedule import Disorder  # noqa: PLC0415
 
@@ -93,7 +95,7 @@ def _make_replay(settings: SourceSettings, spec: SourceSpec, parser: EventParser
         seed=settings.seed,
     )
     return ReplaySource(
-        Path(spec.path),
+        path,
         parser,
         event_time=parse_key(settings.replay_event_time),
         speed=settings.speed,

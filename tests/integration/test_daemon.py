@@ -1,91 +1,74 @@
-"""The daemon as a process of its own: what it sends, and how it ends."""
+"""The daemon as a process of its own: how it starts, how it ends, what it tells."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
+import socket
 import time
+import urllib.error
+import urllib.request
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from producer import EVENT_ID_HEADER, parse_event_id
+from tests.daemon_process import read_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+    from tests.integration.conftest import StartDaemon
+
+_NOWHERE = "127.0.0.1:1"
 
 
-def _start(bootstrap_servers: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "sequitur", "produce", *arguments],
-        env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
 
 
-def _wait_for_log(daemon: subprocess.Popen[str], event: str) -> None:
-    assert daemon.stderr is not None
-    for line in daemon.stderr:
-        if event in line:
-            return
-    pytest.fail(f"the daemon ended without saying {event!r}")
+def _get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
 
 
-def _end(daemon: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for the daemon to end well; its report."""
-    output, log = daemon.communicate(timeout=60)
-    assert daemon.returncode == 0, log
-    report: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
-    assert report["accepted"] == (
-        report["persisted"] + report["not_persisted"] + report["possibly_persisted"]
-    )
-    return report
+def _told_of(report: dict[str, Any]) -> int:
+    told: int = report["persisted"] + report["not_persisted"] + report["possibly_persisted"]
+    return told
 
 
-def _consumer(broker: Any, topic: str, partitions: int) -> Consumer:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-    return consumer
-
-
-def _read(broker: Any, topic: str, count: int, partitions: int) -> list[Any]:
-    consumer = _consumer(broker, topic, partitions)
-    messages = [consumer.poll(30) for _ in range(count)]
-    assert consumer.poll(0.3) is None
-    consumer.close()
-    return messages
+def _wait_for_events(broker: Broker, topic: str) -> None:
+    while not any(read_partitions(broker.bootstrap_servers, topic)):
+        time.sleep(0.05)
 
 
 def test_real_readings_arrive_once_and_in_order(
-    broker: Any, make_topic: Callable[..., str]
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
     """A topic that was missing has, at the end, each cpu's samples in order, and no others."""
     topic = make_topic() + "-daemon"
     before_ms = int(time.time() * 1000)
-    report = _end(
-        _start(
-            broker.bootstrap_servers,
-            *("--topic", topic, "--partitions", "2", "--duration", "1 s", "--name", "reader"),
-            *("--send-delay", "300 ms"),
-        )
+    daemon = start_daemon(
+        *("--topic", topic, "--partitions", "2", "--duration", "1 s", "--name", "reader"),
+        *("--send-delay", "300 ms"),
     )
+    report = daemon.end()
     cpus = psutil.cpu_count() or 1
     assert report["persisted"] == report["accepted"] > 10 * cpus
-    messages = _read(broker, topic, report["persisted"], 2)
+    partitions = read_partitions(broker.bootstrap_servers, topic)
+    assert len(partitions) == 2
+    messages = [message for partition in partitions for message in partition]
     by_key: dict[bytes, list[Any]] = {}
     for message in messages:
         by_key.setdefault(message.key(), []).append(message)
@@ -101,52 +84,158 @@ def test_real_readings_arrive_once_and_in_order(
         assert all(m.timestamp()[1] - t >= 299 for m, t in zip(own, moments, strict=True))
     ids = [parse_event_id(dict(message.headers())[EVENT_ID_HEADER]) for message in messages]
     assert {event_id.producer for event_id in ids} == {report["name"]}
-    assert {event_id.sequence for event_id in ids} == set(range(len(messages)))
+    assert {event_id.sequence for event_id in ids} == set(range(report["persisted"]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_drains_it(
-    broker: Any, make_topic: Callable[..., str], number: signal.Signals
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, number: signal.Signals
 ) -> None:
     """It sends what it holds back, waits for the answers, and ends with 0."""
     topic = make_topic(partitions=1)
-    daemon = _start(broker.bootstrap_servers, "--topic", topic, "--send-delay", "1 s")
-    consumer = _consumer(broker, topic, 1)
-    assert consumer.poll(30) is not None
-    consumer.close()
-    daemon.send_signal(number)
-    report = _end(daemon)
+    daemon = start_daemon("--topic", topic, "--send-delay", "1 s")
+    _wait_for_events(broker, topic)
+    daemon.signal(number)
+    report = daemon.end()
     assert report["persisted"] == report["accepted"]
-    assert len(_read(broker, topic, report["accepted"], 1)) == report["accepted"]
+    assert len(read_partitions(broker.bootstrap_servers, topic)[0]) == report["accepted"]
 
 
-def test_a_signal_ends_it_while_it_looks_for_a_broker() -> None:
+def test_a_signal_ends_it_while_it_looks_for_a_broker(start_daemon: StartDaemon) -> None:
     """Nothing was accepted, and nothing is waited for."""
-    daemon = _start("127.0.0.1:1", "--topic", "t")
-    _wait_for_log(daemon, "starting")
-    daemon.send_signal(signal.SIGTERM)
+    daemon = start_daemon("--topic", "t", bootstrap_servers=_NOWHERE)
+    daemon.wait_for("starting")
+    daemon.signal(signal.SIGTERM)
     started = time.monotonic()
-    report = _end(daemon)
+    report = daemon.end()
     assert time.monotonic() - started < 5
     assert report["accepted"] == 0
 
 
-def test_a_second_signal_ends_it_at_once(broker: Any, make_topic: Callable[..., str]) -> None:
+def test_it_waits_for_kafka_to_come_up(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """It lives and is not ready, says so, and goes on once there is a broker."""
+    topic = make_topic(partitions=1)
+    broker.stop()
+    port = _free_port()
+    daemon = start_daemon("--topic", topic, "--health", f"127.0.0.1:{port}")
+    daemon.wait_for("health")
+    assert _get(port, "/livez")[0] == 200
+    status, answer = _get(port, "/readyz")
+    assert (status, list(json.loads(answer)["unready"])) == (503, ["kafka"])
+    broker.start()
+    _wait_for_events(broker, topic)
+    assert _get(port, "/readyz")[0] == 200
+    daemon.signal(signal.SIGTERM)
+    report = daemon.end()
+    assert report["persisted"] == report["accepted"] > 0
+
+
+def test_a_second_signal_ends_it_at_once(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
     """With the broker away it would drain for long; every event is still told of."""
     topic = make_topic(partitions=1)
-    daemon = _start(broker.bootstrap_servers, "--topic", topic, "--drain-timeout", "1 min")
-    consumer = _consumer(broker, topic, 1)
-    assert consumer.poll(30) is not None
-    consumer.close()
+    daemon = start_daemon("--topic", topic, "--drain-timeout", "1 min", "--durability", "none")
+    _wait_for_events(broker, topic)
     broker.pause()
     try:
-        daemon.send_signal(signal.SIGTERM)
-        _wait_for_log(daemon, "stopping")
-        daemon.send_signal(signal.SIGTERM)
+        daemon.signal(signal.SIGTERM)
+        daemon.wait_for("stopping")
+        daemon.signal(signal.SIGTERM)
         started = time.monotonic()
-        report = _end(daemon)
+        report = daemon.end(status=1)
         assert time.monotonic() - started < 5
     finally:
         broker.resume()
     assert report["persisted"] > 0
     assert report["possibly_persisted"] + report["not_persisted"] > 0
+    assert report["accepted"] == _told_of(report)
+
+
+def test_a_drain_keeps_its_limit(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """With Kafka killed while it ran, it ends when the limit is over, and tells of each event."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon("--topic", topic, "--drain-timeout", "1 s", "--durability", "none")
+    _wait_for_events(broker, topic)
+    broker.kill()
+    try:
+        daemon.signal(signal.SIGTERM)
+        started = time.monotonic()
+        report = daemon.end(status=1)
+        assert 0.9 < time.monotonic() - started < 5
+    finally:
+        broker.start()
+    assert report["accepted"] == _told_of(report) > report["persisted"]
+
+
+def test_metrics_and_report_count_the_same(
+    make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """Names after the conventions; with what was refused."""
+    lines = tmp_path / "lines.jsonl"
+    lines.write_bytes(b'{"n":1}\nnonsense\n{"n":2}\n')
+    port = _free_port()
+    daemon = start_daemon(
+        *("--topic", make_topic(partitions=1), "--health", f"127.0.0.1:{port}"),
+        *("--source", f"file:{lines}"),
+    )
+    daemon.wait_for("producer started")
+    text = ""
+    while "sequitur_producer_events_persisted_total 2.0" not in text:
+        assert daemon.process.poll() is None
+        time.sleep(0.05)
+        text = _get(port, "/metrics")[1]
+    assert "sequitur_producer_events_refused_total 1.0" in text
+    assert "sequitur_producer_ready 1.0" in text
+    daemon.signal(signal.SIGTERM)
+    report = daemon.end()
+    assert (report["persisted"], report["dead_lettered"]) == (2, 1)
+
+
+def test_a_log_for_people_is_no_json(start_daemon: StartDaemon) -> None:
+    """Time, level, event, logger, fields; nothing of it on standard output."""
+    daemon = start_daemon("--topic", "t", "--log-format", "console", bootstrap_servers=_NOWHERE)
+    while "starting" not in daemon.log:
+        assert daemon.process.poll() is None
+    daemon.signal(signal.SIGTERM)
+    daemon.end()
+    (line,) = [line for line in daemon.log.splitlines() if "starting" in line]
+    assert "[info     ] starting" in line
+    assert "topic=t" in line
+    assert "\x1b" not in daemon.log
+
+
+def test_settings_that_are_refused_end_it_with_2(start_daemon: StartDaemon) -> None:
+    """Each is named."""
+    daemon = start_daemon("--source", "tape", "--health", "nowhere")
+    daemon.process.wait(60)
+    assert daemon.process.returncode == 2
+    assert "produce.source = 'tape'" in daemon.log
+    assert "produce.health = 'nowhere'" in daemon.log
+
+
+def test_a_source_that_cannot_be_read_ends_it_with_3(
+    make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """What was accepted before is told of, and why it ended."""
+    missing = tmp_path / "missing.jsonl"
+    daemon = start_daemon("--topic", make_topic(), "--source", f"file:{missing}", "--no-follow")
+    report = daemon.end(status=3)
+    assert report["error"] == f"{missing} is not there"
+    assert report["accepted"] == 0
+
+
+def test_a_health_address_in_use_ends_it_with_3(start_daemon: StartDaemon) -> None:
+    """Nobody would know how it does."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        daemon = start_daemon("--topic", "t", "--health", address)
+        daemon.process.wait(60)
+    assert daemon.process.returncode == 3
+    assert f"cannot listen on {address}" in daemon.log

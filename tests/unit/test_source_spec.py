@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,11 +88,11 @@ def test_a_wrong_setting_is_refused_by_name(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "stdin", "file", "dir", "http", "replay"])
 async def test_each_source_can_be_made(kind: SourceKind) -> None:
-    """Its name, the key of its position in the journal, is the setting's text."""
+    """Its name, the key of its position in the journal, says what it reads; a path is absolute."""
     rest = {"file": ":a", "dir": ":a", "replay": ":a", "http": ":127.0.0.1:0"}.get(kind, "")
     settings = SourceSettings(source=kind + rest, key="json:host")
     source = make_source(settings, max_event_bytes=100)
-    assert source.name == kind + rest
+    assert source.name == kind + rest.replace(":a", f":{Path.cwd() / 'a'}")
     assert source.statistics().files_lost == 0
 
 

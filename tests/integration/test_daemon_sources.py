@@ -1,0 +1,166 @@
+"""Every source of the daemon, as a user runs it: from the source to the topic."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from producer.sources import read_dead_letters
+from tests.daemon_process import read_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+    from tests.daemon_process import DaemonProcess
+    from tests.integration.conftest import StartDaemon
+
+
+def _lines(numbers: Iterable[int]) -> bytes:
+    return b"".join(b'{"n":%d,"k":"key-%d"}\n' % (n, n % 7) for n in numbers)
+
+
+def _numbers(broker: Broker, topic: str) -> list[int]:
+    """The numbers in a topic of one partition, in order."""
+    (messages,) = read_partitions(broker.bootstrap_servers, topic)
+    return [json.loads(message.value())["n"] for message in messages]
+
+
+def _stop(daemon: DaemonProcess) -> dict[str, Any]:
+    daemon.signal(signal.SIGTERM)
+    return daemon.end()
+
+
+def test_what_is_no_event_goes_to_the_dead_letter_file(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """A malformed line, bytes that are no UTF-8, an event over the limit; the others arrive."""
+    topic = make_topic(partitions=1)
+    lines = tmp_path / "lines.jsonl"
+    bad = (b'{"n":', b'{"n":"\xff"}', b'{"n":"%b"}' % (b"x" * 3000))
+    lines.write_bytes(_lines([0]) + b"\n".join(bad) + b"\n" + _lines([1, 2]))
+    report = start_daemon(
+        *("--topic", topic, "--source", f"file:{lines}", "--no-follow"),
+        *("--max-request-size", "2 kB", "--name", "reader"),
+    ).end()
+    assert _numbers(broker, topic) == [0, 1, 2]
+    assert (report["persisted"], report["dead_lettered"]) == (3, 3)
+    file = tmp_path / "state" / "sequitur" / "producers" / "reader.journal.dead-letters.jsonl"
+    found = list(read_dead_letters(file))
+    assert [letter.where.partition(" (")[0] for letter in found] == [
+        f"{lines} line 2 byte 20",
+        f"{lines} line 3 byte 26",
+        f"{lines} line 4 byte 36",
+    ]
+    assert [letter.reason.partition(":")[0] for letter in found] == [
+        "no JSON",
+        "no UTF-8",
+        "too long",
+    ]
+    assert [letter.raw for letter in found] == [bad[0], bad[1], bad[2][:2000]]
+    assert {letter.source for letter in found} == {f"file:{lines}"}
+
+
+def test_keys_choose_the_partition(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """Each key is in one partition, with its events in the file's order."""
+    topic = make_topic(partitions=3)
+    lines = tmp_path / "lines.jsonl"
+    lines.write_bytes(_lines(range(500)))
+    start_daemon(
+        *("--topic", topic, "--source", f"file:{lines}", "--no-follow", "--key", "json:k")
+    ).end()
+    partitions = read_partitions(broker.bootstrap_servers, topic)
+    keys = [{message.key() for message in partition} for partition in partitions]
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 7
+    for partition in partitions:
+        numbers = [json.loads(message.value())["n"] for message in partition]
+        assert numbers == sorted(set(numbers))
+    assert sum(map(len, partitions)) == 500
+
+
+def test_standard_input_is_sent_to_its_end(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """Also a last line without a newline."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon("--topic", topic, "--source", "stdin", stdin=subprocess.PIPE)
+    assert daemon.process.stdin is not None
+    daemon.process.stdin.write((_lines(range(3)) + b'{"n":3}').decode())
+    daemon.process.stdin.close()
+    report = daemon.end()
+    assert report["persisted"] == 4
+    assert _numbers(broker, topic) == [0, 1, 2, 3]
+
+
+def test_a_signal_stops_it_while_standard_input_is_silent(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """What was read before is sent."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon("--topic", topic, "--source", "stdin", stdin=subprocess.PIPE)
+    assert daemon.process.stdin is not None
+    daemon.process.stdin.write(_lines(range(3)).decode())
+    daemon.process.stdin.flush()
+    while not _numbers(broker, topic):
+        time.sleep(0.05)
+    assert _stop(daemon)["persisted"] == 3
+    assert _numbers(broker, topic) == [0, 1, 2]
+
+
+def test_a_folders_files_are_sent_by_name_and_renamed(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """Unfinished ones are left alone."""
+    topic = make_topic(partitions=1)
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    (folder / "b").write_bytes(_lines([2, 3]))
+    (folder / "a").write_bytes(_lines([0, 1]))
+    (folder / "c.tmp").write_bytes(_lines([4]))
+    start_daemon("--topic", topic, "--source", f"dir:{folder}", "--no-follow").end()
+    assert _numbers(broker, topic) == [0, 1, 2, 3]
+    assert sorted(path.name for path in folder.iterdir()) == ["a.done", "b.done", "c.tmp"]
+
+
+def test_http_takes_events_and_tells_their_offsets(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """202 once they are kept, 201 with offsets once they are in the topic."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon("--topic", topic, "--source", "http:127.0.0.1:0")
+    url = f"http://127.0.0.1:{daemon.wait_for('listening')['port']}/events"
+    headers = {"Content-Type": "application/x-ndjson"}
+    for query, numbers in (("", (0, 1)), ("?wait=persisted", (2, 3))):
+        request = urllib.request.Request(url + query, _lines(numbers), headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            status, told = answer.status, json.loads(answer.read())
+        assert told["accepted"] == 2
+        assert status == (201 if query else 202)
+    assert told["events"] == [{"partition": 0, "offset": offset} for offset in (2, 3)]
+    assert _stop(daemon)["persisted"] == 4
+    assert _numbers(broker, topic) == [0, 1, 2, 3]
+
+
+def test_a_recording_is_replayed_with_its_pauses(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """Divided by the speed; it ends by itself."""
+    topic = make_topic(partitions=1)
+    recording = tmp_path / "recording.jsonl"
+    recording.write_bytes(b"".join(b'{"n":%d,"occurred_at":%d}\n' % (n, n * 500) for n in range(5)))
+    report = start_daemon(
+        *("--topic", topic, "--source", f"replay:{recording}", "--speed", "4")
+    ).end()
+    assert report["persisted"] == 5
+    (messages,) = read_partitions(broker.bootstrap_servers, topic)
+    assert [json.loads(message.value())["n"] for message in messages] == list(range(5))
+    sent_ms = [message.timestamp()[1] for message in messages]
+    assert 480 <= sent_ms[-1] - sent_ms[0] < 5_000
