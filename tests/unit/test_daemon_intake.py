@@ -1,0 +1,137 @@
+"""The daemon's intake: what is accepted when it stops, is cancelled, or has refused something."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from producer import Position, Record
+from producer._daemon_intake import ProducerIntake
+from producer.sources import DeadLetterFile, StoppingError, read_dead_letters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from producer import IdempotentProducer
+
+_RECORDS = [Record(b"1"), Record(b"2")]
+
+
+class _Producer:
+    """Accepts when there is room, as `IdempotentProducer.accept` does."""
+
+    def __init__(self, dead_letters: DeadLetterFile) -> None:
+        self.room = asyncio.Event()
+        self.accepted: list[tuple[str, Sequence[Record], Position | None]] = []
+        self.noted: list[Position] = []
+        self.on_accepted: Callable[[], object] = lambda: None
+        self.unsynced_at_a_position = False
+        self._dead_letters = dead_letters
+
+    async def accept(
+        self, topic: str, records: Sequence[Record], position: Position | None = None
+    ) -> str:
+        if not self.room.is_set():
+            await self.room.wait()
+        self.unsynced_at_a_position |= position is not None and self._dead_letters.owes_sync
+        self.accepted.append((topic, records, position))
+        self.on_accepted()
+        return "ticket"
+
+    async def note_position(self, position: Position) -> None:
+        self.unsynced_at_a_position |= self._dead_letters.owes_sync
+        self.noted.append(position)
+
+
+class _Rig:
+    """An intake between a producer of ours and a dead-letter file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = DeadLetterFile(folder / "dead.jsonl")
+        self.producer = _Producer(self.file)
+        self.stopping = asyncio.Event()
+        self.intake = ProducerIntake(
+            cast("IdempotentProducer", self.producer), "t", "file:a", self.file, self.stopping
+        )
+
+    def accept(self, position: bytes | None = None) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(self.intake.accept(_RECORDS, position))
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> _Rig:
+    """With room."""
+    rig = _Rig(tmp_path)
+    rig.producer.room.set()
+    return rig
+
+
+async def test_events_go_with_their_position(rig: _Rig) -> None:
+    """To the topic, under the source's name."""
+    assert await rig.accept(b"p") == "ticket"
+    assert await rig.accept() == "ticket"
+    await rig.intake.note_position(b"q")
+    position = Position("file:a", b"p")
+    assert rig.producer.accepted == [("t", _RECORDS, position), ("t", _RECORDS, None)]
+    assert rig.producer.noted == [Position("file:a", b"q")]
+
+
+async def test_with_room_events_are_accepted_though_the_daemon_stops(rig: _Rig) -> None:
+    """A source sends what it holds back."""
+    rig.stopping.set()
+    await rig.accept()
+    assert len(rig.producer.accepted) == 1
+
+
+async def test_without_room_a_stop_refuses_them(rig: _Rig) -> None:
+    """And room that comes later changes nothing."""
+    rig.producer.room.clear()
+    waiting = rig.accept()
+    await asyncio.sleep(0)
+    rig.stopping.set()
+    with pytest.raises(StoppingError):
+        await waiting
+    rig.producer.room.set()
+    await asyncio.sleep(0)
+    assert rig.producer.accepted == []
+
+
+async def test_a_caller_that_is_cancelled_has_given_nothing_away(rig: _Rig) -> None:
+    """As an HTTP request that waits for room too long."""
+    rig.producer.room.clear()
+    waiting = rig.accept()
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    rig.producer.room.set()
+    await asyncio.sleep(0.01)
+    assert rig.producer.accepted == []
+
+
+async def test_a_caller_that_is_cancelled_too_late_hears_that_they_were_accepted(
+    rig: _Rig,
+) -> None:
+    """Else it would send them again."""
+    rig.producer.room.clear()
+    waiting = rig.accept()
+    await asyncio.sleep(0.01)
+    rig.producer.on_accepted = waiting.cancel
+    rig.producer.room.set()
+    assert await waiting == "ticket"
+
+
+async def test_what_was_refused_is_on_disk_before_a_position_behind_it(rig: _Rig) -> None:
+    """Else a crash could forget it."""
+    rig.intake.refuse(b"bad", "line 1", "no JSON")
+    assert rig.file.owes_sync
+    await rig.accept(b"p")
+    rig.intake.refuse(b"worse", "line 2", "no JSON")
+    await rig.intake.note_position(b"q")
+    assert not rig.producer.unsynced_at_a_position
+    rig.file.close()
+    found = [(each.source, each.where, each.raw) for each in read_dead_letters(rig.file.path)]
+    assert found == [("file:a", "line 1", b"bad"), ("file:a", "line 2", b"worse")]

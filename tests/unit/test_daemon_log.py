@@ -1,0 +1,68 @@
+"""The daemon's log: one line an event, whoever says it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from producer._daemon_log import configure_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Logging is the process's own: the tests after these find it as those before left it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def test_json_lines_hold_the_fields() -> None:
+    """Of structlog's loggers as of the standard library's; a library's chatter is left out."""
+    stream = io.StringIO()
+    configure_logging("json", stream)
+    structlog.stdlib.get_logger("ours").info("started", topic="t", size=3)
+    logging.getLogger("aiokafka.conn").warning("broker %d is gone", 7)
+    logging.getLogger("aiokafka.conn").info("connected")
+    ours, theirs = map(json.loads, stream.getvalue().splitlines())
+    assert ours.pop("timestamp") <= theirs.pop("timestamp")
+    assert ours == {"event": "started", "level": "info", "logger": "ours", "topic": "t", "size": 3}
+    assert theirs == {
+        "event": "broker 7 is gone",
+        "level": "warning",
+        "logger": "aiokafka.conn",
+    }
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_traceback_shows_no_events(log_format: str) -> None:
+    """What variables held is not for a log."""
+    stream = io.StringIO()
+    configure_logging("json" if log_format == "json" else "console", stream)
+    payload = "of a customer".replace("a", "one")
+    try:
+        int(payload[:3])
+    except ValueError:
+        structlog.stdlib.get_logger("ours").exception("failed")
+    assert "ValueError" in stream.getvalue()
+    assert payload not in stream.getvalue()
+
+
+def test_console_lines_are_for_people() -> None:
+    """Without colours where there is no terminal."""
+    stream = io.StringIO()
+    configure_logging("console", stream)
+    structlog.stdlib.get_logger("ours").warning("held back", topic="t")
+    (line,) = stream.getvalue().splitlines()
+    assert "[warning  ] held back" in line
+    assert "topic=t" in line
+    assert "\x1b" not in line
