@@ -1,5 +1,8 @@
 """Where events are accepted: into the open batch of their partition's lane, up to a limit of bytes.
 
+Batches leave in cuts. A cut takes all there are, of all lanes, full or not: so everything accepted
+before it is in this round of the journal or an earlier one, and nothing accepted after it is.
+
 The mutable state, named once:
 
 - `Lane.append` appends to the open batch, and takes nothing while none is open; so the hot path is
@@ -9,6 +12,8 @@ The mutable state, named once:
   served, which also keeps the order of the events of many tasks.
 - `Accumulator.next_event` is the number of the next event; it grows with each accepted one, and
   with none that is refused.
+- `Accumulator.full` and `ripe` say why to cut: a batch is full, or the oldest event has waited long
+  enough. `filled` are the lanes that have something; the first to have starts the linger's timer.
 
 Nothing here does I/O; the sender takes the batches out.
 """
@@ -48,7 +53,8 @@ class Accumulator:
         next_event: The number of the next event.
         loop: Runs the linger timers.
         random: Spreads events without a key.
-        on_batch: Called with a lane that has a batch to send.
+        buffer_size: Bytes on their way, beyond which senders wait.
+        on_due: Called when there is a reason to cut.
     """
 
     def __init__(
@@ -59,19 +65,25 @@ class Accumulator:
         next_event: int,
         loop: asyncio.AbstractEventLoop,
         random: Random,
-        on_batch: Callable[[Lane], None],
+        buffer_size: int,
+        on_due: Callable[[], None],
     ) -> None:
         self.routes: dict[str, Route] = {}
         self.next_event = next_event
         self.buffered = 0
+        self.filled: dict[Lane, None] = {}
+        self.full = False
+        self.ripe = False
+        self.cuts = 0
         self.live: dict[Batch, None] = {}
         self._settings = settings
         self._linger_s = settings.linger.total_seconds()
-        self._limit = settings.buffer_size
+        self._limit = buffer_size
         self._id_prefix = producer_name.encode("ascii") + b":"
         self._loop = loop
         self._random = random
-        self._on_batch = on_batch
+        self._on_due = on_due
+        self._linger: asyncio.TimerHandle | None = None
         self._waiting: deque[asyncio.Future[bool]] = deque()
         self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
 
@@ -200,12 +212,28 @@ class Accumulator:
         self._let_in()
         return index - first
 
-    def ripen_all(self) -> None:
-        """Send what there is; let no batch wait for more events."""
-        for route in self.routes.values():
-            for lane in route.lanes:
-                if lane.open is not None:
-                    self._ripen(lane, lane.open)
+    def cut(self) -> list[tuple[Lane, Batch]]:
+        """Take all batches, each lane's in their order."""
+        batches = [(lane, batch) for lane in self.filled for batch in lane.cut()]
+        for _, batch in batches:
+            batch.last_event = self.next_event - 1
+        self.filled.clear()
+        self.full = self.ripe = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self.cuts += 1
+        return batches
+
+    @property
+    def flushing(self) -> bool:
+        """Whether somebody waits for everything to have its outcome."""
+        return bool(self._flushes)
+
+    def take_over(self, batch: Batch) -> None:
+        """Hold a batch that was accepted in a former life; there is room for it, whatever it is."""
+        self.live[batch] = None
+        self.buffered += batch.size
 
     def flushed(self) -> asyncio.Future[None]:
         """Done when each event accepted until now has its outcome."""
@@ -215,7 +243,8 @@ class Accumulator:
             self._flushes.append((waited_for, future))
         else:
             future.set_result(None)
-        self.ripen_all()
+        if self.filled:
+            self.ripen()
         return future
 
     def told(self, batch: Batch) -> None:
@@ -249,9 +278,9 @@ class Accumulator:
         partition = record.partition
         if partition is None:
             partition = route.sticky.current
-        elif not 0 <= partition < len(route.lanes):
+        elif not 0 <= partition < route.partitions:
             raise ValueError(
-                f"partition {partition}: topic {route.topic} has 0 to {len(route.lanes) - 1}"
+                f"partition {partition}: topic {route.topic} has 0 to {route.partitions - 1}"
             )
         return route.lanes[partition]
 
@@ -292,7 +321,9 @@ class Accumulator:
         batch = Batch(lane.topic, lane.partition, self._loop.time(), self.next_event)
         lane.start(batch, builder)
         self.live[batch] = None
-        self._loop.call_later(self._linger_s, self._ripen, lane, batch)
+        self.filled[lane] = None
+        if self._linger is None:
+            self._linger = self._loop.call_later(self._linger_s, self.ripen)
         return lane, added
 
     def _check_size(self, route: Route, builder: Builder) -> None:
@@ -308,14 +339,15 @@ class Accumulator:
                     f"max.message.bytes is {route.max_batch_bytes}"
                 )
 
+    def ripen(self) -> None:
+        """Let what there is wait no longer for more events."""
+        self.ripe = True
+        self._on_due()
+
     def _seal(self, lane: Lane) -> None:
         lane.seal()
-        self._on_batch(lane)
-
-    def _ripen(self, lane: Lane, batch: Batch) -> None:
-        if lane.open is batch:
-            lane.ripe = True
-            self._on_batch(lane)
+        self.full = True
+        self._on_due()
 
     def _let_in(self) -> None:
         if self._waiting and self.buffered < self._limit:

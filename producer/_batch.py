@@ -1,9 +1,10 @@
-"""Kafka's record batch, version 2: built without a sequence, stamped with one when it leaves.
+"""Kafka's record batch, version 2: built without a sequence, stamped with one when it gets it.
 
-A batch is built and compressed once. Producer id, epoch and base sequence are written into its
-header only when it is about to be sent, so that renumbering it after a renewal of the identity
-costs a checksum and not a new batch. aiokafka's builder (Cython) lays out the records; compression
-is ours, since its LZ4 level is 9, which takes ten times as long for a batch 2 % smaller.
+A batch is built and compressed once. Producer id, epoch and base sequence are in its header only,
+so that renumbering it after a renewal of the identity costs a checksum and not a new batch.
+aiokafka's builder (Cython) lays out the records; compression is ours: its LZ4 has level 9, which
+takes ten times as long for a batch 2 % smaller, and holds the interpreter's lock meanwhile. `seal`
+may run in any thread, and its slow parts release the lock.
 
 The header, big-endian (https://kafka.apache.org/documentation/#recordbatch):
 
@@ -16,8 +17,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+import cramjam
 import google_crc32c
 from aiokafka import codec
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -28,25 +30,59 @@ if TYPE_CHECKING:
     from producer._settings import Compression
 
 Header: TypeAlias = tuple[str, bytes | None]
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
 RECORD_OVERHEAD: Final = 21
 """Bytes a record may take beyond its key, value and headers."""
 
 _MAGIC: Final = 2
-_CRC_OFFSET: Final = 17
+_LENGTH_OFFSET: Final = 8
 _ATTRIBUTES_OFFSET: Final = 21
 _STAMP_OFFSET: Final = 43
 _COUNT_OFFSET: Final = 57
 _NO_PRODUCER: Final = -1
-_FRONT: Final = struct.Struct(">qiibI")
+_LENGTH: Final = struct.Struct(">i")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_LEADER_AND_MAGIC: Final = struct.pack(">ib", -1, _MAGIC)
 _STAMP: Final = struct.Struct(">qhi")
-_COMPRESSION_MASK: Final = 0x07
 _CODES: Final[dict[str, int]] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-_CODECS: Final[dict[str, Callable[[bytes], bytes]]] = {
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+# Independent blocks (the broker reads no others), without checksums, and the size of a block at
+# most: the smallest that holds the batch, since a reader allocates as much. Each with the checksum
+# of the header itself (https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md).
+_LZ4_DESCRIPTORS: Final = (
+    (64 << 10, b"\x60\x40\x82"),
+    (256 << 10, b"\x60\x50\xfb"),
+    (1 << 20, b"\x60\x60\x51"),
+    (4 << 20, b"\x60\x70\x73"),
+)
+_LZ4_END: Final = bytes(4)
+_LZ4_UNCOMPRESSED: Final = 1 << 31
+_LZ4_BLOCK: Final = struct.Struct("<I")
+
+
+def _lz4_frame(data: memoryview) -> bytes:
+    """An LZ4 frame by blocks of `cramjam`, whose own frames hold the interpreter's lock."""
+    block_bytes, descriptor = next(
+        (d for d in _LZ4_DESCRIPTORS if len(data) <= d[0]), _LZ4_DESCRIPTORS[-1]
+    )
+    parts: list[Any] = [_LZ4_MAGIC, descriptor]
+    for start in range(0, len(data), block_bytes):
+        block = data[start : start + block_bytes]
+        packed = cramjam.lz4.compress_block(block, store_size=False)
+        if len(packed) < len(block):
+            parts += [_LZ4_BLOCK.pack(len(packed)), packed]
+        else:
+            parts += [_LZ4_BLOCK.pack(len(block) | _LZ4_UNCOMPRESSED), block]
+    parts.append(_LZ4_END)
+    return b"".join(parts)
+
+
+_CODECS: Final[dict[str, Callable[[memoryview], bytes]]] = {
     "gzip": lambda data: bytes(codec.gzip_encode(data, 6)),
     "snappy": lambda data: bytes(codec.snappy_encode(data)),
-    "lz4": lambda data: bytes(codec.lz4_encode(data, 1)),
+    "lz4": _lz4_frame,
     "zstd": lambda data: bytes(codec.zstd_encode(data, 3)),
 }
 
@@ -80,6 +116,9 @@ class Stamp:
     base_sequence: int
 
 
+NO_STAMP: Final = Stamp(_NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER)
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One record read back from a batch."""
@@ -98,32 +137,42 @@ def new_builder(batch_bytes: int) -> Builder:
     return builder
 
 
-def seal(builder: Builder, compression: Compression) -> bytes:
-    """The batch's bytes, compressed if that makes it smaller, with no sequence yet."""
+def seal(builder: Builder, compression: Compression, stamp: Stamp = NO_STAMP) -> bytes:
+    """The batch's bytes, compressed if that makes it smaller."""
     plain = builder.build()
     if compression == "none":
-        return bytes(plain)
-    records = bytes(memoryview(plain)[HEADER_SIZE:])
+        return stamped(plain, stamp)
+    records = memoryview(plain)[HEADER_SIZE:]
     packed = _CODECS[compression](records)
     if len(packed) >= len(records):
-        return bytes(plain)
-    head = plain[:HEADER_SIZE]
-    struct.pack_into(">i", head, 8, HEADER_SIZE - 12 + len(packed))
-    struct.pack_into(">h", head, _ATTRIBUTES_OFFSET, _CODES[compression])
-    return bytes(head) + packed
-
-
-def stamped(batch: bytes, stamp: Stamp) -> bytes:
-    """The batch under a producer id, epoch and base sequence, with its checksum."""
-    body = b"".join(
-        (
-            batch[_ATTRIBUTES_OFFSET:_STAMP_OFFSET],
-            _STAMP.pack(stamp.producer_id, stamp.epoch, stamp.base_sequence),
-            batch[_COUNT_OFFSET:],
-        )
+        return stamped(plain, stamp)
+    return _assembled(
+        plain[:_LENGTH_OFFSET] + _LENGTH.pack(HEADER_SIZE - 12 + len(packed)),
+        _ATTRIBUTES.pack(_CODES[compression]) + plain[_ATTRIBUTES_OFFSET + 2 : _STAMP_OFFSET],
+        stamp,
+        plain[_COUNT_OFFSET:HEADER_SIZE],
+        packed,
     )
-    checksum: int = google_crc32c.value(body)
-    return batch[:_CRC_OFFSET] + checksum.to_bytes(4, "big") + body
+
+
+def stamped(batch: bytes | bytearray, stamp: Stamp) -> bytes:
+    """The batch under a producer id, epoch and base sequence, with its checksum."""
+    view = memoryview(batch)
+    return _assembled(
+        view[: _LENGTH_OFFSET + 4],
+        view[_ATTRIBUTES_OFFSET:_STAMP_OFFSET],
+        stamp,
+        view[_COUNT_OFFSET:HEADER_SIZE],
+        bytes(view[HEADER_SIZE:]),
+    )
+
+
+def _assembled(front: Buffer, middle: Buffer, stamp: Stamp, count: Buffer, records: bytes) -> bytes:
+    head = b"".join(
+        (middle, _STAMP.pack(stamp.producer_id, stamp.epoch, stamp.base_sequence), count)
+    )
+    checksum: int = google_crc32c.extend(google_crc32c.value(head), records)
+    return b"".join((front, _LEADER_AND_MAGIC, checksum.to_bytes(4, "big"), head, records))
 
 
 def stamp_of(batch: bytes) -> Stamp:

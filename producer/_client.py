@@ -9,9 +9,9 @@
 `send` is awaited twice, and the two waits are different things: the first for room in the buffer,
 so that a fast source is held back; the second for the outcome. Between them more can be sent.
 
-How the parts work together: `_accumulator` takes events into batches, `_sender` sends them in
-rounds, `_sequencer` numbers them, `_settlement` tells what became of them, `_wire` speaks Kafka's
-protocol, `_durability` is the seam for what has to be on disk first.
+How the parts work together: `_accumulator` takes events into batches, `_sequencer` numbers them,
+`_rounds` encodes them and gets them into the journal, `_sender` sends them, `_settlement` tells
+what became of them, `_wire` speaks Kafka's protocol.
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import structlog
-
 from producer._accumulator import Accumulator
-from producer._durability import NoJournal
 from producer._errors import (
     BrokerError,
     ProducerClosedError,
+    RetriableError,
     SendManyError,
 )
+from producer._journal import Journal
+from producer._journal_codec import Identity as JournalIdentity
+from producer._journal_codec import Renewal
+from producer._journal_limits import JournalLimits
+from producer._journal_state import NOTHING_RECOVERED
+from producer._log import Logger
 from producer._outcomes import NotPersisted
 from producer._record import Record, records_of_arrow
+from producer._rounds import Rounds
 from producer._routes import Routes, until_answered
 from producer._sender import Sender
+from producer._sequencer import Identity
 from producer._settings import ProducerSettings
 from producer._settlement import Settlement
 from producer._statistics import Counters, ProducerStatistics
@@ -44,7 +51,7 @@ from producer._wire import Wire, close_within
 from producer.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from datetime import timedelta
     from types import TracebackType
 
@@ -52,12 +59,12 @@ if TYPE_CHECKING:
     from producer._journal_codec import Position
     from producer._lane import Lane, Route
     from producer._outcomes import Delivery, Outcome
-    from producer._sequencer import Identity
 
 _CHUNK_RECORDS: Final = 1_000
 _WIRE_CLOSE_S: Final = 1.0
+_REACH_S: Final = 2.0
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class IdempotentProducer:
@@ -75,16 +82,23 @@ class IdempotentProducer:
     ) -> None:
         self._kafka = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
         self._settings = settings or ProducerSettings()
-        # Nothing keeps the count of events over a restart, so neither may the name be kept.
-        self._name = f"{self._settings.name}~{secrets.token_hex(4)}"
+        self._name = self._settings.name
+        if self._settings.journaling == "none":
+            # Nothing keeps the count of events over a restart, so neither may the name be kept.
+            self._name = f"{self._settings.name}~{secrets.token_hex(4)}"
+        self._journal: Journal | None = None
+        self._former = NOTHING_RECOVERED
         self._random = Random()
         self._counters = Counters()
         self._wire: Wire | None = None
         self._accumulator: Accumulator | None = None
         self._settlement: Settlement | None = None
         self._sender: Sender | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._rounds: Rounds | None = None
         self._routes: Routes | None = None
+        self._running: list[asyncio.Task[None]] | None = None
+        self._resuming: list[asyncio.Task[None]] = []
+        self._failure: Exception | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -95,50 +109,127 @@ class IdempotentProducer:
         return self._name
 
     async def start(self) -> None:
-        """Reach the cluster and become somebody there.
+        """Take the journal over, reach the cluster, and go on where the last run ended.
 
-        Tries for as long as `delivery_timeout`.
+        Tries for as long as `delivery_timeout`; with a journal that has an identity it does not
+        wait for Kafka, and events are accepted at once. What the journal holds is sent in the
+        background, before any new event of the same partition.
 
         Raises:
-            RetriableError: No broker answered.
+            RetriableError: No broker answered, and the journal has no identity yet.
             FatalError: We may not write to this cluster.
+            JournalError: The journal is held by another process, damaged, another producer's, or
+                cannot be written.
         """
         if self._closed or self._running is not None:
             raise ProducerClosedError("a producer is started once")
-        loop = asyncio.get_running_loop()
         settings = self._settings
+        if settings.journal is not None and settings.journaling != "none":
+            self._journal = await asyncio.to_thread(
+                Journal.open,
+                settings.journal,
+                producer=self._name,
+                limits=JournalLimits.within(settings.journal_limit),
+            )
+            self._former = self._journal.recovered
         self._wire = Wire(
             self._kafka, client_id=self._name, request_timeout=settings.request_timeout
         )
         try:
-            identity = await until_answered(self._become_somebody, settings, self._random)
+            identity = await self._become_somebody(self._wire)
         except BaseException:
             await close_within(self._wire, _WIRE_CLOSE_S)
+            if self._journal is not None:
+                await asyncio.to_thread(self._journal.close)
             raise
-        self._accumulator = Accumulator(
+        self._assemble(self._wire, identity)
+        _log.info(
+            "producer started",
+            name=self._name,
+            producer_id=identity.producer_id,
+            durability=settings.journaling,
+            recovered=self._recovered_events,
+        )
+
+    def _assemble(self, wire: Wire, identity: Identity) -> None:
+        """Put the parts together, and set them going."""
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        room = settings.buffer_size
+        if self._journal is not None:
+            # What is on its way is in the journal, and may have to be written again with it.
+            room = min(room, settings.journal_limit // 4)
+        accumulator = Accumulator(
             settings,
             producer_name=self._name,
-            next_event=0,
+            next_event=self._former.next_event_sequence,
             loop=loop,
             random=self._random,
-            on_batch=self._poke,
+            buffer_size=room,
+            on_due=self._on_due,
         )
-        journal = NoJournal()
-        self._settlement = Settlement(self._accumulator, self._counters, journal)
+        rounds = Rounds(
+            accumulator=accumulator,
+            settings=settings,
+            journal=self._journal,
+            poke=self._poke,
+            on_failure=self._on_failure,
+        )
+        self._settlement = Settlement(accumulator, self._counters, rounds)
         self._sender = Sender(
-            wire=self._wire,
-            accumulator=self._accumulator,
+            wire=wire,
+            accumulator=accumulator,
             settlement=self._settlement,
             settings=settings,
             identity=identity,
             counters=self._counters,
             random=self._random,
-            journal=journal,
+            rounds=rounds,
         )
-        self._routes = Routes(self._wire, self._sender, self._accumulator, settings, self._random)
-        self._running = loop.create_task(self._sender.run())
-        self._running.add_done_callback(self._on_sender_end)
-        _log.info("producer started", name=self._name, producer_id=identity.producer_id)
+        self._routes = Routes(
+            wire=wire,
+            sender=self._sender,
+            accumulator=accumulator,
+            settings=settings,
+            random=self._random,
+            rounds=rounds,
+            former=self._former,
+        )
+        self._accumulator, self._rounds = accumulator, rounds
+        self._running = [loop.create_task(part.run()) for part in (rounds, self._sender)]
+        for task in self._running:
+            task.add_done_callback(self._on_end)
+        self._resuming = [
+            loop.create_task(self._resume(self._routes, topic)) for topic in self._former.topics
+        ]
+
+    async def _become_somebody(self, wire: Wire) -> Identity:
+        """The identity to go on with: the journal's, or a new one, which it then has."""
+        former = self._former.identity
+        if former is not None:
+            try:
+                await asyncio.wait_for(wire.start(), _REACH_S)
+            except (RetriableError, TimeoutError) as error:
+                _log.warning("no broker answers yet; the journal takes events", reason=str(error))
+            return Identity(former.producer_id, former.epoch)
+
+        async def ask() -> Identity:
+            await wire.start()
+            return await wire.new_producer_id()
+
+        identity = await until_answered(ask, self._settings, self._random)
+        if self._journal is not None:
+            journaled = JournalIdentity(identity.producer_id, identity.epoch)
+            self._journal.append([Renewal(journaled)])
+            await asyncio.to_thread(self._journal.sync)
+        return identity
+
+    async def _resume(self, routes: Routes, topic: str) -> None:
+        """Send what the journal holds for a topic."""
+        try:
+            await routes.open(topic)
+        except BrokerError as error:
+            _log.error("the journal's events cannot be sent", topic=topic, reason=str(error))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -216,7 +307,7 @@ class IdempotentProducer:
                     break
                 await self._send_chunk(accumulator, topic, chunk, ticket)
         finally:
-            ticket.close()
+            ticket.close(self._keeper())
         return ticket
 
     async def accept(
@@ -238,7 +329,6 @@ class IdempotentProducer:
         Raises:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
         """
-        del position  # there is nothing yet to keep it in
         accumulator = self._accepting()
         ticket = Ticket(asyncio.get_running_loop())
         ready = await self._ready(accumulator, topic)
@@ -247,7 +337,9 @@ class IdempotentProducer:
             ticket.settle(list(range(len(records))), ready)
         else:
             accumulator.add_many(ready, records, ticket, whole=True)
-        ticket.close()
+        if position is not None:
+            self._the_rounds().note(position)
+        ticket.close(self._keeper())
         return ticket
 
     async def accept_each(self, topic: str, records: Sequence[Record]) -> list[Delivery]:
@@ -257,6 +349,8 @@ class IdempotentProducer:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
         """
         accumulator = self._accepting()
+        if not records:
+            return []
         ready = await self._ready(accumulator, topic)
         if isinstance(ready, NotPersisted):
             return [_settled(ready) for _ in records]
@@ -271,25 +365,31 @@ class IdempotentProducer:
             ProducerClosedError: The producer is not started, or closed.
             JournalError: The journal failed.
         """
-        del position
-        await self._accepting().flushed()
+        accumulator = self._accepting()
+        rounds = self._the_rounds()
+        if rounds.journals:
+            rounds.note(position)
+            await rounds.kept(rounds.next_cut)
+        else:
+            await accumulator.flushed()
 
     def recovered_position(self, source: str) -> bytes | None:
         """The last position of a source that the journal held at the start; None without one."""
-        del source
-        return None
+        return self._former.positions.get(source)
 
     async def flush(self) -> None:
-        """Wait until each event accepted before has its outcome."""
+        """Wait until each event accepted before, in this run or a former, has its outcome."""
         if self._accumulator is not None:
-            await self._accumulator.flushed()
+            await self._all_told(self._accumulator)
 
     def statistics(self) -> ProducerStatistics:
         """The counts at this moment."""
         counters, accumulator = self._counters, self._accumulator
         lanes = list(self._lanes())
+        first_event = self._former.next_event_sequence
         return ProducerStatistics(
-            accepted=0 if accumulator is None else accumulator.next_event,
+            accepted=0 if accumulator is None else accumulator.next_event - first_event,
+            recovered=self._recovered_events,
             persisted=counters.persisted,
             not_persisted=counters.not_persisted,
             possibly_persisted=counters.possibly_persisted,
@@ -301,6 +401,7 @@ class IdempotentProducer:
             batches_split=counters.batches_split,
             renewals=counters.renewals,
             requests=counters.requests,
+            journal=None if self._journal is None else self._journal.statistics(),
         )
 
     async def close(self, timeout: timedelta | None = None) -> None:  # noqa: ASYNC109 - the promise
@@ -329,24 +430,50 @@ class IdempotentProducer:
         if self._accumulator is not None:
             self._accumulator.turn_away()
             hurry = asyncio.ensure_future(self._hurry.wait())
-            await asyncio.wait(
-                (self._accumulator.flushed(), hurry), return_when=asyncio.FIRST_COMPLETED
-            )
-            hurry.cancel()
+            told = asyncio.ensure_future(self._all_told(self._accumulator))
+            await asyncio.wait((told, hurry), return_when=asyncio.FIRST_COMPLETED)
+            for task in (hurry, told):
+                task.cancel()
         if self._routes is not None:
             self._routes.stop()
-        if self._running is not None:
-            self._running.cancel()
+        for task in (*(self._running or ()), *self._resuming):
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._running
+                await task
         self._abandon("the producer was closed")
+        if self._rounds is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._rounds.close(), wire_s)
         if self._wire is not None:
             await close_within(self._wire, wire_s)
 
+    async def _all_told(self, accumulator: Accumulator) -> None:
+        """Wait until each event has its outcome; those of the journal once they are known, too."""
+        if self._resuming:
+            await asyncio.wait(self._resuming)
+        await accumulator.flushed()
+
     def _accepting(self) -> Accumulator:
+        if self._failure is not None:
+            raise ProducerClosedError(f"the producer failed: {self._failure}") from self._failure
         if self._closed or self._accumulator is None:
             raise ProducerClosedError("the producer is closed" if self._closed else "not started")
         return self._accumulator
+
+    def _the_rounds(self) -> Rounds:
+        assert self._rounds is not None
+        return self._rounds
+
+    def _keeper(self) -> Callable[[], Awaitable[None]] | None:
+        """Waits for what was accepted until now to be in the journal; None without one."""
+        rounds = self._the_rounds()
+        return partial(rounds.kept, rounds.next_cut) if rounds.journals else None
+
+    @property
+    def _recovered_events(self) -> int:
+        return sum(
+            batch.record_count for batches in self._former.unacked.values() for batch in batches
+        )
 
     async def _send_chunk(
         self, accumulator: Accumulator, topic: str, chunk: list[Record], ticket: Ticket
@@ -383,14 +510,13 @@ class IdempotentProducer:
         self._accepting()
         return route
 
-    async def _become_somebody(self) -> Identity:
-        assert self._wire is not None
-        await self._wire.start()
-        return await self._wire.new_producer_id()
-
     def _poke(self, lane: Lane) -> None:
         if self._sender is not None:
             self._sender.poke(lane)
+
+    def _on_due(self) -> None:
+        if self._rounds is not None:
+            self._rounds.poke()
 
     def _lanes(self) -> Iterator[Lane]:
         if self._accumulator is not None:
@@ -402,15 +528,21 @@ class IdempotentProducer:
             for lane in self._lanes():
                 self._settlement.abandon(lane, reason)
 
-    def _on_sender_end(self, running: asyncio.Task[None]) -> None:
-        """No event may wait for a sender that is gone, should there ever be a fault in it."""
-        if running.cancelled() or running.exception() is None:
-            return
-        _log.error("the sender failed", exc_info=running.exception())
+    def _on_end(self, running: asyncio.Task[None]) -> None:
+        if not running.cancelled() and (error := running.exception()) is not None:
+            assert isinstance(error, Exception)
+            self._on_failure(error)
+
+    def _on_failure(self, error: Exception) -> None:
+        """No event may wait for a sender that is gone, or a journal that cannot be written."""
+        _log.error("the producer failed", exc_info=error)
+        self._failure = error
         self._closed = True
         if self._accumulator is not None:
             self._accumulator.turn_away()
-        self._abandon(f"the sender failed ({running.exception()!r})")
+        for task in self._running or ():
+            task.cancel()
+        self._abandon(f"the producer failed ({error!r})")
 
 
 def _settled(outcome: Outcome) -> Delivery:

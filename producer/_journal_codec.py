@@ -215,13 +215,20 @@ class Restamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Renewal(msgspec.Struct, frozen=True, array_like=True):
-    """A new identity, and the un-acked batches renumbered under it.
+    """A new identity, the partitions that go on under it, and their renumbered batches.
 
     The batches' bytes are not repeated: stamping them anew gives the same bytes every time.
+
+    Attributes:
+        identity: the new identity.
+        restamps: un-acked batches that get another number under it.
+        begun: topic and number of the partitions whose sequence starts at 0 under it; those of a
+            topic that is new to the journal, too, so that it is known how many there are.
     """
 
     identity: Identity
     restamps: tuple[Restamp, ...] = ()
+    begun: tuple[tuple[str, int], ...] = ()
 
 
 Frame = Head | Renewal | Batch | Acks | Spool | Drop | Position

@@ -1,9 +1,10 @@
 """How large a journal may grow, and who may use the last of it."""
 
 import dataclasses
-from typing import Final
+from typing import Final, Self
 
 MIN_SEGMENT_BYTES: Final = 4 * 1024
+_SEGMENT_BYTES: Final = 16 * 1024 * 1024
 # Frames note their place in 32 bits; far below that a segment takes too long to read.
 MAX_SEGMENT_BYTES: Final = 1024 * 1024 * 1024
 _SEGMENTS_PER_LIMIT: Final = 4
@@ -26,7 +27,7 @@ class JournalLimits:
         ValueError: the sizes are out of range or do not fit each other.
     """
 
-    segment_bytes: int = 16 * 1024 * 1024
+    segment_bytes: int = _SEGMENT_BYTES
     limit_bytes: int = 1024 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -40,6 +41,12 @@ class JournalLimits:
                 f"limit_bytes is {self.limit_bytes}, expected at least {_SEGMENTS_PER_LIMIT} "
                 f"times segment_bytes ({self.segment_bytes})"
             )
+
+    @classmethod
+    def within(cls, limit_bytes: int) -> Self:
+        """The sizes that go with a limit of at least 16 KiB."""
+        segment_bytes = min(_SEGMENT_BYTES, limit_bytes // _SEGMENTS_PER_LIMIT)
+        return cls(segment_bytes=segment_bytes, limit_bytes=limit_bytes)
 
     @property
     def round_bytes(self) -> int:

@@ -65,6 +65,19 @@ class Recovered:
     torn: TornTail | None = None
     fresh: bool = False
 
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, as far as the journal knows; None if it does not."""
+        known = [partition for name, partition in self.partitions if name == topic]
+        return max(known) + 1 if known else None
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that have batches to be sent again."""
+        return frozenset(topic for topic, _ in self.unacked)
+
+
+NOTHING_RECOVERED: Final = Recovered(None, {}, (), 0, {}, {}, fresh=True)
+
 
 @dataclasses.dataclass(slots=True)
 class _LiveBatch:
@@ -272,6 +285,10 @@ class JournalState:
     def _apply_renewal(self, renewal: Renewal) -> None:
         self.identity = renewal.identity
         producer_id, epoch = renewal.identity.producer_id, renewal.identity.epoch
+        for partition in renewal.begun:
+            known = self.partitions.get(partition)
+            through = -1 if known is None else known.through_event_sequence
+            self.partitions[partition] = PartitionState(*partition, producer_id, epoch, 0, through)
         renamed: dict[BatchKey, BatchKey] = {}
         for restamp in renewal.restamps:
             stamp = Stamp(producer_id, epoch, restamp.new_base_sequence)

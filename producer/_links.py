@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
 from producer._errors import BrokerError
+from producer._log import Logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from producer._lane import Lane
     from producer._wire import Wire
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Links:

@@ -7,24 +7,27 @@ what it holds of us, and for a new producer id when the epochs of the old one ar
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from producer._errors import BrokerError
+from producer._errors import BrokerError, FatalError
+from producer._log import Logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
     from producer._backoff import Backoff
-    from producer._lane import Lane
-    from producer._sequencer import Identity
+    from producer._lane import Batch, Lane
+    from producer._rounds import Rounds
+    from producer._sequencer import Identity, Slot
     from producer._settlement import Settlement
     from producer._statistics import Counters
     from producer._wire import Wire
 
-_log = structlog.get_logger(__name__)
+_CLOCK_SLACK_MS: Final = 60_000
+"""Topics with the broker's own timestamps: its clock may be behind ours by so much."""
+
+_log = Logger(__name__)
 
 
 class Recovery:
@@ -41,6 +44,7 @@ class Recovery:
         counters: What is counted.
         backoff: How long to wait after a failure.
         random: Jitter.
+        rounds: Makes renewals durable.
         on_renewed: Called with a lane that can go on.
     """
 
@@ -53,6 +57,7 @@ class Recovery:
         counters: Counters,
         backoff: Backoff,
         random: Random,
+        rounds: Rounds,
         on_renewed: Callable[[Lane], None],
     ) -> None:
         self.identity = identity
@@ -61,6 +66,7 @@ class Recovery:
         self._counters = counters
         self._backoff = backoff
         self._random = random
+        self._rounds = rounds
         self._on_renewed = on_renewed
         self._tasks: set[asyncio.Task[None]] = set()
         self._new_id = asyncio.Lock()
@@ -113,6 +119,11 @@ class Recovery:
         except BrokerError as error:
             lane.trouble = str(error)
             return False
+        except Exception as error:  # noqa: BLE001
+            # A fault of ours: the partition's events would wait for ever, and nobody would know.
+            lane.trouble = repr(error)
+            _log.error("a partition could not be recovered", exc_info=error)
+            return False
         return True
 
     async def _query(self, lane: Lane) -> None:
@@ -125,11 +136,53 @@ class Recovery:
             return
         for slot in sequencer.on_described(last_sequence):
             self._settlement.persisted(slot.batch, None)
+        if sequencer.query_due:
+            await self._search(lane)
+
+    async def _search(self, lane: Lane) -> None:
+        """Read the log for slots of which the broker knows nothing: it may have forgotten us."""
+        sequencer = lane.sequencer
+        asked = {slot.batch.first_id(): slot for slot in sequencer if slot.maybe}
+        since_ms = min(slot.batch.oldest_timestamp_ms() for slot in asked.values())
+        try:
+            found = await self._wire.find_events(
+                lane.topic, lane.partition, asked.keys(), since_ms - _CLOCK_SLACK_MS
+            )
+        except FatalError as error:
+            self._give_up_searching(lane, str(error))
+            return
+        if not sequencer.query_due:
+            return
+        alive = set(sequencer)
+        slots: list[Slot[Batch]] = [
+            slot for event_id, slot in asked.items() if event_id in found and slot in alive
+        ]
+        sequencer.on_searched(slots)
+        for slot in slots:
+            self._settlement.persisted(slot.batch, None)
+        _log.info(
+            "the broker had forgotten this producer; the log was read",
+            topic=lane.topic,
+            partition=lane.partition,
+            batches=len(asked),
+            found=len(slots),
+        )
+
+    def _give_up_searching(self, lane: Lane, reason: str) -> None:
+        sequencer = lane.sequencer
+        if sequencer.unknown:
+            _log.warning(
+                "the log may not be read; what the broker has forgotten would be doubled",
+                topic=lane.topic,
+                partition=lane.partition,
+                reason=reason,
+            )
+            sequencer.trust()
         while sequencer.query_due:
             slot = sequencer.slots[0]
             verdict = sequencer.drop(slot)
-            reason = "it was sent, and the broker has lost what it knew of us"
-            self._settlement.dropped(slot.batch, verdict, reason)
+            why = f"it was sent, the broker has lost what it knew of us, and {reason}"
+            self._settlement.dropped(slot.batch, verdict, why)
 
     def _newer_than(self, identity: Identity) -> Identity | None:
         """An identity that `identity`'s lane was never under; None if a new id is needed."""
@@ -148,6 +201,7 @@ class Recovery:
 
     def _renew(self, lane: Lane, identity: Identity) -> None:
         lane.sequencer.renew(identity)
+        self._rounds.renewed(lane)
         self._counters.renewals += 1
         _log.info(
             "identity renewed",

@@ -1,15 +1,14 @@
-"""The sender: rounds of batches out, answers in, and everything that goes wrong between.
+"""The sender: requests out, answers in, and everything that goes wrong between.
 
-A round takes from each partition that has something to send, and room in its window, one batch:
-gives it its sequence, stamps it, hands the whole round to the journal (one sync for all of it), and
-writes one request a leader. The next round does not wait for the answers. So the order of a
-partition's batches is the order of the rounds, on the wire as in the journal.
+A request takes from each partition that has something to send, and room in its window, one batch;
+there is one request a leader. The next does not wait for the answers. The batches have their
+numbers already, and the journal has them, if there is one (see `_rounds`).
 
 State, and its rules:
 
-- `_due`: lanes that may have something to send. Whoever changes that (a batch gets full, an answer
-  comes, a wait ends) puts the lane in by `poke`; a round takes it out, and puts it in again if it
-  found something.
+- `_due`: lanes that may have something to send. Whoever changes that (a round is durable, an
+  answer comes, a wait ends) puts the lane in by `poke`; the sender takes it out, and puts it in
+  again if it found something.
 - A lane waits with `Lane.retry_at_s` after its head failed; a timer pokes it.
 - A broker that is not connected, or a partition without a leader, is somebody's task to get
   (`_Links`); that task pokes the lanes when it is done.
@@ -22,14 +21,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from producer._answers import Answer, Meaning, meaning_of
 from producer._backoff import Backoff
-from producer._batch import Stamp, stamped
 from producer._errors import BrokerError, OutcomeUnknownError
 from producer._links import Links
+from producer._log import Logger
 from producer._recovery import Recovery
+from producer._rounds import stamp_of
 from producer._sequencer import Identity, Slot, State, Verdict
 from producer.settings import milliseconds
 
@@ -38,8 +36,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from producer._accumulator import Accumulator
-    from producer._durability import Journal
     from producer._lane import Batch, Lane
+    from producer._rounds import Rounds
     from producer._settings import ProducerSettings
     from producer._settlement import Settlement
     from producer._statistics import Counters
@@ -52,12 +50,12 @@ _REST_S: Final = 60.0
 """After so long without an answer a broker may have forgotten a producer; expiry is 24 h at most
 settings, but topics can be re-created and tests set it to seconds."""
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
-    """A batch of a round, ready for the wire.
+    """A batch of a request, ready for the wire.
 
     Attributes:
         lane: Its partition.
@@ -83,7 +81,7 @@ class Sender:
         identity: Who the broker takes us for.
         counters: What is counted.
         random: Jitter.
-        journal: What makes a round durable before it leaves.
+        rounds: Where batches come from, and renewals become durable.
     """
 
     def __init__(
@@ -96,7 +94,7 @@ class Sender:
         identity: Identity,
         counters: Counters,
         random: Random,
-        journal: Journal,
+        rounds: Rounds,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wire = wire
@@ -105,7 +103,7 @@ class Sender:
         self._settings = settings
         self._counters = counters
         self._random = random
-        self._journal = journal
+        self._rounds = rounds
         self._backoff = Backoff(
             initial_ms=milliseconds(settings.retry_backoff),
             maximum_ms=milliseconds(settings.retry_backoff_max),
@@ -122,6 +120,7 @@ class Sender:
             counters=counters,
             backoff=self._backoff,
             random=random,
+            rounds=rounds,
             on_renewed=self.poke,
         )
 
@@ -148,11 +147,9 @@ class Sender:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                batches = self._next_round()
-                if batches:
-                    await self._journal.write([(b.slot.batch, b.data) for b in batches])
+                while batches := self._next_batches():
                     self._write(batches)
-                    self._wake.set()
+                    await asyncio.sleep(0)  # one partition after the other would hold up the loop
         finally:
             sweeps.cancel()
             self._links.stop()
@@ -160,7 +157,7 @@ class Sender:
             for exchange in self._exchanges:
                 exchange.cancel()
 
-    def _next_round(self) -> list[Stamped]:
+    def _next_batches(self) -> list[Stamped]:
         now_s = self._loop.time()
         batches = []
         due, self._due = self._due, {}
@@ -178,22 +175,17 @@ class Sender:
         lost = sequencer.query_due or sequencer.renewal_due
         if lost and not self._recovery.begin(lane):
             return None
+        if not sequencer.slots and now_s - lane.active_at_s > _REST_S:
+            sequencer.rest()
         slot = sequencer.next_to_send()
-        if slot is None and not (lane.has_batch and sequencer.has_room):
+        if slot is None:
             return None
         node = self._links.leader(lane)
         if node is None:
             return None
-        if slot is None:
-            if sequencer.is_empty and now_s - lane.active_at_s > _REST_S:
-                sequencer.rest()
-            batch = lane.take()
-            batch.encode(self._settings.compression)
-            slot = sequencer.admit(batch, batch.count)
         sequencer.sent(slot)
-        stamp = Stamp(sequencer.identity.producer_id, sequencer.identity.epoch, slot.base_sequence)
-        slot.batch.stamp = stamp
-        return Stamped(lane, slot, node, stamped(slot.batch.data, stamp))
+        data = slot.batch.encode(self._settings.compression, stamp_of(lane, slot))
+        return Stamped(lane, slot, node, data)
 
     def _write(self, batches: list[Stamped]) -> None:
         by_node: dict[int, list[Stamped]] = {}
@@ -255,6 +247,7 @@ class Sender:
         is_head = slot is lane.sequencer.slots[0]
         verdict = lane.sequencer.on_answer(slot, meaning.answer)
         self.poke(lane)
+        self._rounds.poke()
         if verdict is Verdict.PERSISTED:
             lane.failures = 0
             lane.trouble = ""
@@ -280,6 +273,8 @@ class Sender:
             return
         self._counters.batches_split += 1
         parts = slot.batch.halves(self._settings.compression)
+        if slot.batch.journaled is not None:
+            lane.replaced.append(slot.batch)
         self._accumulator.replace(slot.batch, parts)
         lane.sequencer.replace(slot, [(part, part.count) for part in parts])
 
@@ -316,6 +311,6 @@ class Sender:
             now_s = self._loop.time()
             for route in self._accumulator.routes.values():
                 for lane in route.lanes:
-                    if lane.open is not None or lane.sealed or lane.sequencer.slots:
+                    if lane.has_batch or not lane.sequencer.is_empty:
                         self._settlement.expire(lane, now_s - timeout_s, interval_s)
                         self.poke(lane)

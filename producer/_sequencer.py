@@ -17,10 +17,15 @@ batches. All of the idempotence rests on this machine never breaking those rules
   not recognise it, renumbering could double it. So the broker is asked first for the last sequence
   that it holds of us (DescribeProducers); see `Sequencer.query_due` and `on_described`.
 
+A batch may get its number long before it is sent: the journal keeps it under its number while the
+window is full or no broker is there. Such batches stand in the *backlog*, behind the window. What a
+journal held at the start stands there, too, and nobody knows what of it was sent: so the broker is
+asked first (`Sequencer.unknown`).
+
 The words: a *slot* is a batch that has its sequence; the *head* is the first slot that is not
 settled; the slots from the *gap* on are *stranded*: the broker will never take their numbers.
 
-    new --room--> WAITING --PERSISTED, DUPLICATE--> settled
+    new --admit--> backlog --room--> WAITING --PERSISTED, DUPLICATE--> settled
                   |   ^
      RETRIABLE,   v   | next_to_send
      UNKNOWN ...  READY --(stranded)--> renew() --> READY, renumbered
@@ -29,10 +34,15 @@ settled; the slots from the *gap* on are *stranded*: the broker will never take 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from producer._answers import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
 
 MAX_SEQUENCE: Final = 2**31 - 1
 MAX_EPOCH: Final = 2**15 - 1
@@ -103,6 +113,7 @@ class Slot(Generic[BatchT]):
         barred: Whether it surely is not in the log, since a batch before it surely is not.
         sent_as_head: Whether nothing unsettled was before it when it was last sent; if there was,
             a broken order says nothing of this slot itself.
+        held: Whether it must not be sent yet: it is not in the journal under this number.
     """
 
     batch: BatchT
@@ -113,6 +124,7 @@ class Slot(Generic[BatchT]):
     maybe: bool = False
     barred: bool = False
     sent_as_head: bool = False
+    held: bool = False
 
     @property
     def last_sequence(self) -> int:
@@ -170,11 +182,14 @@ class Sequencer(Generic[BatchT]):
     __slots__ = (
         "_confirmed",
         "_gap",
+        "_vouched",
         "_window",
+        "backlog",
         "identity",
         "needs_new_id",
         "next_sequence",
         "slots",
+        "unknown",
     )
 
     def __init__(
@@ -190,12 +205,18 @@ class Sequencer(Generic[BatchT]):
         self.identity = identity
         self.next_sequence = next_sequence
         self.slots: list[Slot[BatchT]] = []
+        self.backlog: deque[Slot[BatchT]] = deque()
+        # Whether the broker has to be asked what it holds before anything is sent.
+        self.unknown = False
         # Whether a higher epoch of our id is about: bumping ours might only meet it again.
         self.needs_new_id = False
         self._window = window
         self._confirmed = confirmed
         # Index of the first stranded slot; None while there is no gap in front of any.
         self._gap: int | None = None
+        # The slot that the broker should have taken by its own account: asked for again, its
+        # number is given up.
+        self._vouched: Slot[BatchT] | None = None
 
     @property
     def limit(self) -> int:
@@ -204,27 +225,36 @@ class Sequencer(Generic[BatchT]):
 
     @property
     def has_room(self) -> bool:
-        """Whether a new batch may be admitted: it would be sent at once, and overtake nothing."""
+        """Whether a new batch would be sent at once, and overtake nothing."""
+        return not self.backlog and self._takes_more
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch has a number and no settled fate."""
+        return not self.slots and not self.backlog
+
+    @property
+    def pending(self) -> int:
+        """How many batches have a number and no settled fate."""
+        return len(self.slots) + len(self.backlog)
+
+    @property
+    def query_due(self) -> bool:
+        """Whether the broker has to be asked for our last sequence before anything else."""
+        return self.unknown or (self._may_renew and self._uncertain)
+
+    @property
+    def renewal_due(self) -> bool:
+        """Whether to call `renew` now."""
+        return not self.unknown and self._may_renew and not self._uncertain
+
+    @property
+    def _takes_more(self) -> bool:
         return (
             self._gap is None
             and len(self.slots) < self.limit
             and all(slot.state is State.WAITING for slot in self.slots)
         )
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no batch has a number and no settled fate."""
-        return not self.slots
-
-    @property
-    def query_due(self) -> bool:
-        """Whether the broker has to be asked for our last sequence before a renewal."""
-        return self._may_renew and self._uncertain
-
-    @property
-    def renewal_due(self) -> bool:
-        """Whether to call `renew` now."""
-        return self._may_renew and not self._uncertain
 
     @property
     def _may_renew(self) -> bool:
@@ -235,26 +265,42 @@ class Sequencer(Generic[BatchT]):
     def _uncertain(self) -> bool:
         return bool(self.slots) and self.slots[0].maybe
 
-    def admit(self, batch: BatchT, count: int) -> Slot[BatchT]:
-        """Give a new batch its sequence. The slot is READY; it is for the caller to send it now."""
-        assert self.has_room
+    def __iter__(self) -> Iterator[Slot[BatchT]]:
+        """All slots, in the order of their numbers."""
+        return chain(self.slots, self.backlog)
+
+    def admit(self, batch: BatchT, count: int, *, held: bool = False) -> Slot[BatchT]:
+        """Give a new batch its sequence, behind all that have theirs."""
         assert 1 <= count <= MAX_SEQUENCE
-        slot = Slot(batch, count, self.next_sequence)
+        slot = Slot(batch, count, self.next_sequence, held=held)
         self.next_sequence = following(self.next_sequence, count)
-        self.slots.append(slot)
+        self.backlog.append(slot)
+        return slot
+
+    def recover(self, batch: BatchT, count: int, base_sequence: int) -> Slot[BatchT]:
+        """Take a batch over that had its number in another life, and may have been sent then."""
+        slot = Slot(batch, count, base_sequence, maybe=True)
+        self.backlog.append(slot)
+        self.unknown = True
         return slot
 
     def next_to_send(self) -> Slot[BatchT] | None:
         """The slot to be sent next, in order; None if none may be sent now."""
+        if self.unknown:
+            return None
         end = len(self.slots) if self._gap is None else self._gap
         for slot in self.slots[: min(end, self.limit)]:
             if slot.state is State.READY:
-                return slot
+                return None if slot.held else slot
+        if self.backlog and self._takes_more and not self.backlog[0].held:
+            return self.backlog[0]
         return None
 
     def sent(self, slot: Slot[BatchT]) -> None:
         """The slot is about to be written to the broker."""
         assert slot is self.next_to_send()
+        if self.backlog and slot is self.backlog[0]:
+            self.slots.append(self.backlog.popleft())
         slot.state = State.WAITING
         slot.attempts += 1
         slot.sent_as_head = slot is self.slots[0]
@@ -286,10 +332,14 @@ class Sequencer(Generic[BatchT]):
     def drop(self, slot: Slot[BatchT]) -> Verdict:
         """Give a slot up that is not under way: REFUSED if it is surely not in the log, or LOST."""
         assert slot.state is State.READY
-        index = self.slots.index(slot)
-        self._open_gap(index)
-        self._remove(index)
-        return self._fate_of_dropped(slot, index)
+        if slot in self.slots:
+            index = self.slots.index(slot)
+            self._open_gap(index)
+            self._remove(index)
+            return self._fate_of_dropped(slot, index)
+        self.backlog.remove(slot)
+        self._open_gap(len(self.slots))
+        return Verdict.LOST if slot.maybe else Verdict.REFUSED
 
     def replace(self, slot: Slot[BatchT], parts: list[tuple[BatchT, int]]) -> None:
         """Put the parts of a split batch in its place; they are numbered by the renewal."""
@@ -311,27 +361,57 @@ class Sequencer(Generic[BatchT]):
         Returns:
             The slots that are in the log after all, at an offset that we don't know; they are gone.
             With None, and slots that may be in the log: nothing, and they stay uncertain until
-            `drop` or `absolve` decides them.
+            `drop`, `trust` or `on_searched` decides them.
         """
         assert self.query_due
         if last_sequence is None:
             return []
-        found = 0
-        while (
-            found < len(self.slots)
-            and self.slots[found].maybe
-            and _reaches(last_sequence, self.slots[found].last_sequence)
-        ):
-            found += 1
-        persisted, self.slots = self.slots[:found], self.slots[found:]
-        for slot in self.slots:
-            slot.maybe = False
+        persisted = []
+        for slot in self:
+            if not (slot.maybe and _reaches(last_sequence, slot.last_sequence)):
+                break
+            persisted.append(slot)
+        self._take_out(persisted)
+        if self.unknown:
+            self.unknown = False
+        elif self.slots and self._vouched is not self.slots[0]:
+            self._go_on_from(following(last_sequence, 1))
+        else:
+            for slot in self.slots:
+                slot.maybe = False
         return persisted
 
-    def absolve(self) -> None:
-        """The caller has looked into the log: none of the slots is there."""
-        for slot in self.slots:
-            slot.maybe = False
+    def on_searched(self, found: Collection[Slot[BatchT]]) -> None:
+        """The log was read: it holds these slots, which are gone then, and none of the others.
+
+        A broker that knows nothing of us takes any number, so the others go out as they are. Should
+        an older request of ours still reach it, one of the two is a repeat then.
+        """
+        assert self.query_due
+        vouched = self._vouched
+        self._confirmed = False
+        before: list[Slot[BatchT]] = []
+        for slot in self:
+            if slot not in found:
+                break
+            before.append(slot)
+        self._take_out(before)
+        if len(before) < len(found):
+            # Something is in the log behind something that is not: our numbers are no good.
+            self._open_gap(0)
+            self.slots = [slot for slot in self.slots if slot not in found]
+            self.backlog = deque(slot for slot in self.backlog if slot not in found)
+        if self.unknown:
+            self.unknown = False
+        elif self._gap == 0 and self.slots and vouched is not self.slots[0]:
+            self._go_on_from(self.slots[0].base_sequence)
+        else:
+            for slot in self:
+                slot.maybe = False
+
+    def trust(self) -> None:
+        """Nobody can tell what is in the log: send again, and rely on the broker's memory."""
+        self.unknown = False
 
     def renew(self, identity: Identity) -> None:
         """Go on under another identity: renumber what is not in the log from 0."""
@@ -342,10 +422,15 @@ class Sequencer(Generic[BatchT]):
         self._confirmed = False
         self._gap = None
         self.needs_new_id = False
-        for slot in self.slots:
+        for slot in self:
             slot.base_sequence = self.next_sequence
             self.next_sequence = following(self.next_sequence, slot.count)
             slot.maybe = slot.barred = False
+
+    def clear(self) -> None:
+        """Forget all batches: nothing will be sent any more."""
+        self.slots.clear()
+        self.backlog.clear()
 
     def rest(self) -> None:
         """The partition was idle for so long that the broker may have forgotten us."""
@@ -356,6 +441,32 @@ class Sequencer(Generic[BatchT]):
 
     def _open_gap(self, index: int) -> None:
         self._gap = index if self._gap is None else min(self._gap, index)
+
+    def _go_on_from(self, sequence: int) -> None:
+        """Close the gap: the broker will take this number.
+
+        Going on under the old numbers as far as they go, and not under new ones, since a request
+        whose connection broke may still reach the broker: under the old numbers it is a repeat.
+        """
+        self._gap = None
+        self._vouched = self.slots[0]
+        for index, slot in enumerate(self.slots):
+            if slot.base_sequence != sequence:
+                self._open_gap(index)
+                if index == 0:  # it never will be taken, so what was sent of it never can be, too
+                    for stranded in self.slots:
+                        stranded.maybe = False
+                return
+            sequence = following(slot.last_sequence, 1)
+        if self.backlog and self.backlog[0].base_sequence != sequence:
+            self._open_gap(len(self.slots))
+
+    def _take_out(self, first: list[Slot[BatchT]]) -> None:
+        """Forget slots that are the first of all."""
+        in_window = min(len(first), len(self.slots))
+        del self.slots[:in_window]
+        for _ in range(len(first) - in_window):
+            self.backlog.popleft()
 
     def _remove(self, index: int) -> None:
         del self.slots[index]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from producer._log import Logger
 from producer._outcomes import NotPersisted, PossiblyPersisted
 from producer._sequencer import State, Verdict
 
 if TYPE_CHECKING:
     from producer._accumulator import Accumulator
-    from producer._durability import Journal
     from producer._lane import Batch, Lane
+    from producer._rounds import Rounds
     from producer._statistics import Counters
+
+_log = Logger(__name__)
 
 
 class Settlement:
@@ -20,12 +24,12 @@ class Settlement:
     Args:
         accumulator: Holds the batches.
         counters: Count the events.
-        journal: Need not keep what is settled.
+        rounds: The journal need not keep what is settled.
     """
 
-    def __init__(self, accumulator: Accumulator, counters: Counters, journal: Journal) -> None:
+    def __init__(self, accumulator: Accumulator, counters: Counters, rounds: Rounds) -> None:
         self._accumulator = accumulator
-        self._journal = journal
+        self._rounds = rounds
         self._counters = counters
 
     def persisted(self, batch: Batch, base_offset: int | None) -> None:
@@ -39,13 +43,26 @@ class Settlement:
             self._counters.persisted += batch.count
             self._accumulator.told(batch)
         self._accumulator.release(batch)
-        self._journal.persisted(batch, base_offset)
+        self._rounds.mark(batch, offset=base_offset)
 
     def failed(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """The batch is given up."""
-        self.tell(batch, outcome)
-        self._accumulator.release(batch)
-        self._journal.failed(batch, outcome)
+        """The batch is given up; told once no journal can bring it back."""
+
+        def end() -> None:
+            self.tell(batch, outcome)
+            self._accumulator.release(batch)
+
+        batch.given_up = True
+        if not batch.claims:
+            _log.warning(
+                "events of the journal were given up",
+                topic=batch.topic,
+                partition=batch.partition,
+                events=batch.count,
+                outcome=type(outcome).__name__,
+                reason=outcome.reason,
+            )
+        self._rounds.mark(batch, reason=outcome.reason, then=end)
 
     def tell(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         """Tell the outcome, and keep the batch: it may still be on its way."""
@@ -83,10 +100,9 @@ class Settlement:
             lane.seal()
             reason = f"not sent within delivery_timeout: {trouble}"
             self.failed(lane.sealed.popleft(), NotPersisted(reason))
-        for slot in list(lane.sequencer.slots):
+        due = list(takewhile(lambda s: s.batch.accepted_at_s <= accepted_until_s, lane.sequencer))
+        for slot in due:
             batch = slot.batch
-            if batch.accepted_at_s > accepted_until_s:
-                continue
             reason = f"no answer within delivery_timeout: {trouble}"
             if slot.state is State.READY and not slot.maybe:
                 self.dropped(batch, lane.sequencer.drop(slot), reason)
@@ -94,13 +110,17 @@ class Settlement:
                 self.tell(batch, PossiblyPersisted(reason))
 
     def abandon(self, lane: Lane, reason: str) -> None:
-        """Tell of everything in a lane: nothing will be sent any more."""
-        lane.seal()
-        while lane.sealed:
-            self.failed(lane.sealed.popleft(), NotPersisted(f"{reason} before it was sent"))
-        for slot in lane.sequencer.slots:
-            if slot.state is State.WAITING or slot.maybe:
-                self.failed(slot.batch, PossiblyPersisted(f"{reason} before it was answered"))
+        """Tell of everything in a lane: nothing will be sent any more, in this life."""
+        for batch in lane.cut():
+            self.failed(batch, NotPersisted(f"{reason} before it was sent"))
+        for slot in lane.sequencer:
+            batch = slot.batch
+            if batch.journaled is not None:
+                why = f"{reason} before it was answered; the journal keeps it for the next start"
+                self.tell(batch, PossiblyPersisted(why))
+                self._accumulator.release(batch)
+            elif slot.state is State.WAITING or slot.maybe:
+                self.failed(batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
-                self.failed(slot.batch, NotPersisted(f"{reason} before it was taken"))
-        lane.sequencer.slots.clear()
+                self.failed(batch, NotPersisted(f"{reason} before it was taken"))
+        lane.sequencer.clear()

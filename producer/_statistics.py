@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from producer._journal import JournalStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,8 +15,10 @@ class ProducerStatistics:
 
     Attributes:
         accepted: Events that were given an event id.
+        recovered: Events that a journal held from a former run, to be sent again. They are in the
+            outcomes, too.
         persisted: Events whose outcome was `Persisted`.
-        not_persisted: Accepted events whose outcome was `NotPersisted`.
+        not_persisted: Accepted or recovered events whose outcome was `NotPersisted`.
         possibly_persisted: Events whose outcome was `PossiblyPersisted`.
         buffered_bytes: Bytes of the accepted events that are held now, uncompressed.
         batches_in_flight: Batches that have a sequence and no final answer now.
@@ -22,9 +28,11 @@ class ProducerStatistics:
         batches_split: Batches that a broker refused and that were halved.
         renewals: How often a partition went on under another producer id or epoch.
         requests: Produce requests written.
+        journal: What the journal holds and has done; None without one.
     """
 
     accepted: int
+    recovered: int
     persisted: int
     not_persisted: int
     possibly_persisted: int
@@ -36,6 +44,7 @@ class ProducerStatistics:
     batches_split: int
     renewals: int
     requests: int
+    journal: JournalStatistics | None
 
 
 @dataclass(slots=True)

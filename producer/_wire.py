@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -28,11 +29,12 @@ from aiokafka.structs import TopicPartition
 from producer._answers import NO_ERROR, meaning_of
 from producer._describe_producers import DescribeProducersRequest
 from producer._errors import BrokerError, FatalError, OutcomeUnknownError, RetriableError
+from producer._event_search import find_events
 from producer._sequencer import Identity
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Collection, Iterable
     from datetime import timedelta
 
     from aiokafka.conn import AIOKafkaConnection
@@ -121,6 +123,12 @@ class Wire:
         """
         for topic in topics:
             self._client.add_topic(topic)
+        if not self._bootstrapped:
+            # Before it has been, the client would wait for ever.
+            try:
+                await self.start()
+            except BrokerError:
+                return False
         if await self._client.force_metadata_update():
             return True
         try:
@@ -208,6 +216,21 @@ class Wire:
                     if (producer_id, epoch) == (identity.producer_id, identity.epoch) and last >= 0:
                         return int(last)
         return None
+
+    async def find_events(
+        self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
+    ) -> set[bytes]:
+        """Those event ids of `wanted` that a partition holds; see `_event_search`.
+
+        Raises:
+            RetriableError: The leader does not answer, or is none.
+            FatalError: We may not read the topic.
+        """
+        node = self.leader(topic, partition)
+        if node is None:
+            raise RetriableError(f"{topic}-{partition} has no leader")
+        ask = functools.partial(self._ask, node)
+        return await find_events(ask, topic, partition, wanted, since_ms)
 
     async def _ask_any(self, request: Any) -> Any:
         node = self._client.get_random_node()

@@ -14,7 +14,7 @@ from producer._wire import PartitionAnswer
 from tests.property.model_broker import ModelBroker, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from producer._batch import Record
 
@@ -68,9 +68,9 @@ class FakeWire:
         """As many as were asked for."""
         return None if topic.startswith("missing") else self.partition_count
 
-    def leader(self, _topic: str, _partition: int) -> int | None:
+    def leader(self, _topic: str, partition: int) -> int | None:
         """There is one broker."""
-        return _NODE
+        return _NODE if partition < self.partition_count else None
 
     async def refresh(self, _topics: Iterable[str] = ()) -> bool:
         """Nothing changes."""
@@ -100,9 +100,22 @@ class FakeWire:
 
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
         """What the model knows."""
-        if not self.reachable:
+        if not self.reachable or partition >= self.partition_count:
             raise RetriableError("no broker answers")
         return self.brokers[topic, partition].describe(identity)
+
+    async def find_events(
+        self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
+    ) -> set[bytes]:
+        """What the log holds."""
+        if not self.reachable:
+            raise RetriableError("no broker answers")
+        ids = {
+            record.headers[-1][1]
+            for record in self.records[topic, partition]
+            if record.timestamp_ms >= since_ms
+        }
+        return {event_id for event_id in wanted if event_id in ids}
 
     def produce(
         self, _node: int, topics: list[tuple[str, list[tuple[int, bytes]]]]

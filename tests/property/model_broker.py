@@ -63,6 +63,11 @@ class ModelBroker:
         while len(self.cached) > 1:
             self.cached.popleft()
 
+    def forget(self) -> None:
+        """The producer's state expires; the log stays."""
+        self.producer_id, self.epoch = None, -1
+        self.cached.clear()
+
     def describe(self, identity: Identity) -> int | None:
         """The last sequence it has of an identity."""
         if (identity.producer_id, identity.epoch) != (self.producer_id, self.epoch):

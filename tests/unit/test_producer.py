@@ -453,7 +453,7 @@ async def test_a_fault_of_the_sender_itself_is_told(
     def fail(*_args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Sender, "_next_round", fail)
+    monkeypatch.setattr(Sender, "_next_batches", fail)
     producer = _producer()
     await producer.start()
     outcome = await (await producer.send("t", b"1"))

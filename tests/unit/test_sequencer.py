@@ -165,22 +165,57 @@ def test_a_head_that_the_broker_cannot_place_is_renewed(answer: Answer) -> None:
     assert sequencer.needs_new_id is (answer is Answer.FENCED)
 
 
-@pytest.mark.parametrize(("last_sequence", "found"), [(-1, 0), (9, 1), (19, 2), (25, 2)])
-def test_the_broker_is_asked_before_a_doubtful_batch_is_renumbered(
-    last_sequence: int, found: int
-) -> None:
-    """What its last sequence covers is in the log; only the rest is sent again."""
-    sequencer = _sequencer()
-    slots = _sent(sequencer, "a", "b")
+def _in_doubt(sequencer: Sequencer[str], *names: str) -> list[Slot[str]]:
+    """Batches whose answers were lost, the first of which then met a broken order."""
+    slots = _sent(sequencer, *names)
     for slot in slots:
         sequencer.on_answer(slot, Answer.UNKNOWN)
     sequencer.sent(slots[0])
     sequencer.on_answer(slots[0], Answer.OUT_OF_ORDER)
     assert _wants(sequencer) == "query"
-    persisted = sequencer.on_described(last_sequence & MAX_SEQUENCE)
-    assert persisted == slots[:found]
-    assert sequencer.renewal_due
-    assert sequencer.slots == slots[found:]
+    return slots
+
+
+@pytest.mark.parametrize(("last_sequence", "found"), [(-1, 0), (9, 1)])
+def test_a_doubtful_batch_that_comes_next_keeps_its_number(last_sequence: int, found: int) -> None:
+    """An older request may still be on its way; under the same number one of both is a repeat."""
+    sequencer = _sequencer()
+    slots = _in_doubt(sequencer, "a", "b")
+    assert sequencer.on_described(last_sequence & MAX_SEQUENCE) == slots[:found]
+    assert _wants(sequencer) == ""
+    assert sequencer.next_to_send() is slots[found]
+    assert slots[found].base_sequence == 10 * found
+    assert slots[found].maybe
+
+
+@pytest.mark.parametrize("last_sequence", [19, 25])
+def test_doubtful_batches_are_settled_by_the_brokers_last_sequence(last_sequence: int) -> None:
+    """What it covers is in the log; at which offset, nobody knows."""
+    sequencer = _sequencer()
+    slots = _in_doubt(sequencer, "a", "b")
+    assert sequencer.on_described(last_sequence) == slots
+    assert _wants(sequencer) == "renewal"
+    assert sequencer.is_empty
+
+
+def test_a_doubtful_batch_whose_number_was_passed_over_is_renumbered() -> None:
+    """The broker waits for a number that nobody has: neither it nor an old request can get in."""
+    sequencer = _sequencer()
+    _in_doubt(sequencer, "a", "b")
+    assert sequencer.on_described(MAX_SEQUENCE - 10) == []
+    assert _wants(sequencer) == "renewal"
+
+
+def test_a_broker_that_breaks_its_word_is_asked_once() -> None:
+    """It calls a number the next and then refuses it: the number is given up."""
+    sequencer = _sequencer()
+    (slot,) = _in_doubt(sequencer, "a")
+    sequencer.on_described(MAX_SEQUENCE)
+    sequencer.sent(slot)
+    assert sequencer.on_answer(slot, Answer.OUT_OF_ORDER) is Verdict.RENEW
+    assert _wants(sequencer) == "query"
+    assert sequencer.on_described(MAX_SEQUENCE) == []
+    assert _wants(sequencer) == "renewal"
 
 
 def test_a_doubtful_batch_that_nobody_knows_of_is_told_as_lost() -> None:
@@ -196,17 +231,127 @@ def test_a_doubtful_batch_that_nobody_knows_of_is_told_as_lost() -> None:
     assert sequencer.renewal_due
 
 
-def test_a_doubtful_batch_found_missing_from_the_log_is_renumbered() -> None:
-    """After a look into the log there is no doubt left."""
+def test_a_doubtful_batch_missing_from_the_log_is_sent_under_its_number() -> None:
+    """A broker that has forgotten us takes any number, and tells an older request by it."""
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
     sequencer.on_answer(slot, Answer.UNKNOWN)
     sequencer.sent(slot)
     sequencer.on_answer(slot, Answer.FORGOTTEN)
-    sequencer.absolve()
+    sequencer.on_searched(())
+    assert sequencer.next_to_send() is slot
+    sequencer.sent(slot)
+    sequencer.on_answer(slot, Answer.FORGOTTEN)
+    assert sequencer.query_due
+    sequencer.on_searched(())
     assert sequencer.renewal_due
     sequencer.renew(Identity(2, 0))
     assert sequencer.slots == [slot]
+
+
+def test_what_the_log_holds_is_settled_by_reading_it() -> None:
+    """The first batch is there and the broker has forgotten it: the second goes on."""
+    sequencer = _sequencer()
+    first, second = _in_doubt(sequencer, "a", "b")
+    sequencer.on_searched([first])
+    assert sequencer.next_to_send() is second
+
+
+def test_a_batch_in_the_log_behind_one_that_is_not_costs_the_numbers() -> None:
+    """The one that is missing must be renumbered."""
+    sequencer = _sequencer()
+    first, second = _in_doubt(sequencer, "a", "b")
+    sequencer.on_searched([second])
+    assert sequencer.slots == [first]
+    assert _wants(sequencer) == ""
+    assert sequencer.next_to_send() is first
+
+
+def _recovered(*names: str) -> tuple[Sequencer[str], list[Slot[str]]]:
+    sequencer: Sequencer[str] = Sequencer(_ID, next_sequence=10 * len(names))
+    return sequencer, [sequencer.recover(n, 10, 10 * i) for i, n in enumerate(names)]
+
+
+def test_nothing_of_a_former_life_is_sent_before_the_broker_was_asked() -> None:
+    """It may have all of it, and have forgotten us: then it would take it once more."""
+    sequencer, _ = _recovered("a", "b")
+    assert sequencer.next_to_send() is None
+    assert _wants(sequencer) == "query"
+
+
+@pytest.mark.parametrize(("last_sequence", "found"), [(MAX_SEQUENCE, 0), (9, 1), (19, 2)])
+def test_a_former_life_goes_on_where_the_broker_knows_it_ended(
+    last_sequence: int, found: int
+) -> None:
+    """What it has is settled; the rest goes out byte for byte, and new batches behind it."""
+    sequencer, slots = _recovered("a", "b")
+    assert sequencer.on_described(last_sequence) == slots[:found]
+    new = sequencer.admit("new", 5)
+    assert sequencer.next_to_send() is [*slots, new][found]
+    assert new.base_sequence == 20
+    assert _wants(sequencer) == ""
+
+
+@pytest.mark.parametrize("found", [0, 1, 2])
+def test_a_former_life_that_was_forgotten_goes_on_as_the_log_says(found: int) -> None:
+    """Under the same numbers, one batch at a time until the broker knows us again."""
+    sequencer, slots = _recovered("a", "b")
+    new = sequencer.admit("new", 5)
+    assert sequencer.on_described(None) == []
+    sequencer.on_searched(slots[:found])
+    rest = [*slots, new][found:]
+    sequencer.sent(rest[0])
+    assert sequencer.next_to_send() is None
+    sequencer.on_answer(rest[0], Answer.PERSISTED)
+    assert sequencer.next_to_send() is (rest[1] if len(rest) > 1 else None)
+
+
+def test_a_former_life_that_nobody_can_tell_of_is_sent_again() -> None:
+    """The broker's memory is trusted then."""
+    sequencer, slots = _recovered("a")
+    sequencer.trust()
+    assert sequencer.next_to_send() is slots[0]
+    assert slots[0].maybe
+
+
+def test_the_backlog_waits_for_room_in_order() -> None:
+    """Batches are numbered at once and leave five at a time."""
+    sequencer = _sequencer()
+    slots = [sequencer.admit(name, 10) for name in "abcdefg"]
+    assert [slot.base_sequence for slot in slots] == list(range(0, 70, 10))
+    for slot in slots[:5]:
+        assert sequencer.next_to_send() is slot
+        sequencer.sent(slot)
+    assert sequencer.next_to_send() is None
+    sequencer.on_answer(slots[0], Answer.PERSISTED)
+    assert sequencer.next_to_send() is slots[5]
+    assert sequencer.pending == 6
+
+
+def test_a_batch_that_is_held_holds_those_behind_it() -> None:
+    """It is not in the journal yet."""
+    sequencer = _sequencer()
+    held = sequencer.admit("a", 10, held=True)
+    sequencer.admit("b", 10)
+    assert sequencer.next_to_send() is None
+    held.held = False
+    assert sequencer.next_to_send() is held
+
+
+def test_a_batch_dropped_from_the_backlog_costs_the_numbers_behind_it() -> None:
+    """What is in flight is settled first; then the rest is renumbered, with what came since."""
+    sequencer = _sequencer()
+    (sent,) = _sent(sequencer, "a")
+    dropped, kept = sequencer.admit("b", 10), sequencer.admit("c", 10)
+    assert sequencer.drop(dropped) is Verdict.REFUSED
+    late = sequencer.admit("d", 10)
+    assert sequencer.next_to_send() is None
+    assert _wants(sequencer) == ""
+    sequencer.on_answer(sent, Answer.PERSISTED)
+    assert _wants(sequencer) == "renewal"
+    sequencer.renew(Identity(1, 1))
+    assert [slot.base_sequence for slot in (kept, late)] == [0, 10]
+    assert sequencer.next_to_send() is kept
 
 
 def test_a_doubtful_batch_refused_later_is_not_called_refused() -> None:

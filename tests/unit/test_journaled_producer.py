@@ -1,0 +1,461 @@
+"""The producer with a journal: what outlives the process, over a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from producer import (
+    IdempotentProducer,
+    JournalError,
+    NotPersisted,
+    Persisted,
+    Position,
+    PossiblyPersisted,
+    ProducerClosedError,
+    ProducerSettings,
+    Record,
+    RetriableError,
+    parse_event_id,
+)
+from producer._journal_errors import JournalFailedError
+from producer._sequencer import Identity
+from tests.fake_wire import DROPPED, LOST, FakeWire, Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from producer._batch import Record as StoredRecord
+
+_FAST: dict[str, Any] = {
+    "linger": timedelta(milliseconds=1),
+    "retry_backoff": timedelta(milliseconds=1),
+    "retry_backoff_max": timedelta(milliseconds=1),
+    "name": "me",
+}
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
+    """A healthy cluster with one partition a topic."""
+    wire = FakeWire()
+    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    return wire
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., IdempotentProducer]:
+    """Makes one life after the other of a producer with a journal."""
+
+    def make(**settings: Any) -> IdempotentProducer:
+        journal = {"journal": tmp_path / "journal"}
+        return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | journal | settings)))
+
+    return make
+
+
+async def _kill(producer: IdempotentProducer) -> None:
+    """End it as `kill -9` would: nothing is told, written or sent any more."""
+    tasks = [*(producer._running or ()), *producer._resuming]
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert producer._journal is not None
+    producer._journal._disk.unlock()
+    producer._closed = True
+
+
+def _values(wire: FakeWire, partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in wire.records["t", partition]]
+
+
+def _ids(wire: FakeWire, partition: int = 0) -> list[tuple[str, int]]:
+    found = [parse_event_id(r.headers[-1][1] or b"") for r in wire.records["t", partition]]
+    return [(event_id.producer, event_id.sequence) for event_id in found]
+
+
+def _scripted(*faults: Fault) -> Callable[[list[StoredRecord]], Fault]:
+    script = iter(faults)
+    return lambda _records: next(script, None)
+
+
+async def test_name_identity_and_count_outlive_a_restart(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """The second life goes on with the next event, under the same producer id and sequence."""
+    for value in (b"1", b"2"):
+        async with make() as producer:
+            assert isinstance(await (await producer.send("t", value)), Persisted)
+            assert producer.name == "me"
+            counts = producer.statistics()
+            assert (counts.accepted, counts.recovered, counts.persisted) == (1, 0, 1)
+    assert _ids(wire) == [("me", 0), ("me", 1)]
+    assert wire.ids == 1
+    assert wire.brokers["t", 0].cached[-1][0] == 1
+
+
+@pytest.mark.parametrize("fault", [LOST, DROPPED])
+async def test_what_was_on_its_way_is_sent_by_the_next_life(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], fault: Fault
+) -> None:
+    """Whether the broker had it or not: it is there once, and before anything new."""
+    wire.fault = _scripted(fault)
+    producer = make()
+    await producer.start()
+    await producer.send("t", b"1")
+    await wire.broken.wait()
+    wire.reachable = False
+    await producer.send("t", b"2")
+    await (await producer.accept("t", [])).journaled
+    await _kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        outcome = await (await producer.send("t", b"3"))
+        counts = producer.statistics()
+    assert _values(wire) == [b"1", b"2", b"3"]
+    assert outcome == Persisted(0, 2)
+    assert (counts.recovered, counts.accepted, counts.persisted) == (2, 1, 3)
+
+
+async def test_events_are_taken_while_kafka_is_down_also_at_the_start(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """The journal knows who we are and how the topic is partitioned; that is enough."""
+    wire.partition_count = 3
+    async with make() as producer:
+        await (await producer.send("t", b"0", key=b"key"))
+    wire.reachable = wire.connected = False
+    producer = make()
+    async with asyncio.timeout(5):
+        await producer.start()
+        ticket = await producer.accept("t", [Record(b"1", key=b"key"), Record(b"2", key=b"key")])
+        await ticket.journaled
+        await _kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        await producer.flush()
+    (partition,) = [p for (_, p), records in wire.records.items() if records]
+    assert _values(wire, partition) == [b"0", b"1", b"2"]
+
+
+async def test_a_first_start_needs_kafka(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Nobody has said yet who we are; and the journal is given back."""
+    wire.reachable = False
+    for _ in range(2):
+        with pytest.raises(RetriableError):
+            await make(delivery_timeout=timedelta(milliseconds=30)).start()
+
+
+async def test_a_position_is_kept_with_its_events_and_only_with_them(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """What was journaled is found again together; what was not is neither sent nor covered."""
+    producer = make()
+    await producer.start()
+    assert producer.recovered_position("file") is None
+    await producer.note_position(Position("other", b"7"))
+    ticket = await producer.accept("t", [Record(b"1"), Record(b"2")], Position("file", b"2"))
+    await ticket.journaled
+    await producer.accept("t", [Record(b"3")], Position("file", b"3"))
+    await _kill(producer)
+    async with make() as producer:
+        assert producer.recovered_position("file") == b"2"
+        assert producer.recovered_position("other") == b"7"
+        await producer.flush()
+    assert _values(wire) == [b"1", b"2"]
+
+
+async def test_a_noted_position_is_behind_what_was_accepted_before(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """When it is durable, so are the events; Kafka need not have them."""
+    producer = make()
+    await producer.start()
+    await producer.send("t", b"0")
+    wire.reachable = wire.connected = False
+    await producer.accept("t", [Record(b"1")])
+    await producer.note_position(Position("dir", b"done"))
+    await _kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        assert producer.recovered_position("dir") == b"done"
+        await producer.flush()
+    assert _values(wire) == [b"0", b"1"]
+
+
+async def test_events_of_one_call_are_in_one_round(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when they fill many batches, of several partitions."""
+    wire.partition_count = 3
+    rounds: list[int] = []
+    async with make(batch_size=300) as producer:
+        await producer.send("t", b"0")
+        await producer.flush()
+        assert producer._journal is not None
+        append = producer._journal.append
+
+        def recorded(frames: Any) -> None:
+            count = sum(getattr(frame, "record_count", 0) for frame in frames)
+            rounds.extend([count] if count else [])
+            append(frames)
+
+        monkeypatch.setattr(producer._journal, "append", recorded)
+        records = [Record(b"x" * 50, key=b"%d" % number) for number in range(100)]
+        await (await producer.accept("t", records, Position("file", b"100")))
+    assert rounds == [100]
+
+
+async def test_a_journal_belongs_to_one_process(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """A second producer of the same directory does not start."""
+    del wire
+    async with make():
+        with pytest.raises(JournalError, match="one process at a time"):
+            await make().start()
+    async with make():
+        pass
+
+
+async def test_a_broker_that_forgot_us_gets_only_what_the_log_does_not_hold(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Its state expired between two lives: without a look into the log it would take all again."""
+    wire.fault = _scripted(LOST)
+    producer = make()
+    await producer.start()
+    await producer.send("t", b"1")
+    await wire.broken.wait()
+    wire.reachable = False
+    await producer.send("t", b"2")
+    await (await producer.accept("t", [])).journaled
+    await _kill(producer)
+    assert _values(wire) == [b"1"]
+    wire.brokers["t", 0].forget()
+    wire.reachable = True
+    async with make() as producer:
+        await (await producer.send("t", b"3"))
+    assert _values(wire) == [b"1", b"2", b"3"]
+
+
+async def test_a_broker_that_forgets_us_while_we_run_costs_nothing(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """The answer was lost, then what the broker knew of us: the log tells."""
+    async with make() as producer:
+        await (await producer.send("t", b"0"))
+        wire.fault = _scripted(LOST, 59)
+        delivery = await producer.send("t", b"1")
+        await wire.broken.wait()
+        wire.brokers["t", 0].forget()
+        assert await delivery == Persisted(0, None)
+        assert await (await producer.send("t", b"2")) == Persisted(0, 2)
+    assert _values(wire) == [b"0", b"1", b"2"]
+
+
+async def test_a_refused_batch_is_not_sent_by_the_next_life(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """It is told of only when the journal will not bring it back; what follows is renumbered."""
+    wire.fault = lambda records: 29 if records[0].value == b"bad" else None
+    producer = make()
+    await producer.start()
+    await (await producer.send("t", b"1"))
+    assert await (await producer.send("t", b"bad")) == NotPersisted("TOPIC_AUTHORIZATION_FAILED")
+    wire.fault = _scripted(DROPPED)
+    await producer.send("t", b"2")
+    await wire.broken.wait()
+    await _kill(producer)
+    wire.fault = _scripted()
+    async with make() as producer:
+        await (await producer.send("t", b"3"))
+    assert _values(wire) == [b"1", b"2", b"3"]
+
+
+async def test_a_halved_batch_is_taken_over_as_its_halves(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """The journal holds the halves in place of the whole, in their order."""
+    producer = make()
+    await producer.start()
+    await (await producer.send("t", b"0"))
+    wire.fault = lambda records: 10 if len(records) > 1 else DROPPED
+    await producer.accept("t", [Record(b"%d" % number) for number in range(1, 9)])
+    await wire.broken.wait()
+    await _kill(producer)
+    wire.fault = _scripted()
+    async with make() as producer:
+        assert producer.statistics().recovered == 8
+        await (await producer.send("t", b"9"))
+    assert _values(wire) == [b"%d" % number for number in range(10)]
+    assert [number for _, number in _ids(wire)] == list(range(10))
+
+
+async def test_closing_keeps_what_kafka_did_not_take(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """It is told as possibly persisted, since the next start will send it."""
+    producer = make()
+    await producer.start()
+    await (await producer.send("t", b"0"))
+    wire.reachable = wire.connected = False
+    delivery = await producer.send("t", b"1")
+    await producer.close(timedelta(milliseconds=200))
+    outcome = await delivery
+    assert isinstance(outcome, PossiblyPersisted)
+    assert "the journal keeps it" in outcome.reason
+    wire.reachable = True
+    async with make() as producer:
+        await producer.flush()
+    assert _values(wire) == [b"0", b"1"]
+
+
+async def test_what_expires_is_gone_from_the_journal(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Told as not persisted, it must not be sent by the next life."""
+    producer = make(delivery_timeout=timedelta(milliseconds=50))
+    await producer.start()
+    await (await producer.send("t", b"0"))
+    wire.reachable = wire.connected = False
+    outcome = await (await producer.send("t", b"1"))
+    assert isinstance(outcome, NotPersisted)
+    await _kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        await (await producer.send("t", b"2"))
+    assert _values(wire) == [b"0", b"2"]
+
+
+async def test_a_full_journal_holds_senders_back(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
+) -> None:
+    """It never grows beyond its limit, and goes on as soon as Kafka takes events."""
+    limit = 1 << 20
+    payload = bytes(range(256)) * 8
+    async with make(journal_limit=limit, compression="none", batch_size=20_000) as producer:
+        await producer.send("t", b"0")
+        wire.reachable = wire.connected = False
+        payloads = (payload for _ in range(2_000))
+        sending = asyncio.create_task(producer.send_many("t", payloads))
+        largest = 0
+
+        def size() -> int:
+            return sum(f.stat().st_size for f in (tmp_path / "journal").iterdir() if f.exists())
+
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            largest = max(largest, size())
+        assert not sending.done()
+        wire.reachable = True
+        ticket = await sending
+        largest = max(largest, size())
+        assert (await ticket).persisted == 2_000
+        largest = max(largest, size())
+    assert len(_values(wire)) == 2_001
+    assert limit // 8 < largest <= limit
+
+
+async def test_a_disk_that_fails_ends_the_producer(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits hears of it, nothing leaves that is not on disk, and no new event is taken."""
+    producer = make()
+    await producer.start()
+    await (await producer.send("t", b"0"))
+    assert producer._journal is not None
+
+    def fail() -> bool:
+        raise JournalFailedError("the disk is gone")
+
+    monkeypatch.setattr(producer._journal, "sync", fail)
+    ticket = await producer.accept("t", [Record(b"1")], Position("file", b"1"))
+    with pytest.raises(JournalError, match="the disk is gone"):
+        await ticket.journaled
+    result = await ticket
+    assert (result.possibly_persisted, result.not_persisted) == (1, 0)
+    with pytest.raises(ProducerClosedError, match="the disk is gone"):
+        await producer.send("t", b"2")
+    with pytest.raises(JournalError):
+        await ticket.journaled
+    await producer.close()
+    assert _values(wire) == [b"0"]
+
+
+async def test_an_async_journal_survives_a_kill_too(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events leave once they are written; the disk is synced now and then."""
+    async_settings: dict[str, Any] = {
+        "durability": "journal-async",
+        "journal_sync_interval": timedelta(hours=1),
+    }
+    producer = make(**async_settings)
+    await producer.start()
+    assert producer._journal is not None
+    syncs: list[int] = []
+    sync = producer._journal.sync
+
+    def recorded() -> bool:
+        syncs.append(1)
+        return sync()
+
+    monkeypatch.setattr(producer._journal, "sync", recorded)
+    for number in range(10):
+        await (await producer.send("t", b"%d" % number))
+    wire.fault = _scripted(DROPPED)
+    await producer.send("t", b"10")
+    await wire.broken.wait()
+    await _kill(producer)
+    assert len(syncs) <= 1
+    async with make(**async_settings) as producer:
+        await producer.flush()
+    assert _values(wire) == [b"%d" % number for number in range(11)]
+
+
+async def test_partitions_that_are_gone_have_their_events_told(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """A topic made anew with fewer partitions: nobody knows of the others, and the rest goes on."""
+    wire.partition_count = 2
+    producer = make()
+    await producer.start()
+    await (await producer.send("t", b"0", partition=0))
+    await (await producer.send("t", b"1", partition=1))
+    wire.reachable = wire.connected = False
+    await (await producer.accept("t", [Record(b"2", partition=1)])).journaled
+    await _kill(producer)
+    wire.reachable, wire.partition_count = True, 1
+    async with make(delivery_timeout=timedelta(milliseconds=100)) as producer:
+        assert await (await producer.send("t", b"3", key=b"any")) == Persisted(0, 1)
+        await producer.flush()
+        assert producer.statistics().possibly_persisted == 1
+
+
+async def test_a_renewal_is_in_the_journal_before_anything_is_sent_under_it(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """The next life goes on under the newest epoch."""
+    producer = make()
+    await producer.start()
+    wire.fault = _scripted(None, 45, DROPPED)
+    await (await producer.send("t", b"0"))
+    await producer.send("t", b"1")
+    await wire.broken.wait()
+    await _kill(producer)
+    async with make() as producer:
+        await (await producer.send("t", b"2"))
+        assert producer._sender is not None
+        assert producer._sender.identity == Identity(1, 1)
+    assert _values(wire) == [b"0", b"1", b"2"]
+    assert all(before < after for before, after in pairwise(_ids(wire)))
