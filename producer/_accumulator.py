@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from producer._batch import new_builder, seal
 from producer._event_id import EVENT_ID_HEADER
+from producer._given_up import GivenUp
 from producer._lane import Batch, Lane, Route
 from producer._outcomes import NotPersisted
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from producer._batch import Builder, Header
+    from producer._given_up import OnGivenUp
     from producer._outcomes import Delivery
     from producer._record import Record
     from producer._settings import ProducerSettings
@@ -55,6 +57,7 @@ class Accumulator:
         random: Spreads events without a key.
         buffer_size: Bytes on their way, beyond which senders wait.
         on_due: Called when there is a reason to cut.
+        on_given_up: Called with an event that is refused; None if nobody wants it.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Accumulator:
         random: Random,
         buffer_size: int,
         on_due: Callable[[], None],
+        on_given_up: OnGivenUp | None = None,
     ) -> None:
         self.routes: dict[str, Route] = {}
         self.next_event = next_event
@@ -83,6 +87,7 @@ class Accumulator:
         self._loop = loop
         self._random = random
         self._on_due = on_due
+        self._on_given_up = on_given_up
         self._linger: asyncio.TimerHandle | None = None
         self._waiting: deque[asyncio.Future[bool]] = deque()
         self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
@@ -134,7 +139,7 @@ class Accumulator:
             if added is None:
                 lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
         except _BAD_RECORD as error:
-            delivery.set_result(_refusal(error))
+            delivery.set_result(self._refused(route, record, error))
             self._let_in()
             return delivery
         entries = lane.entries
@@ -191,7 +196,7 @@ class Accumulator:
             except _BAD_RECORD as error:
                 index += 1
                 ticket.accepted = index
-                ticket.settle([index - 1], _refusal(error))
+                ticket.settle([index - 1], self._refused(route, record, error))
                 continue
             entries = lane.entries
             if entries is None or lane.owner is not ticket:
@@ -343,6 +348,15 @@ class Accumulator:
         """Let what there is wait no longer for more events."""
         self.ripe = True
         self._on_due()
+
+    def _refused(self, route: Route, record: Record, error: Exception) -> NotPersisted:
+        outcome = _refusal(error)
+        if self._on_given_up is not None:
+            given_up = GivenUp(
+                route.topic, record.partition, None, record.key, record.value, outcome
+            )
+            self._on_given_up([given_up])
+        return outcome
 
     def _seal(self, lane: Lane) -> None:
         lane.seal()

@@ -34,6 +34,7 @@ from producer._errors import (
 from producer._journal import Journal
 from producer._journal_codec import Identity as JournalIdentity
 from producer._journal_codec import Renewal
+from producer._journal_errors import JournalError
 from producer._journal_limits import JournalLimits
 from producer._journal_state import NOTHING_RECOVERED
 from producer._log import Logger
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from producer._batch import Header
+    from producer._given_up import GivenUp, OnGivenUp
     from producer._journal_codec import Position
     from producer._lane import Lane, Route
     from producer._outcomes import Delivery, Outcome
@@ -73,15 +75,24 @@ class IdempotentProducer:
     Args:
         kafka: How to reach the cluster; a string is `bootstrap_servers`.
         settings: How events are sent.
+        on_given_up: Called with events that are not, or not surely, in the log and that are tried
+            no more, as those that a broker refused: whoever must not lose them keeps them
+            elsewhere before it returns. If it raises, the producer ends, and the journal keeps
+            them. Events that are only not answered yet at `close` are not among them.
 
     Not safe for several threads; any number of tasks of one event loop may send.
     """
 
     def __init__(
-        self, kafka: KafkaSettings | str, settings: ProducerSettings | None = None
+        self,
+        kafka: KafkaSettings | str,
+        settings: ProducerSettings | None = None,
+        *,
+        on_given_up: OnGivenUp | None = None,
     ) -> None:
         self._kafka = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
         self._settings = settings or ProducerSettings()
+        self._on_given_up = on_given_up
         self._name = self._settings.name
         if self._settings.journaling == "none":
             # Nothing keeps the count of events over a restart, so neither may the name be kept.
@@ -99,6 +110,7 @@ class IdempotentProducer:
         self._running: list[asyncio.Task[None]] | None = None
         self._resuming: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
+        self._failed = asyncio.Event()
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -159,6 +171,7 @@ class IdempotentProducer:
         if self._journal is not None:
             # What is on its way is in the journal, and may have to be written again with it.
             room = min(room, settings.journal_limit // 4)
+        on_given_up = None if self._on_given_up is None else self._give_up
         accumulator = Accumulator(
             settings,
             producer_name=self._name,
@@ -167,6 +180,7 @@ class IdempotentProducer:
             random=self._random,
             buffer_size=room,
             on_due=self._on_due,
+            on_given_up=on_given_up,
         )
         rounds = Rounds(
             accumulator=accumulator,
@@ -175,7 +189,7 @@ class IdempotentProducer:
             poke=self._poke,
             on_failure=self._on_failure,
         )
-        self._settlement = Settlement(accumulator, self._counters, rounds)
+        self._settlement = Settlement(accumulator, self._counters, rounds, on_given_up)
         self._sender = Sender(
             wire=wire,
             accumulator=accumulator,
@@ -328,15 +342,13 @@ class IdempotentProducer:
 
         Raises:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
+            BrokerError: There is no such topic, or no room within `delivery_timeout`; nothing was
+                accepted.
         """
         accumulator = self._accepting()
         ticket = Ticket(asyncio.get_running_loop())
-        ready = await self._ready(accumulator, topic)
-        if isinstance(ready, NotPersisted):
-            ticket.accepted = len(records)
-            ticket.settle(list(range(len(records))), ready)
-        else:
-            accumulator.add_many(ready, records, ticket, whole=True)
+        route = await self._route_with_room(accumulator, topic)
+        accumulator.add_many(route, records, ticket, whole=True)
         if position is not None:
             self._the_rounds().note(position)
         ticket.close(self._keeper())
@@ -347,14 +359,13 @@ class IdempotentProducer:
 
         Raises:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
+            BrokerError: As in `accept`.
         """
         accumulator = self._accepting()
         if not records:
             return []
-        ready = await self._ready(accumulator, topic)
-        if isinstance(ready, NotPersisted):
-            return [_settled(ready) for _ in records]
-        return [accumulator.add(ready, record) for record in records]
+        route = await self._route_with_room(accumulator, topic)
+        return [accumulator.add(route, record) for record in records]
 
     async def note_position(self, position: Position) -> None:
         """Keep a position behind everything that was accepted before; returns when it is durable.
@@ -376,6 +387,19 @@ class IdempotentProducer:
     def recovered_position(self, source: str) -> bytes | None:
         """The last position of a source that the journal held at the start; None without one."""
         return self._former.positions.get(source)
+
+    def recovered_topics(self) -> frozenset[str]:
+        """The topics that the journal knew at the start: to them it takes events at once."""
+        return frozenset(topic for topic, _ in self._former.partitions)
+
+    async def failure(self) -> Exception:
+        """Wait until the producer fails, as when its journal cannot be written: see why.
+
+        It takes nothing any more then, and has told of each event.
+        """
+        await self._failed.wait()
+        assert self._failure is not None
+        return self._failure
 
     async def flush(self) -> None:
         """Wait until each event accepted before, in this run or a former, has its outcome."""
@@ -434,6 +458,10 @@ class IdempotentProducer:
             await asyncio.wait((told, hurry), return_when=asyncio.FIRST_COMPLETED)
             for task in (hurry, told):
                 task.cancel()
+            if self._rounds is not None and self._rounds.journals:
+                # So that a journal keeps what has no outcome yet, down to the last event.
+                with contextlib.suppress(JournalError, TimeoutError):
+                    await asyncio.wait_for(self._rounds.kept(self._rounds.next_cut), wire_s)
         if self._routes is not None:
             self._routes.stop()
         for task in (*(self._running or ()), *self._resuming):
@@ -494,21 +522,38 @@ class IdempotentProducer:
             await asyncio.sleep(0)  # let the sender send
 
     async def _ready(self, accumulator: Accumulator, topic: str) -> Route | NotPersisted:
-        """Wait for the topic's route, and for room."""
+        """`_route_with_room`, or why there is none."""
+        try:
+            return await self._route_with_room(accumulator, topic)
+        except BrokerError as error:
+            return NotPersisted(str(error))
+
+    async def _route_with_room(self, accumulator: Accumulator, topic: str) -> Route:
+        """Wait for the topic's route, and for room.
+
+        Raises:
+            BrokerError: There is none within `delivery_timeout`.
+        """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.delivery_timeout.total_seconds()
         route = accumulator.routes.get(topic)
         if route is None:
             assert self._routes is not None
-            try:
-                route = await self._routes.open(topic)
-            except BrokerError as error:
-                return NotPersisted(str(error))
+            route = await self._routes.open(topic)
         if not accumulator.has_room and not await accumulator.wait_for_room(deadline_s):
             self._accepting()
-            return NotPersisted("no room in the buffer within delivery_timeout")
+            raise RetriableError("no room in the buffer within delivery_timeout")
         self._accepting()
         return route
+
+    def _give_up(self, events: Sequence[GivenUp]) -> None:
+        """Hand events over to whoever keeps them; without that they may not be forgotten."""
+        if self._on_given_up is not None:
+            try:
+                self._on_given_up(events)
+            except Exception as error:
+                self._on_failure(error)
+                raise
 
     def _poke(self, lane: Lane) -> None:
         if self._sender is not None:
@@ -537,6 +582,7 @@ class IdempotentProducer:
         """No event may wait for a sender that is gone, or a journal that cannot be written."""
         _log.error("the producer failed", exc_info=error)
         self._failure = error
+        self._failed.set()
         self._closed = True
         if self._accumulator is not None:
             self._accumulator.turn_away()

@@ -19,13 +19,12 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from producer._client import IdempotentProducer
-from producer._daemon_intake import ProducerIntake
+from producer._daemon_intake import GivenUpEvents, ProducerIntake
 from producer._daemon_log import configure_logging
 from producer._daemon_report import DaemonReport, health_snapshot
 from producer._errors import ProducerError, RetriableError
+from producer._log import Logger
 from producer._produce_settings import dead_letter_file
 from producer.sources import DeadLetterFile, StoppingError, make_source, parse_address
 
@@ -43,7 +42,7 @@ _NO_TIME: Final = timedelta(milliseconds=100)
 _COMPLAIN_EVERY_S: Final = 10.0
 _TOPIC_RETRY_S: Final = 1.0
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 def run_daemon(
@@ -69,10 +68,14 @@ class _Daemon:
         self._produce = produce
         self._source: Source = make_source(produce, max_event_bytes=producer.max_request_size)
         self._dead_letters = _open_dead_letters(dead_letter_file(produce, producer))
-        self._producer = IdempotentProducer(kafka, producer)
+        self._given_up = GivenUpEvents(self._dead_letters, self._source.name)
+        self._producer = IdempotentProducer(kafka, producer, on_given_up=self._given_up.keep)
+        self._has_journal = producer.journaling != "none"
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
+        self._beside: list[asyncio.Task[None]] = []
         self._started = False
+        self._reading = False
         self._error: str | None = None
 
     async def run(self) -> DaemonReport:
@@ -83,6 +86,7 @@ class _Daemon:
             if self._produce.health is not None:
                 await self._serve_health(stack, self._produce.health)
             _log.info("starting", topic=self._produce.topic, source=self._source.name)
+            self._beside += [asyncio.create_task(e) for e in (self._complain(), self._watch())]
             try:
                 await self._unless_at_once(self._start())
                 if self._started:
@@ -91,6 +95,8 @@ class _Daemon:
                 await self._unless_at_once(self._producer.close(limit))
             finally:
                 await self._producer.close(_NO_TIME)
+                for task in self._beside:
+                    task.cancel()
         report = self._report()
         _log.info("ended", **report.as_json())
         return report
@@ -107,22 +113,22 @@ class _Daemon:
             task.cancel()
 
     async def _start(self) -> None:
-        complaining = asyncio.create_task(self._complain())
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._producer.start())
-                if self._produce.create_topic:
-                    tasks.create_task(self._create_topic())
-        except* ProducerError as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            complaining.cancel()
+        """Get to where the source may begin."""
+        await self._producer.start()
+        if self._produce.create_topic:
+            creating = self._create_topic()
+            if self._produce.topic in self._producer.recovered_topics():
+                # It was there, and the journal takes events for it also while Kafka is away.
+                self._beside.append(asyncio.create_task(self._unless_refused(creating)))
+            else:
+                await creating
         self._started = True
 
-    async def _complain(self) -> None:
-        while True:
-            await asyncio.sleep(_COMPLAIN_EVERY_S)
-            _log.warning("no Kafka yet", bootstrap_servers=self._kafka.bootstrap_servers)
+    async def _unless_refused(self, creating: Coroutine[Any, Any, None]) -> None:
+        try:
+            await creating
+        except ProducerError as error:
+            _log.warning("topic not created; it was there before", reason=str(error))
 
     async def _create_topic(self) -> None:
         from producer._topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
@@ -153,19 +159,47 @@ class _Daemon:
             self._dead_letters,
             self._stopping,
         )
+        position = self._producer.recovered_position(self._source.name)
+        self._reading = True
         try:
-            position = self._producer.recovered_position(self._source.name)
+            await intake.open()
             await self._source.run(intake, position)
         except StoppingError:
             return
         except (ProducerError, OSError) as error:
             if not self._at_once.is_set():  # else the producer was closed before it
-                self._error = str(error)
-                _log.error("the source failed", reason=self._error)
+                self._fail("the source failed", error)
             return
+        finally:
+            self._reading = False
         if not self._stopping.is_set():
-            _log.info("the source has ended")
+            _log.info("the source has ended", **self._on_its_way())
             await self._producer.flush()
+
+    async def _watch(self) -> None:
+        """End at once when the producer has failed: no source could give anything to anyone."""
+        self._fail("the producer failed", await self._producer.failure())
+        self._at_once.set()
+
+    def _fail(self, what: str, error: Exception) -> None:
+        self._error = self._error or f"{what}: {error}"
+        _log.error(what, reason=str(error))
+
+    async def _complain(self) -> None:
+        """Say what is waited for, every now and then."""
+        while True:
+            await asyncio.sleep(_COMPLAIN_EVERY_S)
+            if not self._started:
+                _log.warning("no Kafka yet", bootstrap_servers=self._kafka.bootstrap_servers)
+            elif not self._reading:
+                _log.warning("waiting for answers", **self._on_its_way())
+
+    def _on_its_way(self) -> dict[str, int]:
+        counts = self._producer.statistics()
+        return {
+            "buffered_bytes": counts.buffered_bytes,
+            "batches_in_flight": counts.batches_in_flight,
+        }
 
     def _report(self) -> DaemonReport:
         return DaemonReport.of(
@@ -173,8 +207,21 @@ class _Daemon:
             name=self._producer.name,
             topic=self._produce.topic,
             dead_lettered=self._dead_letters.written,
+            kept=self._kept(),
+            has_journal=self._has_journal,
             error=self._error,
         )
+
+    def _kept(self) -> int:
+        """Events that have no answer and are in the journal, from where the next start sends them.
+
+        Known once the producer is closed.
+        """
+        if not self._has_journal:
+            return 0
+        counts = self._producer.statistics()
+        settled = counts.persisted + counts.not_persisted + self._given_up.possibly_persisted
+        return counts.accepted + counts.recovered - settled
 
     async def _serve_health(self, stack: AsyncExitStack, address: str) -> None:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - only with health

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from producer._journal_codec import Position
+from producer._log import Logger
+from producer._outcomes import PossiblyPersisted
 from producer.sources import StoppingError
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from producer._client import IdempotentProducer
+    from producer._given_up import GivenUp
     from producer._outcomes import Delivery
     from producer._record import Record
     from producer._ticket import Ticket
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
 
 _COMPLAIN_AFTER_S: Final = 10.0
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class ProducerIntake:
     """Takes the events of one source. An `Intake`.
 
     Args:
-        producer: Sends them; started.
         topic: Where they go.
         source: The source's name: key of its position, and its name in the dead-letter file.
         dead_letters: Takes what cannot be sent.
@@ -51,6 +51,15 @@ class ProducerIntake:
         self._topic = topic
         self._source = source
         self._dead_letters = dead_letters
+
+    async def open(self) -> None:
+        """Wait until there is a topic to give events to, and room.
+
+        Raises:
+            BrokerError: There is none, or we may not write to it.
+            StoppingError: The daemon stops.
+        """
+        await self.accept(())
 
     async def accept(self, records: Sequence[Record], position: bytes | None = None) -> Ticket:
         """Take events, all or none, in this order; see `Intake.accept`."""
@@ -105,3 +114,40 @@ class ProducerIntake:
             buffered_bytes=counts.buffered_bytes,
             batches_in_flight=counts.batches_in_flight,
         )
+
+
+class GivenUpEvents:
+    """Puts events that the producer gives up into the dead-letter file.
+
+    Args:
+        dead_letters: The file.
+        source: Name of the source they came from.
+    """
+
+    def __init__(self, dead_letters: DeadLetterFile, source: str) -> None:
+        self.possibly_persisted = 0
+        self._dead_letters = dead_letters
+        self._source = source
+
+    def keep(self, events: Sequence[GivenUp]) -> None:
+        """Return once they are on disk: only then may the journal forget them. They are rare."""
+        for event in events:
+            reason = event.outcome.reason
+            if isinstance(event.outcome, PossiblyPersisted):
+                self.possibly_persisted += 1
+                reason = f"possibly persisted: {reason}"
+            self._dead_letters.write(
+                self._source, _place_of(event), reason, event.value or b"", event.key
+            )
+        self._dead_letters.sync()
+        _log.warning(
+            "events given up: they are in the dead-letter file",
+            events=len(events),
+            reason=events[0].outcome.reason,
+        )
+
+
+def _place_of(event: GivenUp) -> str:
+    if event.event_id is None:
+        return f"on the way to topic {event.topic}"
+    return f"event {event.event_id} on the way to topic {event.topic} partition {event.partition}"

@@ -3,7 +3,7 @@
 | path | 200 when |
 |---|---|
 | `/livez` | the event loop moves, also when there is nothing to do; restart the process if not |
-| `/readyz` | the producer is connected and the journal can be written; else 503 says which is not |
+| `/readyz` | events are taken: by Kafka, or by the journal for it; else 503 says why not |
 | `/metrics` | always: Prometheus' text, or OpenMetrics for who asks for it |
 
 The names of metrics end with their unit, and counters with `_total`.
@@ -36,6 +36,7 @@ STALLED_AFTER_S: Final = 10.0
 
 _COUNTERS: Final = {
     "events_accepted": "Events that were given an event id",
+    "events_recovered": "Events that the journal held from an earlier run",
     "events_persisted": "Events that are in the log of all in-sync replicas",
     "events_not_persisted": "Events that are not in the log, nor ever will be",
     "events_possibly_persisted": "Events of which nobody knows whether they are in the log",
@@ -57,7 +58,6 @@ _GAUGES: Final = {
     "batches_in_flight": "Batches that wait for their answer",
     "journal_disk_bytes": "Bytes of the journal's segments",
     "journal_unacked_batches": "Batches in the journal without an ack",
-    "journal_spooled_events": "Events in the journal that are in no batch",
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from producer._given_up import events_of
 from producer._log import Logger
 from producer._outcomes import NotPersisted, PossiblyPersisted
 from producer._sequencer import State, Verdict
 
 if TYPE_CHECKING:
     from producer._accumulator import Accumulator
+    from producer._given_up import OnGivenUp
     from producer._lane import Batch, Lane
     from producer._rounds import Rounds
     from producer._statistics import Counters
@@ -25,12 +27,21 @@ class Settlement:
         accumulator: Holds the batches.
         counters: Count the events.
         rounds: The journal need not keep what is settled.
+        on_given_up: Called with the events of a batch that is given up, while the journal still has
+            them; None if nobody wants them.
     """
 
-    def __init__(self, accumulator: Accumulator, counters: Counters, rounds: Rounds) -> None:
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        counters: Counters,
+        rounds: Rounds,
+        on_given_up: OnGivenUp | None = None,
+    ) -> None:
         self._accumulator = accumulator
         self._rounds = rounds
         self._counters = counters
+        self._on_given_up = on_given_up
 
     def persisted(self, batch: Batch, base_offset: int | None) -> None:
         """The batch is in the log."""
@@ -47,7 +58,18 @@ class Settlement:
 
     def failed(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         """The batch is given up; told once no journal can bring it back."""
+        if self._on_given_up is not None:
+            try:
+                self._on_given_up(events_of(batch, outcome))
+            except Exception as error:
+                kept = "; the journal keeps it for the next start" if batch.journaled else ""
+                why = f"{outcome.reason}, and then {error}{kept}"
+                self.tell(batch, PossiblyPersisted(why))
+                self._accumulator.release(batch)
+                raise
+        self._forget(batch, outcome)
 
+    def _forget(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         def end() -> None:
             self.tell(batch, outcome)
             self._accumulator.release(batch)
@@ -110,9 +132,12 @@ class Settlement:
                 self.tell(batch, PossiblyPersisted(reason))
 
     def abandon(self, lane: Lane, reason: str) -> None:
-        """Tell of everything in a lane: nothing will be sent any more, in this life."""
+        """Tell of everything in a lane: nothing will be sent any more, in this life.
+
+        Nothing of it was refused, so it is not given up: whoever closes too early hears of it.
+        """
         for batch in lane.cut():
-            self.failed(batch, NotPersisted(f"{reason} before it was sent"))
+            self._forget(batch, NotPersisted(f"{reason} before it was sent"))
         for slot in lane.sequencer:
             batch = slot.batch
             if batch.journaled is not None:
@@ -120,7 +145,7 @@ class Settlement:
                 self.tell(batch, PossiblyPersisted(why))
                 self._accumulator.release(batch)
             elif slot.state is State.WAITING or slot.maybe:
-                self.failed(batch, PossiblyPersisted(f"{reason} before it was answered"))
+                self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
-                self.failed(batch, NotPersisted(f"{reason} before it was taken"))
+                self._forget(batch, NotPersisted(f"{reason} before it was taken"))
         lane.sequencer.clear()

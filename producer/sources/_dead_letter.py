@@ -31,6 +31,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         reason: Why it could not be sent.
         raw: The first 64 KiB of its bytes.
         raw_length: How many it had, as far as known.
+        key: Its key, if it had one by then.
         at_ms: When it was refused, milliseconds since 1970.
     """
 
@@ -40,6 +41,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes
     raw_length: int
     at_ms: int
+    key: bytes | None = None
 
 
 class DeadLetterFile:
@@ -80,9 +82,11 @@ class DeadLetterFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def write(self, source: str, where: str, reason: str, raw: bytes) -> None:
+    def write(
+        self, source: str, where: str, reason: str, raw: bytes, key: bytes | None = None
+    ) -> None:
         """Append an entry. It is on disk after the next `sync`."""
-        entry = {
+        entry: dict[str, str | int] = {
             "source": source,
             "where": where,
             "reason": reason,
@@ -90,6 +94,8 @@ class DeadLetterFile:
             "raw_length": len(raw),
             "at_ms": self._now_ms(),
         }
+        if key is not None:
+            entry["key"] = base64.b64encode(key).decode()
         self._append(msgspec.json.encode(entry) + b"\n")
         self.written += 1
 

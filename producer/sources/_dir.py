@@ -10,8 +10,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from producer._log import Logger
 from producer.sources._errors import LostFileError, SourceError
 from producer.sources._intake import SourceStatistics, UnjournaledWindow, pause
 from producer.sources._line_file import (
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from producer.sources._intake import Intake, Pause
     from producer.sources._json_lines import EventParser
 
-_log: Final = structlog.get_logger()
+_log: Final = Logger(__name__)
 _DONE: Final = ".done"
 _NOT_READ: Final = (_DONE, ".tmp", ".part")
 _WINDOW_BYTES: Final = 32 * CHUNK_BYTES

@@ -17,8 +17,7 @@ import stat
 from math import ceil
 from typing import TYPE_CHECKING, Final, Literal
 
-import structlog
-
+from producer._log import Logger
 from producer.sources._errors import LostFileError, SourceError
 from producer.sources._intake import SourceStatistics, pause
 from producer.sources._line_file import FilePosition, LineFile, ReadEnd, hand_over, read_lines
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from producer.sources._intake import Intake, Pause
     from producer.sources._json_lines import EventParser
 
-_log: Final = structlog.get_logger()
+_log: Final = Logger(__name__)
 
 OnLostFile = Literal["continue", "fail"]
 

@@ -22,9 +22,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import structlog
 from aiohttp import web
 
+from producer._log import Logger
 from producer._outcomes import NotPersisted, Persisted
 from producer._record import Record
 from producer.sources._errors import NoRoomError, SourceError, StoppingError
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_log: Final = structlog.get_logger()
+_log: Final = Logger(__name__)
 _JSON: Final = "application/json"
 _NDJSON: Final = "application/x-ndjson"
 _MAX_LISTED: Final = 1_000

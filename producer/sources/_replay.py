@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
-import structlog
 
+from producer._log import Logger
 from producer.sources._errors import PositionError, SourceError
 from producer.sources._intake import SourceStatistics, pause
 from producer.sources._line_splitter import LineBatch, LineSplitter
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from producer.sources._json_lines import EventParser, JsonField
     from producer.sources._replay_schedule import ReplaySchedule
 
-_log: Final = structlog.get_logger()
+_log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20
 _MAX_BATCH_EVENTS: Final = 1_000
 _MAX_BATCH_BYTES: Final = 256 << 10

@@ -76,7 +76,8 @@ class SourceSettings(Section):
         default=100.0, gt=0, le=10_000, description="Samples a second, each of all cpus (cpu)"
     )
     duration: Duration | None = Field(
-        default=None, description="Stop by itself after so long; without it, run until a signal"
+        default=None,
+        description="Stop by itself after so long; without it, run until a signal (cpu)",
     )
     send_delay: Duration = Field(
         default=timedelta(0), description="Keep each event back so long before sending it (cpu)"

@@ -225,7 +225,7 @@ def test_a_source_that_cannot_be_read_ends_it_with_3(
     missing = tmp_path / "missing.jsonl"
     daemon = start_daemon("--topic", make_topic(), "--source", f"file:{missing}", "--no-follow")
     report = daemon.end(status=3)
-    assert report["error"] == f"{missing} is not there"
+    assert report["error"] == f"the source failed: {missing} is not there"
     assert report["accepted"] == 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from producer import (
+    BrokerError,
     IdempotentProducer,
     NotPersisted,
     Persisted,
@@ -94,11 +95,12 @@ async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeW
         assert producer.recovered_position("source") is None
 
 
-async def test_events_of_a_topic_that_is_not_there_are_told(wire: FakeWire) -> None:
-    """Each of them, by its ticket or its delivery."""
+async def test_events_of_a_topic_that_is_not_there_are_not_accepted(wire: FakeWire) -> None:
+    """Their caller still has them."""
     del wire
     async with _producer(delivery_timeout=timedelta(milliseconds=30)) as producer:
-        result = await (await producer.accept("missing", _RECORDS))
-        deliveries = await producer.accept_each("missing", _RECORDS)
-    assert (result.accepted, result.not_persisted) == (10, 10)
-    assert {type(await delivery) for delivery in deliveries} == {NotPersisted}
+        with pytest.raises(BrokerError):
+            await producer.accept("missing", _RECORDS)
+        with pytest.raises(BrokerError):
+            await producer.accept_each("missing", _RECORDS)
+        assert producer.statistics().accepted == 0

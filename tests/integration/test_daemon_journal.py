@@ -1,0 +1,159 @@
+"""The daemon and its journal: what it takes while Kafka is away, and what the next start does."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from producer.sources import read_dead_letters
+from tests.daemon_process import read_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+    from tests.daemon_process import DaemonProcess
+    from tests.integration.conftest import StartDaemon
+
+_HTTP = ("--source", "http:127.0.0.1:0", "--name", "web")
+
+
+def _lines(numbers: Iterable[int]) -> bytes:
+    return b"".join(b'{"n":%d}\n' % n for n in numbers)
+
+
+def _post(port: int, numbers: Iterable[int]) -> int:
+    headers = {"Content-Type": "application/x-ndjson"}
+    url = f"http://127.0.0.1:{port}/events"
+    with urllib.request.urlopen(
+        urllib.request.Request(url, _lines(numbers), headers), timeout=30
+    ) as answer:
+        status: int = answer.status
+        return status
+
+
+def _numbers(broker: Broker, topic: str) -> list[int]:
+    (messages,) = read_partitions(broker.bootstrap_servers, topic)
+    return [json.loads(message.value())["n"] for message in messages]
+
+
+def _port(daemon: DaemonProcess) -> int:
+    port: int = daemon.wait_for("listening")["port"]
+    return port
+
+
+def _stop(daemon: DaemonProcess) -> dict[str, Any]:
+    daemon.signal(signal.SIGTERM)
+    return daemon.end()
+
+
+def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """202 means kept: `kill -9` the moment after, and the next start sends them, once."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon("--topic", topic, *_HTTP)
+    port = _port(daemon)
+    assert _post(port, range(10)) == 202
+    broker.pause()
+    try:
+        assert _post(port, range(10, 20)) == 202
+        daemon.kill()
+    finally:
+        broker.resume()
+    daemon = start_daemon("--topic", topic, *_HTTP)
+    assert _post(_port(daemon), range(20, 30)) == 202
+    report = _stop(daemon)
+    assert (report["accepted"], report["kept"]) == (10, 0)
+    assert report["persisted"] == 10 + report["recovered"] >= 20
+    assert _numbers(broker, topic) == list(range(30))
+
+
+def test_it_starts_and_takes_events_while_kafka_is_away(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """Once it has been there; they are sent by whichever start finds Kafka again."""
+    topic = make_topic(partitions=1)
+    first = start_daemon("--topic", topic, *_HTTP)
+    assert _post(_port(first), range(10)) == 202
+    assert _stop(first)["kept"] == 0
+    broker.kill()
+    try:
+        second = start_daemon("--topic", topic, "--drain-timeout", "500 ms", *_HTTP)
+        assert _post(_port(second), range(10, 20)) == 202
+        report = _stop(second)
+        assert (report["accepted"], report["kept"], report["persisted"]) == (10, 10, 0)
+    finally:
+        broker.start()
+    third = start_daemon("--topic", topic, *_HTTP)
+    _port(third)
+    report = _stop(third)
+    assert (report["accepted"], report["recovered"], report["persisted"]) == (0, 10, 10)
+    assert _numbers(broker, topic) == list(range(20))
+
+
+def test_what_a_drain_leaves_is_sent_by_the_next_start(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """Ended in order, with status 0; also by a second signal, before the drain's limit."""
+    topic = make_topic(partitions=1)
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(_lines(range(1_000)))
+    words = ("--topic", topic, "--source", f"file:{file}", "--drain-timeout", "1 min")
+    daemon = start_daemon(*words)
+    while not _numbers(broker, topic):
+        time.sleep(0.05)
+    broker.pause()
+    try:
+        with file.open("ab") as more:
+            more.write(_lines(range(1_000, 50_000)))
+        time.sleep(0.5)  # it reads some of them, or all
+        daemon.signal(signal.SIGTERM)
+        daemon.wait_for("stopping")
+        started = time.monotonic()
+        report = _stop(daemon)
+        assert time.monotonic() - started < 5
+    finally:
+        broker.resume()
+    assert report["kept"] > 0
+    assert report["not_persisted"] == 0
+    next_report = start_daemon(*words, "--no-follow").end()
+    assert next_report["recovered"] == report["kept"]
+    assert _numbers(broker, topic) == list(range(50_000))
+
+
+def test_an_event_that_the_topic_does_not_take_goes_to_the_dead_letter_file(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """Its source is done with it, so the daemon keeps it."""
+    topic = make_topic(partitions=1, max_message_bytes=2_000)
+    large = random.Random(1).randbytes(3_000).hex()
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(_lines([0]) + b'{"n":1,"text":"%b"}\n' % large.encode() + _lines([2]))
+    report = start_daemon(
+        *("--topic", topic, "--source", f"file:{file}", "--no-follow", "--name", "reader"),
+        *("--dead-letter", str(tmp_path / "dead.jsonl")),
+    ).end()
+    assert (report["accepted"], report["persisted"], report["dead_lettered"]) == (2, 2, 1)
+    assert _numbers(broker, topic) == [0, 2]
+    (letter,) = read_dead_letters(tmp_path / "dead.jsonl")
+    assert json.loads(letter.raw) == {"n": 1, "text": large}
+    assert letter.where == f"on the way to topic {topic}"
+    assert "max.message.bytes is 2000" in letter.reason
+
+
+def test_two_daemons_cannot_have_one_name(make_topic: MakeTopic, start_daemon: StartDaemon) -> None:
+    """The second is told who has it, and ends with 3."""
+    topic = make_topic()
+    first = start_daemon("--topic", topic, *_HTTP)
+    _port(first)
+    second = start_daemon("--topic", topic, *_HTTP)
+    second.process.wait(60)
+    assert second.process.returncode == 3
+    assert f"is held by process {first.process.pid}" in second.log

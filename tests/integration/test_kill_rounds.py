@@ -1,0 +1,173 @@
+"""`kill -9` of the daemon at any moment, again and again: the topic still holds the file, once.
+
+`SEQUITUR_KILL_ROUNDS=50` runs as many rounds as the project promises to outlive, and
+`SEQUITUR_KILL_SEED` chooses other moments than the usual ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from producer import EVENT_ID_HEADER, parse_event_id
+from tests.daemon_process import DaemonProcess, read_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+
+_ROUNDS = int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10"))
+_SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
+_DISTURBED_ROUNDS = max(4, _ROUNDS if _ROUNDS > 10 else _ROUNDS * 3 // 5)
+"""A restart of the broker takes seconds, and CI has but a minute."""
+_PARTITIONS = 4
+_KEYS = 23
+_BURST_LINES = 30_000
+_STARTING_S = 0.2
+_LOADED_S = 0.5
+_ROUND_TIMEOUT_S = 60
+
+
+@dataclass
+class GrowingFile:
+    """Numbered events in a file, which grows by bursts that end anywhere in a line."""
+
+    path: Path
+    random: Random
+    lines: int = 0
+    _torn: bytes = b""
+
+    def grow(self, lines: int) -> None:
+        """Append so many lines; of the last one, some bytes only."""
+        new = b"".join(
+            b'{"n":%d,"k":"key-%d","text":"%b"}\n' % (n, n % _KEYS, b"." * (n % 100))
+            for n in range(self.lines, self.lines + lines)
+        )
+        self.lines += lines
+        cut = self.random.randrange(1, 20)
+        with self.path.open("ab") as file:
+            file.write(self._torn + new[:-cut])
+        self._torn = new[-cut:]
+
+    def finish(self) -> None:
+        """Append what is missing of the last line."""
+        with self.path.open("ab") as file:
+            file.write(self._torn)
+        self._torn = b""
+
+
+@dataclass
+class Rounds:
+    """Lives of a daemon that follows a file, each ended by SIGKILL but the last."""
+
+    broker: Broker
+    topic: str
+    folder: Path
+    random: Random
+    recovered: int = 0
+    file: GrowingFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.file = GrowingFile(self.folder / "events.jsonl", self.random)
+
+    def start(self, *arguments: str) -> DaemonProcess:
+        """The next life."""
+        return DaemonProcess(
+            self.broker.bootstrap_servers,
+            self.folder / "state",
+            *("--topic", self.topic, "--source", f"file:{self.file.path}", "--key", "json:k"),
+            *("--name", "survivor", "--poll-interval", "10 ms", *arguments),
+        )
+
+    def live_and_die(self, *, while_loaded: bool) -> None:
+        """One life: killed while it starts and takes its past over, or while it is busy."""
+        with self.start() as daemon:
+            if while_loaded:
+                self.recovered += daemon.wait_for("producer started")["recovered"]
+            else:
+                daemon.wait_for("starting")
+            limit_s = _LOADED_S if while_loaded else _STARTING_S
+            end_s = time.monotonic() + self.random.uniform(0, limit_s)
+            self.file.grow(_BURST_LINES)
+            time.sleep(max(0, end_s - time.monotonic()))
+            daemon.kill()
+
+    def finish(self) -> None:
+        """The last life reads to the file's end, and ends by itself."""
+        self.file.finish()
+        with self.start("--no-follow") as daemon:
+            report = daemon.end()
+        self.recovered += report["recovered"]
+        assert self.recovered > 0, "no life was ended in the middle of anything"
+        assert report["name"] == "survivor"
+        assert report["not_persisted"] == report["possibly_persisted"] == 0
+
+    def check(self) -> None:
+        """Nothing is lost, doubled or out of order."""
+        partitions = read_partitions(self.broker.bootstrap_servers, self.topic)
+        numbers = [[json.loads(m.value())["n"] for m in partition] for partition in partitions]
+        disorders = sum(a >= b for partition in numbers for a, b in pairwise(partition))
+        found = [n for partition in numbers for n in partition]
+        lost = set(range(self.file.lines)) - set(found)
+        assert (len(lost), len(found) - len(set(found)), disorders) == (0, 0, 0)
+        ids = [
+            parse_event_id(dict(message.headers())[EVENT_ID_HEADER])
+            for partition in partitions
+            for message in partition
+        ]
+        assert {event_id.producer for event_id in ids} == {"survivor"}
+        assert [event_id.sequence for event_id in ids] == found
+
+
+@pytest.fixture
+def rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Iterator[Rounds]:
+    """A topic, a file, and the daemon between them; the broker is left running."""
+    yield Rounds(broker, make_topic(partitions=_PARTITIONS), tmp_path, Random(_SEED))
+    broker.start()
+
+
+@pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
+def test_killing_the_daemon_loses_and_doubles_nothing(rounds: Rounds) -> None:
+    """Half the times while it starts, half the times under load."""
+    for number in range(_ROUNDS):
+        rounds.live_and_die(while_loaded=number % 2 == 1)
+    rounds.finish()
+    rounds.check()
+
+
+@pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
+def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: Rounds) -> None:
+    """The broker is paused, or killed and restarted, while the daemon dies and comes again."""
+    broker = rounds.broker
+    disturbances: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (broker.pause, broker.resume),
+        (lambda: None, lambda: None),
+        (broker.kill, broker.start),
+        (broker.pause, broker.resume),
+    ]
+    rounds.live_and_die(while_loaded=True)
+    for number in range(_DISTURBED_ROUNDS):
+        begin, end = disturbances[number % len(disturbances)]
+        with rounds.start() as daemon:
+            rounds.recovered += daemon.wait_for("producer started")["recovered"]
+            rounds.file.grow(_BURST_LINES)
+            time.sleep(rounds.random.uniform(0, _LOADED_S))
+            begin()
+            time.sleep(rounds.random.uniform(0, _LOADED_S))
+            daemon.kill()
+        if number % 2:
+            # The next life meets the disturbed broker, and dies of something else.
+            rounds.live_and_die(while_loaded=False)
+        end()
+    rounds.finish()
+    rounds.check()

@@ -1,0 +1,134 @@
+"""Events that are tried no more are handed over before anybody forgets them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from producer import (
+    IdempotentProducer,
+    NotPersisted,
+    Persisted,
+    Position,
+    PossiblyPersisted,
+    ProducerClosedError,
+    ProducerSettings,
+    Record,
+)
+from producer._given_up import GivenUp
+from producer._journal_report import inspect_journal
+from tests.fake_wire import DROPPED, FakeWire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_REFUSED = 29  # TOPIC_AUTHORIZATION_FAILED
+_FAST: dict[str, Any] = {
+    "linger": timedelta(0),
+    "retry_backoff": timedelta(milliseconds=1),
+    "retry_backoff_max": timedelta(milliseconds=1),
+}
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
+    """A cluster that refuses whatever has `bad` in it."""
+    wire = FakeWire(fault=lambda records: _REFUSED if records[0].value == b"bad" else None)
+    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    return wire
+
+
+def _producer(
+    folder: Path, on_given_up: Callable[[Sequence[GivenUp]], None], **settings: Any
+) -> IdempotentProducer:
+    chosen = ProducerSettings(name="me", journal=folder / "journal", **(_FAST | settings))
+    return IdempotentProducer("unused:1", chosen, on_given_up=on_given_up)
+
+
+def _unacked(folder: Path) -> int:
+    return sum(len(found.unacked) for found in inspect_journal(folder / "journal").partitions)
+
+
+async def test_a_refused_event_is_handed_over_while_the_journal_has_it(
+    wire: FakeWire, tmp_path: Path
+) -> None:
+    """With all that is known of it; the others of its partition go on."""
+    given_up: list[GivenUp] = []
+    unacked: list[int] = []
+
+    def keep(events: Sequence[GivenUp]) -> None:
+        given_up.extend(events)
+        unacked.append(_unacked(tmp_path))
+
+    async with _producer(tmp_path, keep) as producer:
+        outcome = await (await producer.send("t", b"bad", b"key"))
+        assert isinstance(outcome, NotPersisted)
+        assert await (await producer.send("t", b"good")) == Persisted(0, 0)
+    assert given_up == [GivenUp("t", 0, "me:0", b"key", b"bad", outcome)]
+    assert unacked == [1]
+    assert _unacked(tmp_path) == 0
+    assert [record.value for record in wire.records["t", 0]] == [b"good"]
+
+
+async def test_an_event_that_is_too_large_is_handed_over_before_a_position_behind_it(
+    wire: FakeWire, tmp_path: Path
+) -> None:
+    """It never gets an event id."""
+    del wire
+    given_up: list[GivenUp] = []
+    positions: list[dict[str, str]] = []
+
+    def keep(events: Sequence[GivenUp]) -> None:
+        given_up.extend(events)
+        positions.append(inspect_journal(tmp_path / "journal").positions)
+
+    large = Record(b"x" * 5_000, b"key")
+    async with _producer(tmp_path, keep, max_request_size=2_000) as producer:
+        ticket = await producer.accept("t", [Record(b"1"), large], Position("file", b"end"))
+        await ticket.journaled
+        result = await ticket
+    assert [(each.event_id, each.key, each.value) for each in given_up] == [
+        (None, b"key", b"x" * 5_000)
+    ]
+    assert (result.persisted, result.not_persisted) == (1, 1)
+    assert positions == [{}]
+    assert inspect_journal(tmp_path / "journal").positions == {"file": "end"}
+
+
+async def test_an_event_of_a_former_run_is_handed_over_too(wire: FakeWire, tmp_path: Path) -> None:
+    """Nobody else has it any more."""
+    given_up: list[GivenUp] = []
+    wire.fault = lambda _records: DROPPED
+    async with _producer(tmp_path, given_up.extend) as producer:
+        await producer.send("t", b"bad")
+        await producer.close(timedelta(milliseconds=100))
+    assert given_up == []  # it was not refused, and the journal has it
+    wire.fault = lambda _records: _REFUSED
+    async with _producer(tmp_path, given_up.extend) as producer:
+        await producer.flush()
+    assert [(each.event_id, each.value) for each in given_up] == [("me:0", b"bad")]
+    assert _unacked(tmp_path) == 0
+
+
+async def test_events_that_cannot_be_kept_elsewhere_stay_in_the_journal(
+    wire: FakeWire, tmp_path: Path
+) -> None:
+    """The producer ends, says why, and the next start tries again."""
+
+    def keep(_events: Sequence[GivenUp]) -> None:
+        raise OSError("no space left")
+
+    producer = _producer(tmp_path, keep)
+    await producer.start()
+    delivery = await producer.send("t", b"bad")
+    assert str(await asyncio.wait_for(producer.failure(), 10)) == "no space left"
+    assert isinstance(await delivery, PossiblyPersisted)
+    with pytest.raises(ProducerClosedError, match="no space left"):
+        await producer.send("t", b"good")
+    await producer.close()
+    assert _unacked(tmp_path) == 1
+    del wire
