@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _METADATA_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 60.0
 _BATCH_SIZE: Final = 10_000
+_PATIENCE_S: Final = 0.2
+_PASSING: Final = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+"""What a broker answers of a partition that it does not lead yet, or has not heard of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +81,29 @@ def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
     """
     with _consumer(kafka) as consumer:
         partitions = _known_partitions(consumer, topic)
-        starts = (
-            consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=_METADATA_TIMEOUT_S)
-            for p in partitions
-        )
-        return any(start is not None and start[0] > 0 for start in starts)
+        return any(watermarks(consumer, topic, partition)[0] > 0 for partition in partitions)
 
 
 def read_topic(kafka: KafkaSettings, topic: str) -> Iterator[TopicRecord]:
-    """Yield the committed records of `topic`, each partition in offset order, until all have ended.
+    """Yield the committed records that `topic` holds now, each partition in offset order.
+
+    What is written meanwhile is not waited for, so a topic that is never at rest ends, too.
 
     Raises:
         UnknownTopicError: There is no such topic.
         BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
     """
     with _consumer(kafka) as consumer:
-        open_partitions = _known_partitions(consumer, topic)
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
+        ends = {
+            partition: end
+            for partition in _known_partitions(consumer, topic)
+            for start, end in [watermarks(consumer, topic, partition)]
+            if start < end
+        }
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
         heard_s = time.monotonic()
-        while open_partitions:
-            messages = consumer.consume(_BATCH_SIZE, timeout=0.5)
+        while ends:
+            messages = consumer.consume(_BATCH_SIZE, timeout=_PATIENCE_S)
             if messages:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
@@ -102,14 +112,32 @@ def read_topic(kafka: KafkaSettings, topic: str) -> Iterator[TopicRecord]:
                     f"while reading {topic}"
                 )
             for message in messages:
+                partition, offset = cast("int", message.partition()), cast("int", message.offset())
                 error = message.error()
-                partition = message.partition()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
-                    open_partitions.discard(partition)
-                elif error is not None:
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
                     raise KafkaException(error)
-                elif partition in open_partitions:
+                if error is None and offset < ends.get(partition, 0):
                     yield _record(message)
+                # The last offsets may be a transaction's markers, which are not given out: then
+                # the end of the partition, or a record beyond, shows that there is no more.
+                if error is not None or offset + 1 >= ends.get(partition, 0):
+                    ends.pop(partition, None)
+
+
+def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """First and next offset of a partition; a broker that does not lead it yet is waited for."""
+    deadline_s = time.monotonic() + _METADATA_TIMEOUT_S
+    while True:
+        try:
+            return consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=_METADATA_TIMEOUT_S
+            )
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or time.monotonic() > deadline_s:
+                raise BrokerUnreachableError(
+                    f"partition {partition} of {topic}: {error.args[0].str()}"
+                ) from error
+            time.sleep(_PATIENCE_S)
 
 
 def _record(message: Message) -> TopicRecord:

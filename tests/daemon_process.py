@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
+from sequitur._topic_reader import watermarks
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -122,10 +124,7 @@ def read_partitions(bootstrap_servers: str, topic: str) -> list[list[Any]]:
         }
     )
     found = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-    ends = {
-        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
-        for partition in found
-    }
+    ends = {partition: watermarks(consumer, topic, partition)[1] for partition in found}
     messages: list[list[Any]] = [[] for _ in found]
     consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
     left = sum(ends.values())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
@@ -75,3 +77,28 @@ def test_a_wrong_event_time_is_named(broker: Broker) -> None:
     assert run.returncode == 3
     assert "jsn:at" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_a_topic_that_is_never_at_rest_is_read_to_where_it_was(
+    broker: Broker, make_topic: MakeTopic
+) -> None:
+    """Who checks a live topic gets an answer, of what was there when it was asked for."""
+    topic = make_topic(1)
+    _fill(broker, topic, [(n, n) for n in range(3)])
+    stop = threading.Event()
+
+    def write_on() -> None:
+        for sequence in itertools.count(3):
+            if stop.wait(0.005):
+                return
+            _fill(broker, topic, [(sequence, sequence)])
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        run = _verify(broker, topic, "--json")
+    finally:
+        stop.set()
+        writer.join()
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["records"] >= 3
