@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
@@ -47,12 +47,14 @@ class GrowingFile:
     lines: int = 0
     _torn: bytes = b""
 
+    @property
+    def source(self) -> str:
+        """The setting that reads it."""
+        return f"file:{self.path}"
+
     def grow(self, lines: int) -> None:
         """Append so many lines; of the last one, some bytes only."""
-        new = b"".join(
-            b'{"n":%d,"k":"key-%d","text":"%b"}\n' % (n, n % _KEYS, b"." * (n % 100))
-            for n in range(self.lines, self.lines + lines)
-        )
+        new = _lines(self.lines, lines)
         self.lines += lines
         cut = self.random.randrange(1, 20)
         with self.path.open("ab") as file:
@@ -67,25 +69,53 @@ class GrowingFile:
 
 
 @dataclass
+class FillingFolder:
+    """Numbered events in files, which come one by one."""
+
+    path: Path
+    lines: int = 0
+
+    @property
+    def source(self) -> str:
+        """The setting that reads it."""
+        return f"dir:{self.path}"
+
+    def grow(self, lines: int) -> None:
+        """Put three more files there, with so many lines together."""
+        for _ in range(3):
+            hidden = self.path / ".new"
+            hidden.write_bytes(_lines(self.lines, lines // 3))
+            hidden.rename(self.path / f"{self.lines:09}")
+            self.lines += lines // 3
+
+    def finish(self) -> None:
+        """All files are whole."""
+
+
+def _lines(first: int, count: int) -> bytes:
+    return b"".join(
+        b'{"n":%d,"k":"key-%d","text":"%b"}\n' % (n, n % _KEYS, b"." * (n % 100))
+        for n in range(first, first + count)
+    )
+
+
+@dataclass
 class Rounds:
-    """Lives of a daemon that follows a file, each ended by SIGKILL but the last."""
+    """Lives of a daemon that reads what grows, each ended by SIGKILL but the last."""
 
     broker: Broker
     topic: str
     folder: Path
     random: Random
+    growing: GrowingFile | FillingFolder
     recovered: int = 0
-    file: GrowingFile = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.file = GrowingFile(self.folder / "events.jsonl", self.random)
 
     def start(self, *arguments: str) -> DaemonProcess:
         """The next life."""
         return DaemonProcess(
             self.broker.bootstrap_servers,
             self.folder / "state",
-            *("--topic", self.topic, "--source", f"file:{self.file.path}", "--key", "json:k"),
+            *("--topic", self.topic, "--source", self.growing.source, "--key", "json:k"),
             *("--name", "survivor", "--poll-interval", "10 ms", *arguments),
         )
 
@@ -98,13 +128,13 @@ class Rounds:
                 daemon.wait_for("starting")
             limit_s = _LOADED_S if while_loaded else _STARTING_S
             end_s = time.monotonic() + self.random.uniform(0, limit_s)
-            self.file.grow(_BURST_LINES)
+            self.growing.grow(_BURST_LINES)
             time.sleep(max(0, end_s - time.monotonic()))
             daemon.kill()
 
     def finish(self) -> None:
         """The last life reads to the file's end, and ends by itself."""
-        self.file.finish()
+        self.growing.finish()
         with self.start("--no-follow") as daemon:
             report = daemon.end()
         self.recovered += report["recovered"]
@@ -118,7 +148,7 @@ class Rounds:
         numbers = [[json.loads(m.value())["n"] for m in partition] for partition in partitions]
         disorders = sum(a >= b for partition in numbers for a, b in pairwise(partition))
         found = [n for partition in numbers for n in partition]
-        lost = set(range(self.file.lines)) - set(found)
+        lost = set(range(self.growing.lines)) - set(found)
         assert (len(lost), len(found) - len(set(found)), disorders) == (0, 0, 0)
         ids = [
             parse_event_id(dict(message.headers())[EVENT_ID_HEADER])
@@ -130,10 +160,19 @@ class Rounds:
 
 
 @pytest.fixture
-def rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Iterator[Rounds]:
-    """A topic, a file, and the daemon between them; the broker is left running."""
-    yield Rounds(broker, make_topic(partitions=_PARTITIONS), tmp_path, Random(_SEED))
+def make_rounds(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path
+) -> Iterator[Callable[[GrowingFile | FillingFolder], Rounds]]:
+    """A topic, and the daemon before it; the broker is left running."""
+    topic = make_topic(partitions=_PARTITIONS)
+    yield lambda growing: Rounds(broker, topic, tmp_path, Random(_SEED), growing)
     broker.start()
+
+
+@pytest.fixture
+def rounds(make_rounds: Callable[[GrowingFile | FillingFolder], Rounds], tmp_path: Path) -> Rounds:
+    """The daemon follows a file."""
+    return make_rounds(GrowingFile(tmp_path / "events.jsonl", Random(_SEED)))
 
 
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
@@ -160,7 +199,7 @@ def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: 
         begin, end = disturbances[number % len(disturbances)]
         with rounds.start() as daemon:
             rounds.recovered += daemon.wait_for("producer started")["recovered"]
-            rounds.file.grow(_BURST_LINES)
+            rounds.growing.grow(_BURST_LINES)
             time.sleep(rounds.random.uniform(0, _LOADED_S))
             begin()
             time.sleep(rounds.random.uniform(0, _LOADED_S))
@@ -171,3 +210,18 @@ def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: 
         end()
     rounds.finish()
     rounds.check()
+
+
+@pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
+def test_killing_it_between_files_loses_and_doubles_nothing(
+    make_rounds: Callable[[GrowingFile | FillingFolder], Rounds], tmp_path: Path
+) -> None:
+    """Of a folder: a file that was sent and not renamed yet is not sent again."""
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    rounds = make_rounds(FillingFolder(folder))
+    for _ in range(_ROUNDS // 2):
+        rounds.live_and_die(while_loaded=True)
+    rounds.finish()
+    rounds.check()
+    assert {path.suffix for path in folder.iterdir()} == {".done"}
