@@ -29,7 +29,7 @@ from producer._produce_settings import dead_letter_file
 from producer.sources import DeadLetterFile, StoppingError, make_source, parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
     from pathlib import Path
 
     from producer._health import HealthSnapshot
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from producer.settings import KafkaSettings
     from producer.sources import Source
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _NO_TIME: Final = timedelta(milliseconds=100)
 _COMPLAIN_EVERY_S: Final = 10.0
 _TOPIC_RETRY_S: Final = 1.0
@@ -81,7 +82,8 @@ class _Daemon:
     async def run(self) -> DaemonReport:
         """Send until the source ends, or a signal comes and what is held is sent."""
         async with AsyncExitStack() as stack:
-            stack.callback(self._listen())
+            self._listen()
+            stack.callback(self._listen_no_more)
             stack.callback(self._dead_letters.close)
             if self._produce.health is not None:
                 await self._serve_health(stack, self._produce.health)
@@ -250,24 +252,22 @@ class _Daemon:
             dead_lettered=self._dead_letters.written,
         )
 
-    def _listen(self) -> Callable[[], None]:
-        """Turn signals into a stop; gives back what undoes it."""
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
-            loop.add_signal_handler(number, self._on_signal, number)
+    def _listen(self) -> None:
+        """Turn signals into a stop."""
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
-        def undo() -> None:
-            for number in signals:
-                loop.remove_signal_handler(number)
-
-        return undo
+    def _listen_no_more(self) -> None:
+        """Let signals kill again."""
+        for number in _SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
         _log.info("stopping", signal=signal.Signals(number).name)
         if self._stopping.is_set() or not self._started:
-            _log.warning("ending at once")
+            _log.warning("ending at once; a further signal kills")
             self._at_once.set()
+            self._listen_no_more()
         else:
             limit_s = self._produce.drain_timeout.total_seconds()
             asyncio.get_running_loop().call_later(limit_s, self._at_once.set)

@@ -6,8 +6,12 @@ import json
 import random
 import signal
 import time
+import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from producer.sources import read_dead_letters
 from tests.daemon_process import read_partitions
@@ -28,9 +32,9 @@ def _lines(numbers: Iterable[int]) -> bytes:
     return b"".join(b'{"n":%d}\n' % n for n in numbers)
 
 
-def _post(port: int, numbers: Iterable[int]) -> int:
+def _post(port: int, numbers: Iterable[int], query: str = "") -> int:
     headers = {"Content-Type": "application/x-ndjson"}
-    url = f"http://127.0.0.1:{port}/events"
+    url = f"http://127.0.0.1:{port}/events{query}"
     with urllib.request.urlopen(
         urllib.request.Request(url, _lines(numbers), headers), timeout=30
     ) as answer:
@@ -96,6 +100,34 @@ def test_it_starts_and_takes_events_while_kafka_is_away(
     report = _stop(third)
     assert (report["accepted"], report["recovered"], report["persisted"]) == (0, 10, 10)
     assert _numbers(broker, topic) == list(range(20))
+
+
+def test_a_client_that_waits_does_not_hold_up_a_second_signal(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """It is told that its events may or may not be in the topic, or hears no more."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon("--topic", topic, *_HTTP)
+    port = _port(daemon)
+    assert _post(port, range(10), "?wait=persisted") == 201
+    broker.pause()
+    try:
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(_post, port, range(10, 20), "?wait=persisted")
+            assert _post(port, range(20, 30)) == 202
+            daemon.signal(signal.SIGTERM)
+            daemon.wait_for("stopping")
+            started = time.monotonic()
+            report = _stop(daemon)
+            assert time.monotonic() - started < 5
+            with pytest.raises((urllib.error.URLError, ConnectionError)):
+                waiting.result(10)
+    finally:
+        broker.resume()
+    assert report["kept"] == 20
+    report = start_daemon("--topic", topic, "--source", "stdin", "--name", "web").end()
+    assert report["recovered"] == 20
+    assert sorted(_numbers(broker, topic)) == list(range(30))
 
 
 def test_what_a_drain_leaves_is_sent_by_the_next_start(
