@@ -88,6 +88,8 @@ class _Daemon:
             if self._produce.health is not None:
                 await self._serve_health(stack, self._produce.health)
             _log.info("starting", topic=self._produce.topic, source=self._source.name)
+            if not self._has_journal:
+                _log.warning("no journal: what is on its way is lost with this process")
             self._beside += [asyncio.create_task(e) for e in (self._complain(), self._watch())]
             try:
                 await self._unless_at_once(self._start())
