@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import StartDaemon
 
 _NOWHERE = "127.0.0.1:1"
+_A_FEW_SAMPLES_S = 0.2
 
 
 def _free_port() -> int:
@@ -141,6 +142,7 @@ def test_a_second_signal_ends_it_at_once(
     _wait_for_events(broker, topic)
     broker.pause()
     try:
+        time.sleep(_A_FEW_SAMPLES_S)
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("stopping")
         daemon.signal(signal.SIGTERM)
@@ -149,7 +151,6 @@ def test_a_second_signal_ends_it_at_once(
         assert time.monotonic() - started < 5
     finally:
         broker.resume()
-    assert report["persisted"] > 0
     assert report["possibly_persisted"] + report["not_persisted"] > 0
     assert report["accepted"] == _told_of(report)
 
@@ -163,6 +164,7 @@ def test_a_drain_keeps_its_limit(
     _wait_for_events(broker, topic)
     broker.kill()
     try:
+        time.sleep(_A_FEW_SAMPLES_S)
         daemon.signal(signal.SIGTERM)
         started = time.monotonic()
         report = daemon.end(status=1)
