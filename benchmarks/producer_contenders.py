@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 KEYS: Final = [b"host-%03d|%d" % (n // 4, n % 4) for n in range(1000)]
 VALUE_BYTES: Final = 120
@@ -212,16 +215,22 @@ async def _aiokafka_latency(topic: str, count: int) -> list[float]:
     return latencies
 
 
-def _sequitur_settings() -> tuple[Any, Any]:
-    from producer import KafkaSettings, ProducerSettings  # noqa: PLC0415
+@contextlib.asynccontextmanager
+async def _sequitur() -> AsyncIterator[Any]:
+    """Our producer with its journal, synced before anything is sent; its close is timed, too."""
+    from producer import IdempotentProducer, KafkaSettings, ProducerSettings  # noqa: PLC0415
 
-    return KafkaSettings(bootstrap_servers=bootstrap_servers()), ProducerSettings(name="bench")
+    with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder:
+        settings = ProducerSettings(name="bench", journal=Path(folder) / "journal")
+        kafka = KafkaSettings(bootstrap_servers=bootstrap_servers())
+        async with IdempotentProducer(kafka, settings) as producer:
+            yield producer
 
 
 async def _send_many_throughput(topic: str, count: int) -> None:
-    from producer import IdempotentProducer, Record  # noqa: PLC0415
+    from producer import Record  # noqa: PLC0415
 
-    async with IdempotentProducer(*_sequitur_settings()) as producer:
+    async with _sequitur() as producer:
         ticket = await producer.send_many(
             topic, (Record(value, key, HEADERS) for key, value in records(count))
         )
@@ -230,9 +239,9 @@ async def _send_many_throughput(topic: str, count: int) -> None:
 
 
 async def _send_throughput(topic: str, count: int) -> None:
-    from producer import IdempotentProducer, Persisted  # noqa: PLC0415
+    from producer import Persisted  # noqa: PLC0415
 
-    async with IdempotentProducer(*_sequitur_settings()) as producer:
+    async with _sequitur() as producer:
         deliveries = []
         for key, value in records(count):
             deliveries.append(await producer.send(topic, value, key=key, headers=HEADERS))
@@ -245,10 +254,10 @@ async def _send_throughput(topic: str, count: int) -> None:
 
 
 async def _send_latency(topic: str, count: int) -> list[float]:
-    from producer import IdempotentProducer, Persisted  # noqa: PLC0415
+    from producer import Persisted  # noqa: PLC0415
 
     events = list(records(count))
-    async with IdempotentProducer(*_sequitur_settings()) as producer:
+    async with _sequitur() as producer:
 
         async def send(number: int) -> None:
             key, value = events[number]
