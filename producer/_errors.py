@@ -5,6 +5,8 @@ ProducerError
 ├── MalformedEventIdError   producer._event_id
 ├── ProducerClosedError     send after close
 ├── SendManyError           the iterable given to send_many broke off
+├── JournalError            producer._journal_errors
+├── SourceError             producer.sources._errors
 └── BrokerError             a request that is no event failed
     ├── RetriableError          it may succeed later
     ├── OutcomeUnknownError     it may have succeeded
