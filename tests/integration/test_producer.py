@@ -27,6 +27,7 @@ from producer._sequencer import Identity
 from producer._settings import Compression
 from producer._topics import create_topic
 from producer._wire import Wire
+from sequitur._topic_reader import watermarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +46,7 @@ def _read(broker: Any, topic: str) -> dict[int, list[Message]]:
     partitions: list[int] = []
     while not partitions:  # a topic takes a moment to be known everywhere
         partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-    ends = {
-        p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1]
-        for p in partitions
-    }
+    ends = {p: watermarks(consumer, topic, p)[1] for p in partitions}
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     found: dict[int, list[Message]] = {p: [] for p in partitions}
     while any(len(found[p]) < ends[p] for p in partitions):
