@@ -7,8 +7,9 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+EVENTS ?= 8000000
 
-.PHONY: help setup jars demo test test-fast test-containers bench-producer check format clean
+.PHONY: help setup jars demo test test-fast test-containers bench-producer bench-reorder check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -41,6 +42,9 @@ test-containers: setup ## The integration tests on Kafka in a container
 
 bench-producer: setup ## The producer beside its peers: a table, a plot and build/bench/producer.json
 	@$(BIN)/python -m benchmarks.producer
+
+bench-reorder: setup ## The reorder job beside its peers: as above; EVENTS=1000000 for a short run
+	@$(BIN)/python -m benchmarks.reorder --events $(EVENTS)
 
 check: $(INSTALLED) ## Lint, formatting, types
 	@$(BIN)/ruff check .

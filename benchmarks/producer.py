@@ -11,16 +11,14 @@ and writes build/bench/producer.json.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -28,11 +26,8 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.broker import bench_broker
 from benchmarks.producer_contenders import CONTENDERS, LATENCY_RATE_HZ
-from sequitur.broker import EmbeddedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PARTITIONS: Final = 4
 LATENCY_SECONDS: Final = 10
@@ -124,20 +119,6 @@ class Bench:
             )
         finally:
             consumer.close()
-
-
-@contextlib.contextmanager
-def bench_broker() -> Iterator[str]:
-    """The broker named by KAFKA_BOOTSTRAP_SERVERS, or an embedded one of the benchmark's own."""
-    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-    if given is not None:
-        yield given
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder,
-        EmbeddedBroker(Path(folder)) as broker,
-    ):
-        yield broker.bootstrap_servers
 
 
 def measure(records: int, runs: int, console: Console) -> list[Result]:

@@ -111,7 +111,7 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sequitur").absolute()
 
 
-def read_lock(group: Group, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
+def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
     """Return what the lock names for a group.
 
     Raises:
@@ -127,7 +127,7 @@ def read_lock(group: Group, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
 
 
 def locked_jars(
-    group: Group,
+    group: str,
     *,
     lock_file: Path = LOCK_FILE,
     cache: Path | None = None,
@@ -139,7 +139,7 @@ def locked_jars(
     second call costs milliseconds and starts no Java. Calls at the same time wait for each other.
 
     Args:
-        group: ``broker`` or ``spark``.
+        group: ``broker`` or ``spark``, or another that `lock_file` has.
         lock_file: Another lock than the project's.
         cache: Another folder than ``cache_directory()``.
         fetch: Puts jars into a folder, at their ``file``; by default by Ivy.

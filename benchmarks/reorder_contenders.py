@@ -1,0 +1,146 @@
+"""The contenders of the reorder benchmark: how each is started, and what it has to hold to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks import spark_native_job
+from benchmarks.measured_process import run_measured
+from benchmarks.peers import flink_environment
+from consumer import ReorderSettings
+from pipelines.settings import ReorderJob
+from producer.settings import KafkaSettings
+from producer.settings_flags import given_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_HERE: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a contender is given.
+
+    Attributes:
+        bootstrap_servers: The broker.
+        source: Topic with the events, all there already.
+        sink: Topic for the events in order; it is there, and empty.
+        folder: For checkpoints; it is there, and empty.
+        delay_s: How late an event may be and still be put into its place.
+    """
+
+    bootstrap_servers: str
+    source: str
+    sink: str
+    folder: Path
+    delay_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way to restore order.
+
+    Attributes:
+        name: Its name in the report.
+        command: The program and its arguments; it prints a JSON object with `seconds` last.
+        accounts_for_all: Whether each event must be in an output; else late ones may be missing.
+        held_back_s: Event time at the end of the input whose events it may keep.
+        keeps_order: Whether each key's events must come out in order.
+    """
+
+    name: str
+    command: Callable[[Task], Sequence[str]]
+    accounts_for_all: bool = False
+    held_back_s: int = 0
+    keeps_order: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What a run took.
+
+    Attributes:
+        seconds: From the start of the query to its last row committed.
+        around_s: The rest of the process's life: JVM and session come up and go down.
+        memory_bytes: Samples of what its processes held together.
+    """
+
+    seconds: float
+    around_s: float
+    memory_bytes: Sequence[int]
+
+
+def run_contender(contender: Contender, task: Task) -> Took:
+    """Run a contender to its end.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    finished = run_measured(contender.command(task), os.environ)
+    reports = [line for line in finished.output.splitlines() if line.startswith("{")]
+    seconds = float(json.loads(reports[-1])["seconds"])
+    return Took(seconds, finished.seconds - seconds, finished.memory_bytes)
+
+
+def sequitur_command(task: Task, **settings: object) -> list[str]:
+    """Our job as its users start it, with the settings they get when they choose none.
+
+    Args:
+        task: What is to be done.
+        settings: Settings of the section `[reorder]`.
+    """
+    job = ReorderJob(
+        kafka=KafkaSettings(bootstrap_servers=task.bootstrap_servers),
+        reorder=ReorderSettings.model_validate(
+            {
+                "input_topics": [task.source],
+                "output_topic": task.sink,
+                "event_time": "json:occurred_at",
+                "delay": f"{task.delay_s} s",
+                "checkpoint": str(task.folder / "checkpoint"),
+                **settings,
+            }
+        ),
+    )
+    words = [sys.executable, "-m", "sequitur", "reorder", *given_flags(job)]
+    return [*words, "--available-now", "--drain"]
+
+
+def _sequitur(delivery: str) -> Callable[[Task], list[str]]:
+    settings = {"delivery": delivery} if "delivery" in ReorderSettings.model_fields else {}
+    return lambda task: sequitur_command(task, **settings)
+
+
+def _flink(kind: str) -> Callable[[Task], list[str]]:
+    def command(task: Task) -> list[str]:
+        flink = flink_environment()
+        program = [str(flink.python), str(_HERE / "flink_job.py"), kind]
+        words = [*program, task.bootstrap_servers, task.source, task.sink, str(flink.connector)]
+        return [*words, str(task.folder), str(task.delay_s)]
+
+    return command
+
+
+def _spark_native(task: Task) -> list[str]:
+    words = [sys.executable, "-m", spark_native_job.__name__, task.bootstrap_servers, task.source]
+    return [*words, task.sink, str(task.folder), str(task.delay_s)]
+
+
+DELAY_S: Final = 6
+CONTENDERS: Final = (
+    Contender("flink.keyed", _flink("keyed")),
+    Contender("sequitur.at_least_once", _sequitur("at-least-once"), accounts_for_all=True),
+    Contender("flink.global", _flink("global")),
+    Contender(
+        "spark.native",
+        _spark_native,
+        held_back_s=DELAY_S + spark_native_job.WINDOW_S,
+        keeps_order=False,
+    ),
+)
