@@ -29,14 +29,20 @@ def _parse_spec(value: object) -> object:
 
 
 Topic = Annotated[str, BeforeValidator(_check_topic)]
-Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split), Field(min_length=1)]
+Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split)]
 Spec = Annotated[EventTimeSpec, BeforeValidator(_parse_spec), PlainSerializer(str, return_type=str)]
 
 
 class ReorderSettings(Section):
     """How the reorder job restores event-time order."""
 
-    input_topics: Topics = Field(description="Topics to read, separated by commas")
+    input_topics: Topics = Field(default=(), description="Topics to read, separated by commas")
+    input_pattern: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Read all topics whose whole name this (Java) regular expression matches, "
+        "those created later, too; instead of input_topics",
+    )
     output_topic: Topic = Field(description="Topic for the rows in event-time order")
     late_topic: Topic | None = Field(
         default=None,
@@ -94,10 +100,21 @@ class ReorderSettings(Section):
         """The quarantine topic's name."""
         return self.quarantine_topic or f"{self.output_topic}.quarantine"
 
+    @property
+    def written_topics(self) -> tuple[str, ...]:
+        """All topics that the job writes."""
+        return (self.output_topic, self.late, self.quarantine)
+
+    @model_validator(mode="after")
+    def _input_is_given_once(self) -> Self:
+        if bool(self.input_topics) == (self.input_pattern is not None):
+            raise ValueError("give either input_topics or input_pattern")
+        return self
+
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        outputs = [self.output_topic, self.late, self.quarantine]
-        if self.output_topic in self.input_topics or set(self.input_topics) & set(outputs):
+        outputs = self.written_topics
+        if set(self.input_topics) & set(outputs):
             raise ValueError("output_topic, late_topic and quarantine_topic must not be read, too")
         if len(set(outputs)) < len(outputs):
             raise ValueError("output_topic, late_topic and quarantine_topic must differ")

@@ -43,13 +43,15 @@ class JobIdentity:
     """What must stay the same for as long as a checkpoint lives.
 
     Attributes:
-        input_topics: The topics read.
+        input_topics: The topics read, empty with a pattern.
+        input_pattern: The pattern of the topics read, if it is one.
         event_time: Where the event time stands.
         output_topic: The ordered topic.
         output_partitions: Its partitions: another number would send keys elsewhere.
     """
 
     input_topics: tuple[str, ...]
+    input_pattern: str | None
     event_time: str
     output_topic: str
     output_partitions: int

@@ -162,7 +162,7 @@ def _engine(
     now_ms: Callable[[], int],
 ) -> ReorderEngine:
     topics = KafkaTopics(kafka)
-    partitions = max(topics.require(topic) for topic in settings.input_topics)
+    partitions = _input_partitions(spark, topics, settings)
 
     def ensure(topic: str) -> OutputTopic:
         found = topics.ensure(
@@ -186,6 +186,7 @@ def _engine(
     checkpoint.claim(
         JobIdentity(
             input_topics=settings.input_topics,
+            input_pattern=settings.input_pattern,
             event_time=str(settings.event_time),
             output_topic=settings.output_topic,
             output_partitions=outputs.released.partitions,
@@ -201,6 +202,30 @@ def _engine(
         now_ms=now_ms,
         on_step=on_step,
     )
+
+
+def _input_partitions(spark: SparkSession, topics: KafkaTopics, settings: ReorderSettings) -> int:
+    """Partitions of the input topic that has most of them now."""
+    if settings.input_pattern is None:
+        return max(topics.require(topic) for topic in settings.input_topics)
+    # Spark matches by Java's rules, so these have to tell.
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
+    try:
+        pattern = jvm.java.util.regex.Pattern.compile(settings.input_pattern)
+    except (Py4JError, PySparkException) as error:
+        raise TopicError(
+            f"input_pattern {settings.input_pattern!r} is no regular expression of Java"
+        ) from error
+
+    def matches(topic: str) -> bool:
+        return bool(pattern.matcher(topic).matches())
+
+    own = [topic for topic in settings.written_topics if matches(topic)]
+    if own:
+        raise TopicError(
+            f"input_pattern {settings.input_pattern!r} matches {own[0]!r}, which the job writes"
+        )
+    return max(topics.matching(settings.input_pattern, matches).values())
 
 
 class _Batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -15,11 +16,24 @@ from consumer import SourcePartition
 from pipelines._errors import TopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from producer import KafkaSettings
 
 _TIMEOUT_S: Final = 30.0
+_NOT_KNOWN_YET: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own codes begin with _
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""What is said of a partition that was created, or moved, after our client last asked about it."""
+_ASK_AGAIN_S: Final = 0.05
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics of the brokers' own: Spark subscribes to none of them by a pattern."""
 
 
 class KafkaTopics:
@@ -39,14 +53,34 @@ class KafkaTopics:
         Raises:
             TopicError: The brokers do not answer, or not about this topic.
         """
+        # All topics and not this one: asking for one by name may create it.
+        return self._all().get(topic)
+
+    def matching(self, pattern: str, matches: Callable[[str], bool]) -> dict[str, int]:
+        """Number of partitions of each topic that a pattern matches; at least one does.
+
+        Args:
+            pattern: As the setting has it, for the error.
+            matches: Whether a topic's name matches it.
+
+        Raises:
+            TopicError: None does, or the brokers do not answer.
+        """
+        found = {
+            topic: partitions
+            for topic, partitions in self._all().items()
+            if topic not in _INTERNAL and matches(topic)
+        }
+        if not found:
+            raise TopicError(f"input_pattern {pattern!r} matches no topic")
+        return found
+
+    def _all(self) -> dict[str, int]:
         try:
-            # All topics and not this one: asking for one by name may create it.
-            found = self._admin.list_topics(timeout=_TIMEOUT_S).topics.get(topic)
+            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException as error:
             raise TopicError(f"the brokers do not tell their topics: {error}") from error
-        if found is None or found.error is not None:
-            return None
-        return len(found.partitions)
+        return {name: len(found.partitions) for name, found in topics.items() if not found.error}
 
     def require(self, topic: str) -> int:
         """Number of partitions of a topic that must be there.
@@ -84,15 +118,29 @@ class KafkaTopics:
         Raises:
             TopicError: The brokers do not answer.
         """
+        wanted = list(partitions)
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                return self._ends(wanted)
+            except KafkaException as error:
+                may_come = error.args[0].code() in _NOT_KNOWN_YET
+                if not may_come or time.monotonic() >= deadline_s:
+                    raise TopicError(
+                        f"the brokers do not tell the topics' ends: {error}"
+                    ) from error
+            # Spark learns of a new partition before our client does, which asks for the topics it
+            # knows once in minutes unless it is told to.
+            time.sleep(_ASK_AGAIN_S)
+            self._all()
+
+    def _ends(self, partitions: Sequence[SourcePartition]) -> dict[SourcePartition, int]:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call] # has no annotations
         wanted = {TopicPartition(*partition): latest for partition in partitions}
         if not wanted:
             return {}
         found = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
-        try:
-            return {
-                SourcePartition(asked.topic, asked.partition): answer.result(_TIMEOUT_S).offset
-                for asked, answer in found.items()
-            }
-        except KafkaException as error:
-            raise TopicError(f"the brokers do not tell the topics' ends: {error}") from error
+        return {
+            SourcePartition(asked.topic, asked.partition): answer.result(_TIMEOUT_S).offset
+            for asked, answer in found.items()
+        }

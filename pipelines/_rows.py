@@ -45,13 +45,16 @@ _HEADERS: Final = "array<struct<key: string, value: binary>>"
 def read_source(spark: SparkSession, kafka: KafkaSettings, settings: ReorderSettings) -> DataFrame:
     """The input topics as a stream of `RUN_COLUMNS`; `reason` is set where there is no event time.
 
+    Spark looks for new partitions, and new topics of a pattern, before each batch, and reads them
+    from their beginning.
+
     The stream carries a watermark, so that Spark's progress shows event times. Nothing that keeps
     state follows, so the watermark drops nothing.
     """
     reader = (
         spark.readStream.format("kafka")
         .options(**{f"kafka.{key}": value for key, value in kafka.java().items()})
-        .option("subscribe", ",".join(settings.input_topics))
+        .option(*_subscription(settings))
         .option("startingOffsets", settings.starting_offsets)
         .option("includeHeaders", value=True)
         .option("kafka.isolation.level", "read_committed")
@@ -77,6 +80,12 @@ def read_source(spark: SparkSession, kafka: KafkaSettings, settings: ReorderSett
         .withColumn("event_time", F.timestamp_millis(shown))
         .withWatermark("event_time", f"{milliseconds(settings.delay)} milliseconds")
     )
+
+
+def _subscription(settings: ReorderSettings) -> tuple[str, str]:
+    if settings.input_pattern is not None:
+        return "subscribePattern", settings.input_pattern
+    return "subscribe", ",".join(settings.input_topics)
 
 
 def staged_rows(rows: DataFrame, *, frontier_ms: int, latest_ms: int) -> DataFrame:

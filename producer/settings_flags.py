@@ -79,13 +79,13 @@ def given_flags(settings: Settings) -> list[str]:
     """The settings of a program as flags, for handing them to another process.
 
     All that have a value, defaults too, so that the other process' own environment changes nothing;
-    but never a password: that goes by the environment.
+    but never a password: that goes by the environment. An empty list is no value.
     """
     words: list[str] = []
     dumped = settings.model_dump(mode="json")
     for section, field, _ in fields_of(type(settings)):
         value = dumped.get(section, {}).get(field)
-        if value is None or "password" in field:
+        if value is None or value == [] or "password" in field:
             continue
         if isinstance(value, bool):
             words.append(flag_name(field) if value else f"--no-{flag_name(field)[2:]}")
@@ -117,7 +117,7 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
 
 def _help(section: str, field: str, info: FieldInfo) -> str:
     default = info.get_default(call_default_factory=True, validated_data={})
-    shown = "" if info.is_required() or default is None else f"default {_shown(default)}; "
+    shown = "" if info.is_required() or default in (None, ()) else f"default {_shown(default)}; "
     return f"{info.description or field} ({shown}{environment_name(section, field)})"
 
 

@@ -42,6 +42,9 @@ def test_topics_are_given_as_list_or_text() -> None:
 @pytest.mark.parametrize(("flags", "message"), [
     ({"event_time": "xml:at"}, "reorder.event_time = 'xml:at'.*expected json:<path>"),
     ({"input_topics": ""}, "topic name"),
+    ({"input_topics": ()}, "either input_topics or input_pattern"),
+    ({"input_pattern": "a.*"}, "either input_topics or input_pattern"),
+    ({"input_topics": (), "input_pattern": ""}, "reorder.input_pattern"),
     ({"output_topic": "a/b"}, "reorder.output_topic = 'a/b'.*expected a topic name"),
     ({"output_topic": "readings"}, "must not be read"),
     ({"late_topic": "ordered"}, "must differ"),
@@ -56,9 +59,13 @@ def test_wrong_setting_is_refused_by_name(flags: dict[str, str], message: str) -
         _load(**flags)
 
 
-def test_settings_survive_as_flags() -> None:
+@pytest.mark.parametrize("given", [
+    {"input_topics": "a,b", "delay": "1500 ms", "idle_timeout": "2 min"},
+    {"input_topics": (), "input_pattern": "readings-[a-z]+"},
+])  # fmt: skip
+def test_settings_survive_as_flags(given: dict[str, Any]) -> None:
     """What one process was given reaches the one it starts, word for word."""
-    given = _LEAST | {"input_topics": "a,b", "delay": "1500 ms", "idle_timeout": "2 min"}
+    given = _LEAST | given
     job = load_settings(
         ReorderJob, config=None, environ={"KAFKA_BOOTSTRAP_SERVERS": "h:1"}, flags=given
     )
