@@ -1,7 +1,15 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
 from consumer._clock import BEFORE_ALL_TIME_MS, EventClock, PartitionClock, SourcePartition
+from consumer._commit_token import (
+    CommitToken,
+    OutputPartition,
+    read_token,
+    renewed_tokens,
+    rows_there,
+)
 from consumer._errors import (
+    CommitTokenError,
     ConservationError,
     ConsumerError,
     EventTimeSpecError,
@@ -37,7 +45,7 @@ from consumer._reasons import (
     TOO_FAR_FUTURE,
     UNPARSABLE,
 )
-from consumer._settings import ReorderSettings
+from consumer._settings import Delivery, ReorderSettings
 
 __all__ = [
     "BEFORE_ALL_TIME_MS",
@@ -54,13 +62,17 @@ __all__ = [
     "SOURCE_TOPIC_HEADER",
     "TOO_FAR_FUTURE",
     "UNPARSABLE",
+    "CommitToken",
+    "CommitTokenError",
     "ConservationError",
     "ConsumerError",
+    "Delivery",
     "EventClock",
     "EventTime",
     "EventTimeSource",
     "EventTimeSpec",
     "EventTimeSpecError",
+    "OutputPartition",
     "PartitionClock",
     "ReorderSettings",
     "Run",
@@ -73,4 +85,7 @@ __all__ = [
     "finish",
     "parse_event_time_spec",
     "read_event_time",
+    "read_token",
+    "renewed_tokens",
+    "rows_there",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
@@ -12,6 +13,23 @@ from consumer._event_time import EventTimeSpec
 from producer.settings import Duration, Section
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+_APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_LONGEST_TRANSACTION: Final = timedelta(minutes=15)
+
+
+class Delivery(StrEnum):
+    """How often a row can appear in an output topic when the job dies and starts again."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+def _check_app(value: object) -> object:
+    if isinstance(value, str) and _APP.fullmatch(value) is None:
+        raise ValueError("expected letters, digits, '.', '_' and '-', at most 200")
+    return value
 
 
 def _split(value: object) -> object:
@@ -29,6 +47,7 @@ def _parse_spec(value: object) -> object:
 
 
 Topic = Annotated[str, BeforeValidator(_check_topic)]
+App = Annotated[str, BeforeValidator(_check_app)]
 Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split)]
 Spec = Annotated[EventTimeSpec, BeforeValidator(_parse_spec), PlainSerializer(str, return_type=str)]
 
@@ -89,6 +108,28 @@ class ReorderSettings(Section):
     replication_factor: int = Field(
         default=-1, ge=-1, description="Replicas of topics we create; -1: the broker's default"
     )
+
+    delivery: Delivery = Field(
+        default=Delivery.EXACTLY_ONCE,
+        description="exactly-once: by transactions, for readers at read_committed; "
+        "at-least-once: a step that is repeated writes its rows again",
+    )
+    app: App | None = Field(
+        default=None,
+        description="Name of this job in Kafka, for its transactions and commit tokens; "
+        "by default reorder. + the output topic",
+    )
+    transaction_timeout: Duration = Field(
+        default=timedelta(minutes=5),
+        gt=timedelta(0),
+        le=_LONGEST_TRANSACTION,
+        description="The brokers give up a transaction that is open for so long",
+    )
+
+    @property
+    def app_name(self) -> str:
+        """The job's name in Kafka."""
+        return self.app or f"reorder.{self.output_topic}"
 
     @property
     def late(self) -> str:

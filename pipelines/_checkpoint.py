@@ -3,6 +3,8 @@
 ::
 
     format.json      whose folder this is: the job, its topics, the format's version
+    delivery.json    exactly-once delivery: the id that stands in this job's commit tokens
+    delivery-established.json    each output partition has had a token since
     spark/           Spark's own checkpoint
     runs/<step>/     Parquet: the rows a batch staged, sorted by event time within each file
     frontier/<step>  JSON: what the step decided, written before anything of it goes out
@@ -171,6 +173,18 @@ class Checkpoint:
     def is_committed(self, batch_id: int) -> bool:
         """Whether Spark will never run this batch again."""
         return self._exists("spark", "commits", str(batch_id))
+
+    def read_document(self, name: str) -> dict[str, Any] | None:
+        """A document at the folder's top; None when there is none."""
+        return self._read(name) if self._exists(name) else None
+
+    def write_document(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a document at the folder's top, whole or not at all.
+
+        Raises:
+            CheckpointError: It is there already.
+        """
+        self._write(name, document)
 
     def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         if found.get("kind") != _KIND:

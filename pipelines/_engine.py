@@ -10,7 +10,9 @@ What a crash leaves, and what the restart does with it:
 
 - before the log entry: a run that nobody knows. Spark repeats the batch; the run is written over.
 - after it, before the done mark: Spark repeats the batch, and the outputs are written again from
-  the runs, up to the logged frontier: the same rows in the same order (at least once).
+  the runs, up to the logged frontier: the same rows in the same order. Output partitions that have
+  them already are left out, by their commit tokens (`delivery = "at-least-once"`: they get them
+  again).
 - after the done mark, before Spark's commit: Spark repeats the batch; there is nothing to do.
 
 A run whose rows are all out is deleted when the next step begins: only then will Spark, or a
@@ -91,7 +93,7 @@ class ReorderEngine:
         self._now_ms = now_ms
         self._on_step = on_step
         self._runs = SortedRuns(spark, checkpoint)
-        self._sink = TopicSink(spark, kafka)
+        self._sink = TopicSink(spark, kafka, settings, checkpoint)
         self._lock = threading.Lock()
         self._stopping = False
         self._entry, self._done = checkpoint.latest()
@@ -119,11 +121,19 @@ class ReorderEngine:
     def recover(self) -> None:
         """Finish a tick or drain that a crash cut short; Spark itself repeats a batch.
 
+        To be called once, before the first step.
+
         Raises:
+            CommitTokenError: It is not known what an output topic holds, or it is not ours.
             CheckpointError: Spark takes the last batch as done, and it is not.
         """
         with self._lock:
             entry = self._entry
+            self._sink.open(
+                (self._outputs.released, self._outputs.late, self._outputs.quarantine),
+                newest=-1 if entry is None else entry.step,
+                done=self._done.step,
+            )
             if entry is None or self._is_done(entry):
                 return
             if entry.kind is not StepKind.BATCH:
@@ -299,14 +309,17 @@ class ReorderEngine:
         """Write the outputs of a logged step, account for them, and mark the step as done."""
         released = late = quarantined = 0
         if entry.staged.late:
-            late = self._sink.write(self._runs.late(entry), self._outputs.late, SOURCE_ORDER)
+            late = self._sink.write(
+                self._runs.late(entry), self._outputs.late, SOURCE_ORDER, entry.step
+            )
         if entry.staged.quarantined:
             rows = self._runs.quarantined(entry)
-            quarantined = self._sink.write(rows, self._outputs.quarantine, SOURCE_ORDER)
+            quarantined = self._sink.write(rows, self._outputs.quarantine, SOURCE_ORDER, entry.step)
         due = self._runs.due(entry)
         if due is not None:
-            released = self._sink.write(due, self._outputs.released, RELEASE_ORDER)
+            released = self._sink.write(due, self._outputs.released, RELEASE_ORDER, entry.step)
         done = finish(entry, released=released, late=late, quarantined=quarantined)
         self._checkpoint.write_done(done)
         self._done = done
+        self._sink.step_is_done(entry.step)
         self._on_step(entry, done)

@@ -8,6 +8,7 @@ PipelineError
 └── ReorderError           the reorder job cannot go on
     ├── ConnectorMissingError   Spark was started without its Kafka connector
     ├── TopicError              a topic is missing, or is not as the job needs it
+    ├── SinkError               a step's rows could not be written
     └── CheckpointError         a checkpoint is another job's, or does not hang together
 """
 
@@ -42,6 +43,10 @@ class ConnectorMissingError(ReorderError):
 
 class TopicError(ReorderError):
     """A topic is missing, or is not as the job needs it."""
+
+
+class SinkError(ReorderError):
+    """A step's rows could not be written. The next run writes what is missing of them."""
 
 
 class CheckpointError(ReorderError):

@@ -1,29 +1,51 @@
-"""Rows into a topic, in order, by Spark's own sink: at least once."""
+"""Rows into a topic, in order: exactly once by transactions, or at least once by Spark's sink."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
+from consumer import Delivery
+from pipelines._commit_tokens import CommitTokens
+from pipelines._committed_tokens import token_consumer_options
+from pipelines._errors import SinkError
+from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
 from pipelines._rows import output_partition
+from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from consumer import ReorderSettings
+    from pipelines._checkpoint import Checkpoint
     from producer import KafkaSettings
 
+_BATCH_BYTES: Final = 256 << 10
 _OPTIONS: Final = {
     "kafka.acks": "all",
     "kafka.enable.idempotence": "true",  # keeps the order of a partition through retries
     "kafka.linger.ms": "5",
-    "kafka.batch.size": str(256 << 10),
+    "kafka.batch.size": str(_BATCH_BYTES),
     "kafka.compression.type": "lz4",
+}
+_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
+_TRANSACTIONAL_OPTIONS: Final = {
+    "linger.ms": 5,
+    "batch.size": _BATCH_BYTES,
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 64 << 10,
+    # What a record may measure is the topic's to say.
+    "message.max.bytes": 100 << 20,
+    "log_level": 0,
 }
 
 
@@ -41,30 +63,107 @@ class TopicSink:
     Args:
         spark: The session.
         kafka: How to reach the brokers.
+        settings: The job's settings.
+        checkpoint: The job's folder, claimed already.
     """
 
-    def __init__(self, spark: SparkSession, kafka: KafkaSettings) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        settings: ReorderSettings,
+        checkpoint: Checkpoint,
+    ) -> None:
         self._spark = spark
-        self._options = {f"kafka.{key}": value for key, value in kafka.java().items()} | _OPTIONS
+        self._kafka = kafka
+        self._settings = settings
         self._numbers = itertools.count()
+        self._tokens = (
+            CommitTokens(kafka, app=settings.app_name, documents=checkpoint)
+            if settings.delivery is Delivery.EXACTLY_ONCE
+            else None
+        )
 
-    def write(self, rows: DataFrame, topic: OutputTopic, order: Sequence[str]) -> int:
-        """Write rows to a topic, each partition of it sorted by `order`; how many were written.
+    def open(self, topics: Iterable[OutputTopic], *, newest: int, done: int) -> None:
+        """To be called once, before anything is written: check what the topics hold of this job.
+
+        Args:
+            topics: All topics that will be written to.
+            newest: The newest step that was begun; -1 before the first.
+            done: The newest step that is done.
+
+        Raises:
+            CommitTokenError: It is not known what a topic holds, or it is not ours.
+            TopicError: The brokers do not answer.
+        """
+        if self._tokens is not None:
+            partitions = {topic.name: topic.partitions for topic in topics}
+            self._tokens.open(partitions, newest=newest, done=done)
+
+    def write(self, rows: DataFrame, topic: OutputTopic, order: Sequence[str], step: int) -> int:
+        """Write a step's rows to a topic, each partition of it sorted by `order`; how many it has.
 
         One task writes one partition through one idempotent producer, so what it writes stays in
-        its order. Returns once the brokers have acknowledged all of it.
+        its order. Returns once the brokers have acknowledged all of it. A step writes to a topic
+        once: repeated, what is there already is left out, and counted.
+
+        Raises:
+            SinkError: Some of the rows are not there; what is, is known by the commit tokens.
         """
-        observed = Observation(f"{topic.name}-{next(self._numbers)}")
-        (
+        sorted_rows = (
             rows.withColumn("to", output_partition(self._spark, topic.partitions))
             .repartitionById(topic.partitions, "to")
             .sortWithinPartitions(*order)
-            .select("key", "value", "headers", F.col("to").alias("partition"))
+        )
+        if self._tokens is None:
+            return self._at_least_once(sorted_rows, topic)
+        return self._exactly_once(sorted_rows, topic, step, self._tokens.job)
+
+    def step_is_done(self, step: int) -> None:
+        """To be told of each step, after its rows are out and its done mark is written."""
+        if self._tokens is not None:
+            self._tokens.step_is_done(step)
+
+    def _at_least_once(self, rows: DataFrame, topic: OutputTopic) -> int:
+        observed = Observation(f"{topic.name}-{next(self._numbers)}")
+        (
+            rows.select("key", "value", "headers", F.col("to").alias("partition"))
             .observe(observed, F.count(F.lit(1)).alias("rows"))
             .write.format("kafka")
             .mode("append")
-            .options(**self._options)
+            .options(**{f"kafka.{key}": value for key, value in self._kafka.java().items()})
+            .options(**_OPTIONS)
             .option("topic", topic.name)
             .save()
         )
         return int(observed.get["rows"])
+
+    def _exactly_once(self, rows: DataFrame, topic: OutputTopic, step: int, job: str) -> int:
+        app = self._settings.app_name
+        writer = PartitionWriter(
+            producer_options={
+                **self._kafka.librdkafka(),
+                **_TRANSACTIONAL_OPTIONS,
+                "transaction.timeout.ms": milliseconds(self._settings.transaction_timeout),
+            },
+            consumer_options=token_consumer_options(self._kafka, app),
+            app=app,
+            job=job,
+            topic=topic.name,
+            partitions=topic.partitions,
+            step=step,
+        )
+        written = rows.select("key", "value", "headers").mapInArrow(writer, WRITTEN_SCHEMA)
+        try:
+            return sum(int(row["rows"]) for row in written.collect())
+        except PySparkException as error:
+            raise SinkError(
+                f"step {step} cannot be written to {topic.name!r}: {_reason(error)}"
+            ) from error
+
+
+def _reason(error: PySparkException) -> str:
+    """What a task died of, out of the traceback that Spark makes of it."""
+    said = str(error).strip()
+    raised = _RAISED.findall(said)
+    return str(raised[-1]) if raised else said.partition("\n")[0]

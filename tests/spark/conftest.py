@@ -167,6 +167,7 @@ def spark() -> Iterator[SparkSession]:
     """One session for all tests: starting one costs more than any test."""
     session = build_session(
         "tests",
+        master="local[2,3]",  # a task is tried three times
         options={
             # Short jobs of ever new plans: the second compiler would take the machine for itself.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",

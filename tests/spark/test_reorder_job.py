@@ -20,6 +20,7 @@ from consumer import (
     SOURCE_TOPIC_HEADER,
     TOO_FAR_FUTURE,
     UNPARSABLE,
+    Delivery,
     StepKind,
 )
 from pipelines import _runs
@@ -220,17 +221,22 @@ def _crash(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "copies"),
+    ("place", "delivery", "copies"),
     [
-        ("pipelines._checkpoint.Checkpoint.write_entry", 1),  # before the log
-        ("pipelines._sink.TopicSink.write", 1),  # between the log and the outputs
-        ("pipelines._checkpoint.Checkpoint.write_done", 2),  # the outputs are out, unmarked
+        # before the log
+        ("pipelines._checkpoint.Checkpoint.write_entry", Delivery.EXACTLY_ONCE, 1),
+        # between the log and the outputs
+        ("pipelines._sink.TopicSink.write", Delivery.EXACTLY_ONCE, 1),
+        # the outputs are out, unmarked
+        ("pipelines._checkpoint.Checkpoint.write_done", Delivery.EXACTLY_ONCE, 1),
+        ("pipelines._checkpoint.Checkpoint.write_done", Delivery.AT_LEAST_ONCE, 2),
     ],
 )
 def test_crash_in_a_batch_is_recovered(
-    job: Job, monkeypatch: pytest.MonkeyPatch, place: str, copies: int
+    job: Job, monkeypatch: pytest.MonkeyPatch, place: str, delivery: Delivery, copies: int
 ) -> None:
-    """After a crash the batch is repeated: the same rows in the same order, and none is lost."""
+    """After a crash the batch is repeated: none is lost, and none doubled at exactly-once."""
+    job = job.with_settings(delivery=delivery)
     events = _shuffled(300, seed=4)
     job.produce(events)
     with monkeypatch.context() as patched:

@@ -1,0 +1,194 @@
+"""What Spark does to the tasks that write: it kills, repeats and doubles them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer
+from pyspark import TaskContext
+
+from consumer import CommitTokenError, Delivery, OutputPartition
+from pipelines._commit_tokens import CommitTokens
+from pipelines._committed_tokens import committed_tokens, token_consumer_options
+from pipelines._errors import SinkError
+from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
+from pipelines.launch import spark_submit_command, spark_submit_environment
+from producer import KafkaSettings
+from sequitur._topic_reader import read_topic
+from tests.document_folder import DocumentFolder
+from tests.spark.conftest import Job, event, time_of, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+T0 = 1_700_000_000_000
+_ROWS = 5000
+_SUBMIT_TIMEOUT_S = 150
+
+
+def _die() -> None:
+    """As the kernel does it when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_first_attempt() -> bool:
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() == 0
+
+
+def _dying_before(writer: PartitionWriter, batches: Any) -> Any:
+    """The first attempt has sent rows, and dies before it commits."""
+
+    def until_death() -> Any:
+        yield from batches
+        if _is_first_attempt():
+            _die()
+
+    return writer(until_death())
+
+
+def _dying_after(writer: PartitionWriter, batches: Any) -> Any:
+    """The first attempt commits, and dies before it can tell."""
+    for told in writer(batches):
+        if _is_first_attempt():
+            _die()
+        yield told
+
+
+@pytest.mark.parametrize("attempt", [_dying_before, _dying_after])
+def test_killed_task_is_repeated_and_doubles_nothing(
+    spark: SparkSession,
+    broker: Broker,
+    make_topic: MakeTopic,
+    attempt: Callable[[PartitionWriter, Any], Any],
+) -> None:
+    """Spark runs a task anew whose worker died: the rows are there once, and counted."""
+    topic = make_topic(partitions=2)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    tokens.open({topic: 2}, newest=-1, done=-1)
+    writer = PartitionWriter(
+        producer_options=kafka.librdkafka(),
+        consumer_options=token_consumer_options(kafka, f"app-{topic}"),
+        app=f"app-{topic}",
+        job=tokens.job,
+        topic=topic,
+        partitions=2,
+        step=0,
+    )
+    rows = spark.range(_ROWS, numPartitions=2).selectExpr(
+        "cast(cast(id as string) as binary) key",
+        "cast(cast(id as string) as binary) value",
+        "cast(array() as array<struct<key: string, value: binary>>) headers",
+    )
+    told = rows.mapInArrow(lambda batches: attempt(writer, batches), WRITTEN_SCHEMA).collect()
+    assert sum(row["rows"] for row in told) == _ROWS
+    found = [int(record.value or b"") for record in read_topic(kafka, topic)]
+    assert sorted(found) == list(range(_ROWS))
+
+
+def test_speculative_copy_doubles_nothing(broker: Broker, make_topic: MakeTopic) -> None:
+    """Of a task that hangs Spark starts a copy: one of the two writes the rows, once."""
+    topic = make_topic(partitions=1)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    tokens.open({topic: 1}, newest=-1, done=-1)
+    script = Path(__file__).with_name("speculation_job.py")
+    command = spark_submit_command(
+        [kafka.bootstrap_servers, topic, f"app-{topic}", tokens.job, str(_ROWS)],
+        job=script,
+        master="local-cluster[2,1,700]",  # Spark does not speculate in one process
+        options={
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.multiplier": "1.1",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.minTaskRuntime": "100ms",
+        },
+    )
+    done = subprocess.run(
+        command,
+        env=spark_submit_environment(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=_SUBMIT_TIMEOUT_S,
+        check=False,
+    )
+    assert f"written {_ROWS}\n" in done.stdout, done.stdout + done.stderr
+    found = [int(record.value or b"") for record in read_topic(kafka, topic)]
+    assert found == list(range(_ROWS))
+
+
+class _Failing(PartitionWriter):
+    """Fails at the last of four partitions, when the others have their rows."""
+
+    __slots__ = ()
+
+    def write(self, partition: int, batches: Any) -> int:
+        if partition == 3:
+            self._wait_for_the_others()
+            raise RuntimeError("this partition cannot be written")
+        return super().write(partition, batches)
+
+    def _wait_for_the_others(self) -> None:
+        others = [OutputPartition(self.topic, partition) for partition in range(3)]
+        with contextlib.closing(Consumer(dict(self.consumer_options))) as consumer:
+
+            def are_done() -> bool:
+                tokens = committed_tokens(consumer, others).values()
+                return all(token is not None and token.step == self.step for token in tokens)
+
+            wait_until(are_done)
+
+
+def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job dies when some partitions have the step's rows: its next life writes the others."""
+    events = [event(T0 + n, key=f"k{n}") for n in range(400)]
+    job.produce(events)
+    job.run()
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines._sink.PartitionWriter", _Failing)
+        with pytest.raises(SinkError, match="RuntimeError: this partition cannot be written"):
+            job.run(drain=True)
+    assert {record.partition for record in job.released()} == {0, 1, 2}
+    report = job.run(drain=True)
+    assert report.totals.released == report.totals.read == 400
+    assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
+
+
+def test_delivery_can_be_changed_between_two_runs(job: Job) -> None:
+    """At least once and back: what was written under one is not written again under the other."""
+    weaker = job.with_settings(delivery=Delivery.AT_LEAST_ONCE)
+    for life, run in enumerate((weaker, job, weaker, job)):
+        job.produce([event(T0 + 100 * life + n, partition=n % 4) for n in range(100)])
+        run.run(drain=True)
+    assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
+
+
+def test_two_jobs_of_one_name_do_not_mix(job: Job, tmp_path: Path) -> None:
+    """A job with a new checkpoint finds the tokens of the old one, and is told to take a name."""
+    job.produce([event(T0, partition=p) for p in range(4)])
+    job.run(drain=True)
+    anew = job.with_settings(checkpoint=str(tmp_path / "anew"))
+    with pytest.raises(CommitTokenError, match="needs an app of its own"):
+        anew.run(drain=True)
+    named = anew.with_settings(app="anew", checkpoint=str(tmp_path / "named"))
+    assert named.run(drain=True).totals.released == 4
+    assert len(job.released()) == 8
