@@ -43,6 +43,7 @@ class Links:
         self._refresh_failures = 0
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._connect_failures: dict[int, int] = {}
+        self._connect_reasons: dict[int, str] = {}
 
     def leader(self, lane: Lane) -> int | None:
         """The connected leader of a lane; None while it is being looked for."""
@@ -53,7 +54,8 @@ class Links:
             return None
         if self._wire.is_connected(node):
             return node
-        lane.trouble = f"broker {node} cannot be reached"
+        reason = self._connect_reasons.get(node)
+        lane.trouble = f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
         if node not in self._connecting:
             self._connecting[node] = asyncio.create_task(self._connect(node))
         return None
@@ -83,20 +85,24 @@ class Links:
             self._on_change()
 
     async def _connect(self, node: int) -> None:
+        reason = ""
         try:
-            if await self._wire.connect(node):
+            try:
+                connected = await self._wire.connect(node)
+            except BrokerError as error:
+                connected, reason = False, str(error)
+            if connected:
                 self._connect_failures.pop(node, None)
+                self._connect_reasons.pop(node, None)
                 _log.debug("connected", broker=node)
             else:
                 failures = self._connect_failures.get(node, 0) + 1
+                if failures == 1 or reason != self._connect_reasons.get(node):
+                    _log.warning("broker cannot be reached", broker=node, reason=reason)
                 self._connect_failures[node] = failures
-                if failures == 1:
-                    _log.warning("broker cannot be reached", broker=node)
+                self._connect_reasons[node] = reason
                 self.refresh()
                 await self._wait(failures)
-        except BrokerError as error:
-            _log.warning("broker cannot be reached", broker=node, reason=str(error))
-            await self._wait(1)
         finally:
             del self._connecting[node]
             self._on_change()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import CloseReason
+from aiokafka.conn import CloseReason, create_conn
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
@@ -30,6 +30,8 @@ from producer._answers import NO_ERROR, meaning_of
 from producer._describe_producers import DescribeProducersRequest
 from producer._errors import BrokerError, FatalError, OutcomeUnknownError, RetriableError
 from producer._event_search import find_events
+from producer._log import Logger
+from producer._refusals import translated, why_not_connected
 from producer._sequencer import Identity
 from producer.settings import milliseconds
 
@@ -45,6 +47,9 @@ _ALL_IN_SYNC_REPLICAS: Final = -1
 _TOPIC_RESOURCE: Final = 2
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _NEW_ID_TIMEOUT_MS: Final = 60_000
+_WHY_NOT_TIMEOUT_MS: Final = 3_000
+
+_log = Logger(__name__)
 
 # The client logs every failed connection attempt as an error; what it means is ours to say.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -73,12 +78,15 @@ class Wire:
     """
 
     def __init__(self, kafka: KafkaSettings, *, client_id: str, request_timeout: timedelta) -> None:
-        self._client = AIOKafkaClient(
-            client_id=client_id,
-            request_timeout_ms=milliseconds(request_timeout),
-            **kafka.aiokafka(),
-        )
+        self._kafka = kafka
+        self._client_id = client_id
         self._request_timeout_ms = milliseconds(request_timeout)
+        options = kafka.aiokafka()
+        self._client = AIOKafkaClient(
+            client_id=client_id, request_timeout_ms=self._request_timeout_ms, **options
+        )
+        del options["bootstrap_servers"]
+        self._security = options
         self._bootstrapped = False
 
     async def start(self) -> None:
@@ -92,8 +100,10 @@ class Wire:
             return
         try:
             await self._client.bootstrap()
-        except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
-            raise _translated(error) from error
+        except _NOT_CONNECTED as error:
+            raise await self._why_not(
+                (host, port) for host, port, _ in self._client.hosts
+            ) from error
         self._bootstrapped = True
 
     async def close(self) -> None:
@@ -127,13 +137,15 @@ class Wire:
             # Before it has been, the client would wait for ever.
             try:
                 await self.start()
-            except BrokerError:
+            except BrokerError as error:
+                if isinstance(error, FatalError):
+                    _log.warning("no broker takes us", reason=str(error))
                 return False
         if await self._client.force_metadata_update():
             return True
         try:
             await self._client.bootstrap()
-        except (kafka_errors.KafkaError, OSError, TimeoutError):
+        except _NOT_CONNECTED:
             return False
         return bool(await self._client.force_metadata_update())
 
@@ -142,8 +154,21 @@ class Wire:
         return self._connection(node) is not None
 
     async def connect(self, node: int) -> bool:
-        """Connect to a broker; False if it cannot be reached."""
-        return await self._client._get_conn(node) is not None  # noqa: SLF001 - see the module
+        """Connect to a broker; False if it is not known any more.
+
+        Raises:
+            RetriableError: It cannot be reached.
+            FatalError: It turns us down, or we it.
+        """
+        try:
+            if await self._client._get_conn(node) is not None:  # noqa: SLF001 - see the module
+                return True
+        except _NOT_CONNECTED as error:
+            _log.debug("no connection", broker=node, reason=repr(error))
+        broker = self._client.cluster.broker_metadata(node)
+        if broker is None:
+            return False
+        raise await self._why_not([(broker.host, broker.port)])
 
     def produce(
         self, node: int, topics: list[tuple[str, list[tuple[int, bytes]]]]
@@ -232,6 +257,29 @@ class Wire:
         ask = functools.partial(self._ask, node)
         return await find_events(ask, topic, partition, wanted, since_ms)
 
+    async def _why_not(self, addresses: Iterable[tuple[str, int]]) -> BrokerError:
+        """Why we cannot connect, which the client keeps to itself: found by trying once more.
+
+        A refusal is told before anything that may pass, such as another broker that is down.
+        """
+        wait_ms = min(self._request_timeout_ms, _WHY_NOT_TIMEOUT_MS)
+        found: BrokerError = RetriableError("it works at the second attempt")
+        for host, port in addresses:
+            try:
+                connection = await create_conn(
+                    host,
+                    port,
+                    client_id=self._client_id,
+                    request_timeout_ms=wait_ms,
+                    **self._security,
+                )
+                connection.close()
+            except (*_NOT_CONNECTED, EOFError) as error:
+                found = why_not_connected(error, f"{host}:{port}", self._kafka)
+            if isinstance(found, FatalError):
+                break
+        return found
+
     async def _ask_any(self, request: Any) -> Any:
         node = self._client.get_random_node()
         if node is None:
@@ -242,7 +290,7 @@ class Wire:
         try:
             return await self._client.send(node, request)
         except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
-            raise _translated(error) from error
+            raise translated(error) from error
 
     def _connection(self, node: int) -> AIOKafkaConnection | None:
         for (known, _group), connection in self._client._conns.items():  # noqa: SLF001 - see the module
@@ -279,24 +327,11 @@ def _check(code: int, what: str) -> None:
     raise FatalError(f"{what}: {name}")
 
 
+_NOT_CONNECTED: Final = (kafka_errors.KafkaError, OSError, TimeoutError, ValueError, KeyError)
+"""What connecting raises; the last two are how aiokafka refuses a broker in a SCRAM login."""
+
 _NOT_YET: Final = frozenset({14, 15, 16})
 """Coordinator loading, not available, elsewhere: a broker that has just come up."""
-
-
-def _translated(error: BaseException) -> BrokerError:
-    """An error of aiokafka's in our own tree."""
-    sentence = str(error) or type(error).__name__
-    fatal = (
-        kafka_errors.AuthenticationFailedError,
-        kafka_errors.AuthenticationMethodNotSupported,
-        kafka_errors.UnsupportedSaslMechanismError,
-        kafka_errors.SaslAuthenticationFailed,
-        kafka_errors.IncompatibleBrokerVersion,
-        kafka_errors.ClusterAuthorizationFailedError,
-    )
-    if isinstance(error, fatal):
-        return FatalError(sentence)
-    return RetriableError(sentence)
 
 
 async def close_within(wire: Wire, timeout_s: float) -> None:

@@ -71,7 +71,12 @@ class SettingsError(ProducerError, ValueError):
 class Section(BaseModel):
     """A group of settings that belong together: one table of the TOML file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        hide_input_in_errors=True,  # it may hold a password
+    )
 
 
 class KafkaSettings(Section):
@@ -99,6 +104,13 @@ class KafkaSettings(Section):
     def _are_addresses(cls, value: str) -> str:
         if any(_ADDRESS.fullmatch(address) is None for address in value.split(",")):
             raise ValueError("expected host:port, several separated by commas")
+        return value
+
+    @field_validator("ssl_ca", "ssl_certificate", "ssl_key")
+    @classmethod
+    def _is_there(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_file():
+            raise ValueError("there is no such file")
         return value
 
     @model_validator(mode="after")
@@ -169,7 +181,11 @@ class KafkaSettings(Section):
         return options
 
     def aiokafka(self) -> dict[str, Any]:
-        """These settings for aiokafka's clients."""
+        """These settings for aiokafka's clients.
+
+        Raises:
+            SettingsError: A PEM file cannot be read.
+        """
         options: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers.split(","),
             "security_protocol": self.security_protocol,
@@ -181,9 +197,14 @@ class KafkaSettings(Section):
         if self.uses_tls:
             from aiokafka.helpers import create_ssl_context  # noqa: PLC0415 - only TLS needs it
 
-            options["ssl_context"] = create_ssl_context(
-                cafile=self.ssl_ca, certfile=self.ssl_certificate, keyfile=self.ssl_key
-            )
+            try:
+                options["ssl_context"] = create_ssl_context(
+                    cafile=self.ssl_ca, certfile=self.ssl_certificate, keyfile=self.ssl_key
+                )
+            except (OSError, ValueError) as error:  # ssl's own errors are OSErrors
+                names = ("ssl_ca", "ssl_certificate", "ssl_key")
+                given = [f"{name} = {getattr(self, name)}" for name in names if getattr(self, name)]
+                raise SettingsError(f"no PEM files: {', '.join(given)}: {error}") from error
         return options
 
     def _pem_files(self, ca: str, certificate: str, key: str) -> Iterator[tuple[str, Path]]:
@@ -199,7 +220,9 @@ def _jaas_quoted(text: str) -> str:
 class Settings(BaseSettings):
     """The sections that one program uses, built by `load_settings`."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from sequitur._topic_reader import watermarks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _LOG_TIMEOUT_S = 60.0
@@ -28,6 +29,7 @@ class DaemonProcess:
         folder: Stands for the user's state folder: journal and dead letters are there.
         arguments: The daemon's flags.
         stdin: What it has for standard input.
+        environ: Settings that are no flags.
     """
 
     def __init__(
@@ -36,12 +38,13 @@ class DaemonProcess:
         folder: Path,
         *arguments: str,
         stdin: int = subprocess.DEVNULL,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        environ = {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
-        environ |= {"KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers, "XDG_STATE_HOME": str(folder)}
+        own = {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
+        own |= {"KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers, "XDG_STATE_HOME": str(folder)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "producer", "--log-format", "json", *arguments],
-            env=environ,
+            env={**own, **(environ or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -14,7 +14,7 @@ import pytest
 from aiokafka import codec
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
 from aiokafka.errors import for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataResponse_v1
@@ -77,6 +77,7 @@ def _metadata(*, leader: int) -> Any:
         (AIOKafkaConnection, "send", ["self", "request", "expect_response"]),
         (AIOKafkaConnection, "close", ["self", "reason", "exc"]),
         (AIOKafkaConnection, "connected", ["self"]),
+        (ClusterMetadata, "broker_metadata", ["self", "broker_id"]),
         (ClusterMetadata, "leader_for_partition", ["self", "partition"]),
         (ClusterMetadata, "partitions_for_topic", ["self", "topic"]),
         (codec, "lz4_encode", ["payload", "level"]),
@@ -87,6 +88,20 @@ def _metadata(*, leader: int) -> Any:
 def test_what_we_call_takes_what_we_give(owner: Any, name: str, parameters: list[str]) -> None:
     """Names and parameters of the calls are as they were."""
     assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
+
+
+def test_a_connection_takes_what_the_client_gives_it() -> None:
+    """We connect once more to hear why the client could not."""
+    parameters = set(inspect.signature(create_conn).parameters)
+    ours = {"host", "port", "client_id", "request_timeout_ms"}
+    security = {"security_protocol", "ssl_context", "sasl_mechanism"}
+    assert ours | security | {"sasl_plain_username", "sasl_plain_password"} <= parameters
+
+
+async def test_the_addresses_to_start_from_are_known() -> None:
+    """Host, port and family of each."""
+    wire = await _wire()
+    assert [address[:2] for address in wire._client.hosts] == [("127.0.0.1", 1)]
 
 
 def test_the_builder_is_the_fast_one() -> None:
