@@ -1,5 +1,14 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
+from consumer._adaptive_delay import (
+    DelayPolicy,
+    LatenessHistogram,
+    LearnedDelays,
+    StepLateness,
+    bin_limit_ms,
+    lateness_bin,
+    learn,
+)
 from consumer._clock import BEFORE_ALL_TIME_MS, EventClock, PartitionClock, SourcePartition
 from consumer._commit_token import (
     CommitToken,
@@ -66,12 +75,15 @@ __all__ = [
     "CommitTokenError",
     "ConservationError",
     "ConsumerError",
+    "DelayPolicy",
     "Delivery",
     "EventClock",
     "EventTime",
     "EventTimeSource",
     "EventTimeSpec",
     "EventTimeSpecError",
+    "LatenessHistogram",
+    "LearnedDelays",
     "OutputPartition",
     "PartitionClock",
     "ReorderSettings",
@@ -81,8 +93,12 @@ __all__ = [
     "StepDone",
     "StepEntry",
     "StepKind",
+    "StepLateness",
     "Totals",
+    "bin_limit_ms",
     "finish",
+    "lateness_bin",
+    "learn",
     "parse_event_time_spec",
     "read_event_time",
     "read_token",

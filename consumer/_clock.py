@@ -50,12 +50,16 @@ class PartitionClock:
             looked at.
         position: Offset of the next record we read.
         high_watermark: Offset behind the partition's last record when last looked at.
+        delay_ms: The delay when the frontier was last computed.
+        was_idle: Whether it was left out then.
     """
 
     max_event_time_ms: int | None
     last_event_ms: int
     position: int
     high_watermark: int
+    delay_ms: int = 0
+    was_idle: bool = False
 
     def is_idle(self, *, now_ms: int, idle_timeout_ms: int) -> bool:
         """Nothing for the time-out, and nothing left to read."""
@@ -123,21 +127,42 @@ class EventClock:
             if clock.is_idle(now_ms=now_ms, idle_timeout_ms=idle_timeout_ms)
         )
 
-    def advance(self, *, now_ms: int, delay_ms: int, idle_timeout_ms: int) -> Self:
-        """Move the frontier as far as the live partitions allow; never back."""
+    def advance(
+        self,
+        *,
+        now_ms: int,
+        delay_ms: int | Mapping[SourcePartition, int],
+        idle_timeout_ms: int,
+    ) -> Self:
+        """Move the frontier as far as the live partitions allow; never back.
+
+        Args:
+            now_ms: Wall-clock time.
+            delay_ms: How far behind its partition's greatest event time a row may be: for all, or
+                for each partition.
+            idle_timeout_ms: Silence after which a partition that is read to its end is idle.
+        """
         idle = self.idle(now_ms=now_ms, idle_timeout_ms=idle_timeout_ms)
-        live = [clock for partition, clock in self.partitions.items() if partition not in idle]
+        partitions = {
+            partition: replace(
+                clock,
+                delay_ms=delay_ms if isinstance(delay_ms, int) else delay_ms[partition],
+                was_idle=partition in idle,
+            )
+            for partition, clock in self.partitions.items()
+        }
+        live = [clock for clock in partitions.values() if not clock.was_idle]
         if live:
             # A live partition that has given no event time yet may still give any.
             reached = min(
                 BEFORE_ALL_TIME_MS
                 if clock.max_event_time_ms is None
-                else clock.max_event_time_ms - delay_ms
+                else clock.max_event_time_ms - clock.delay_ms
                 for clock in live
             )
         else:
             reached = self.max_event_time_ms
-        return replace(self, frontier_ms=max(self.frontier_ms, reached))
+        return replace(self, frontier_ms=max(self.frontier_ms, reached), partitions=partitions)
 
     def drain(self) -> Self:
         """Move the frontier to the greatest event time seen: everything held goes out."""
@@ -156,6 +181,8 @@ class EventClock:
                     "last_event_ms": clock.last_event_ms,
                     "position": clock.position,
                     "high_watermark": clock.high_watermark,
+                    "delay_ms": clock.delay_ms,
+                    "was_idle": clock.was_idle,
                 }
                 for partition, clock in sorted(self.partitions.items())
             ],
@@ -180,6 +207,8 @@ class EventClock:
                     last_event_ms=entry["last_event_ms"],
                     position=entry["position"],
                     high_watermark=entry["high_watermark"],
+                    delay_ms=entry.get("delay_ms", 0),
+                    was_idle=entry.get("was_idle", False),
                 )
                 for entry in document["partitions"]
             },

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from consumer._adaptive_delay import LearnedDelays
 from consumer._clock import EventClock
 from consumer._errors import ConservationError, StateFormatError
 
@@ -111,6 +112,7 @@ class StepEntry:
         runs: The runs that hold rows to release now or later, this step's own last.
         before: Counts of all earlier steps.
         logged_ms: Wall-clock time.
+        learned: What the delays of this and the following step come from; None with a fixed delay.
     """
 
     step: int
@@ -122,6 +124,7 @@ class StepEntry:
     runs: tuple[Run, ...]
     before: Totals
     logged_ms: int
+    learned: LearnedDelays | None = None
 
     @property
     def frontier_ms(self) -> int:
@@ -166,6 +169,7 @@ class StepEntry:
             "runs": [asdict(run) for run in self.runs],
             "before": asdict(self.before),
             "logged_ms": self.logged_ms,
+            "learned": None if self.learned is None else self.learned.to_document(),
         }
 
     @classmethod
@@ -176,6 +180,7 @@ class StepEntry:
             StateFormatError: Written by something else, or by a newer version.
         """
         _check_format(document)
+        learned = document.get("learned")
         return cls(
             step=document["step"],
             kind=StepKind(document["kind"]),
@@ -186,6 +191,7 @@ class StepEntry:
             runs=tuple(Run(**run) for run in document["runs"]),
             before=Totals(**document["before"]),
             logged_ms=document["logged_ms"],
+            learned=None if learned is None else LearnedDelays.from_document(learned),
         )
 
 

@@ -7,10 +7,18 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
+from consumer._adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
 from consumer._event_time import EventTimeSpec
-from producer.settings import Duration, Section
+from producer.settings import Duration, Section, format_duration, milliseconds
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -52,6 +60,33 @@ Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split)]
 Spec = Annotated[EventTimeSpec, BeforeValidator(_parse_spec), PlainSerializer(str, return_type=str)]
 
 
+AUTO: Final = "auto"
+_LONGEST_DELAY: Final = timedelta(milliseconds=LATENESS_LIMIT_MS)
+_duration: Final = TypeAdapter(Duration)
+
+
+def _parse_delay(value: object) -> object:
+    if value == AUTO:
+        return value
+    try:
+        return _duration.validate_python(value)
+    except ValidationError:
+        raise ValueError(
+            "expected 'auto', or a duration such as '10 s', '500 ms' or '2 min'"
+        ) from None
+
+
+def _format_delay(value: timedelta | str) -> str:
+    return format_duration(value) if isinstance(value, timedelta) else value
+
+
+Delay = Annotated[
+    timedelta | Literal["auto"],
+    BeforeValidator(_parse_delay),
+    PlainSerializer(_format_delay, return_type=str),
+]
+
+
 class ReorderSettings(Section):
     """How the reorder job restores event-time order."""
 
@@ -78,9 +113,29 @@ class ReorderSettings(Section):
         min_length=1,
         description="Folder of the job's state, on any file system that Spark can write",
     )
-    delay: Duration = Field(
+    delay: Delay = Field(
         default=timedelta(seconds=10),
-        description="How far behind the newest event of its partition an event may be",
+        description="How far behind the newest event of its partition an event may be; auto: "
+        "learned from how late events are",
+    )
+    late_target: float = Field(
+        default=0.001,
+        gt=0,
+        lt=1,
+        description="With delay auto: the share of late rows to stay under",
+    )
+    delay_min: Duration = Field(
+        default=timedelta(milliseconds=100), description="With delay auto: the shortest delay"
+    )
+    delay_max: Duration = Field(
+        default=timedelta(minutes=1),
+        le=_LONGEST_DELAY,
+        description="With delay auto: the longest delay",
+    )
+    delay_half_life: Duration = Field(
+        default=timedelta(minutes=1),
+        ge=timedelta(milliseconds=1),
+        description="With delay auto: event time in which what was learned loses half its weight",
     )
     idle_timeout: Duration = Field(
         default=timedelta(seconds=30),
@@ -132,6 +187,23 @@ class ReorderSettings(Section):
         return self.app or f"reorder.{self.output_topic}"
 
     @property
+    def longest_delay(self) -> timedelta:
+        """The fixed delay, or the longest one that may be learned."""
+        return self.delay if isinstance(self.delay, timedelta) else self.delay_max
+
+    @property
+    def delay_policy(self) -> DelayPolicy | None:
+        """What a learned delay has to keep to; None of a fixed one."""
+        if isinstance(self.delay, timedelta):
+            return None
+        return DelayPolicy(
+            late_target=self.late_target,
+            min_ms=milliseconds(self.delay_min),
+            max_ms=milliseconds(self.delay_max),
+            half_life_ms=milliseconds(self.delay_half_life),
+        )
+
+    @property
     def late(self) -> str:
         """The late topic's name."""
         return self.late_topic or f"{self.output_topic}.late"
@@ -150,6 +222,12 @@ class ReorderSettings(Section):
     def _input_is_given_once(self) -> Self:
         if bool(self.input_topics) == (self.input_pattern is not None):
             raise ValueError("give either input_topics or input_pattern")
+        return self
+
+    @model_validator(mode="after")
+    def _delays_are_ordered(self) -> Self:
+        if self.delay_min > self.delay_max:
+            raise ValueError("delay_min must not be longer than delay_max")
         return self
 
     @model_validator(mode="after")

@@ -25,7 +25,16 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumer import BEFORE_ALL_TIME_MS, EventClock, StepEntry, StepKind, Totals, finish
+from consumer import (
+    BEFORE_ALL_TIME_MS,
+    EventClock,
+    LearnedDelays,
+    StepEntry,
+    StepKind,
+    Totals,
+    finish,
+    learn,
+)
 from pipelines._errors import CheckpointError
 from pipelines._rows import RELEASE_ORDER, SOURCE_ORDER
 from pipelines._runs import SortedRuns
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from consumer import ReorderSettings, StepDone
+    from consumer import ReorderSettings, SourcePartition, StepDone
     from pipelines._checkpoint import Checkpoint
     from pipelines._kafka_topics import KafkaTopics
     from producer import KafkaSettings
@@ -87,6 +96,7 @@ class ReorderEngine:
         on_step: Callable[[StepEntry, StepDone], None],
     ) -> None:
         self._settings = settings
+        self._policy = settings.delay_policy
         self._outputs = outputs
         self._topics = topics
         self._checkpoint = checkpoint
@@ -187,7 +197,7 @@ class ReorderEngine:
                     high_watermark=ends[partition],
                     now_ms=now_ms,
                 )
-            clock = self._advance(clock, now_ms)
+            clock = self._advance(clock, entry.learned, now_ms)
             return self._quiet_step(StepKind.TICK, entry, clock, now_ms)
 
     def drain(self) -> bool:
@@ -239,6 +249,7 @@ class ReorderEngine:
         self._checkpoint.keep_runs({run.step for run in live})
         step = 0 if before is None else before.step + 1
         clock = EventClock() if before is None else before.clock
+        learned = None if before is None else before.learned
         planned = self._checkpoint.planned_offsets(batch_id)
         staged = self._runs.stage(
             rows,
@@ -246,6 +257,7 @@ class ReorderEngine:
             sorted(planned),
             frontier_ms=clock.frontier_ms,
             latest_ms=self._now_ms() + milliseconds(self._settings.max_future_skew),
+            learn_from=clock if self._policy else None,
         )
         # Behind the staging: what arrived meanwhile must count as not read yet.
         now_ms = self._now_ms()
@@ -259,16 +271,21 @@ class ReorderEngine:
                 high_watermark=ends[partition],
                 now_ms=now_ms,
             )
+        if self._policy is not None:
+            learned = learn(
+                learned or LearnedDelays(), clock, after, staged.lateness, policy=self._policy
+            )
         entry = StepEntry(
             step=step,
             kind=StepKind.BATCH,
             batch_id=batch_id,
             previous_frontier_ms=clock.frontier_ms,
-            clock=self._advance(after, now_ms),
+            clock=self._advance(after, learned, now_ms),
             staged=staged.totals,
             runs=(*live, staged.run),
             before=self._done.totals,
             logged_ms=now_ms,
+            learned=learned,
         )
         self._log(entry)
         self._finish(entry)
@@ -286,6 +303,7 @@ class ReorderEngine:
             runs=before.live_runs,
             before=self._done.totals,
             logged_ms=now_ms,
+            learned=before.learned,
         )
         if not entry.releasing_earlier:
             return False
@@ -294,10 +312,13 @@ class ReorderEngine:
         self._finish(entry)
         return True
 
-    def _advance(self, clock: EventClock, now_ms: int) -> EventClock:
+    def _advance(self, clock: EventClock, learned: LearnedDelays | None, now_ms: int) -> EventClock:
+        delay_ms: int | dict[SourcePartition, int] = milliseconds(self._settings.longest_delay)
+        if self._policy is not None:
+            delay_ms = (learned or LearnedDelays()).delays_ms(clock.partitions, self._policy)
         return clock.advance(
             now_ms=now_ms,
-            delay_ms=milliseconds(self._settings.delay),
+            delay_ms=delay_ms,
             idle_timeout_ms=milliseconds(self._settings.idle_timeout),
         )
 

@@ -78,7 +78,7 @@ def read_source(spark: SparkSession, kafka: KafkaSettings, settings: ReorderSett
     return (
         with_event_time(rows, settings.event_time)
         .withColumn("event_time", F.timestamp_millis(shown))
-        .withWatermark("event_time", f"{milliseconds(settings.delay)} milliseconds")
+        .withWatermark("event_time", f"{milliseconds(settings.longest_delay)} milliseconds")
     )
 
 

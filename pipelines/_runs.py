@@ -16,6 +16,7 @@ from consumer import (
     SourcePartition,
     Totals,
 )
+from pipelines._lateness import lateness_counts, read_lateness
 from pipelines._rows import RUN_SCHEMA, staged_rows, with_reason_headers
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from consumer import StepEntry
+    from consumer import EventClock, StepEntry, StepLateness
     from pipelines._checkpoint import Checkpoint
 
 _OBSERVED_PARTITIONS: Final = 64
@@ -51,11 +52,13 @@ class Staged:
         totals: Counts of its rows.
         run: The run they are in.
         max_event_time_ms: Greatest usable event time of each source partition, late rows included.
+        lateness: How late the rows of each source partition were, if that was asked for.
     """
 
     totals: Totals
     run: Run
     max_event_time_ms: Mapping[SourcePartition, int | None]
+    lateness: Mapping[SourcePartition, StepLateness]
 
 
 class SortedRuns:
@@ -78,6 +81,7 @@ class SortedRuns:
         *,
         frontier_ms: int,
         latest_ms: int,
+        learn_from: EventClock | None = None,
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing.
 
@@ -87,14 +91,18 @@ class SortedRuns:
             partitions: All source partitions.
             frontier_ms: The frontier before the step: rows behind it are late.
             latest_ms: Rows beyond it come from a wrong clock.
+            learn_from: Count how late rows are against these clocks.
         """
         observed = Observation(f"stage-{step}")
         in_passing = len(partitions) <= _OBSERVED_PARTITIONS
         maxima = _maxima(partitions) if in_passing else []
+        learned = [] if learn_from is None else [lateness_counts(learn_from, partitions)]
         folder = self._checkpoint.run_folder(step)
         (
             staged_rows(rows, frontier_ms=frontier_ms, latest_ms=latest_ms)
-            .observe(observed, *_counts(), *maxima)
+            .observe(
+                observed, *_counts(), *maxima, *(column.alias("lateness") for column in learned)
+            )
             .sortWithinPartitions("event_time_ms")
             .write.mode("overwrite")
             .options(**_RUN_OPTIONS)
@@ -113,7 +121,8 @@ class SortedRuns:
             found = {p: seen[f"max-{number}"] for number, p in enumerate(partitions)}
         else:
             found = self._maxima_of(folder)
-        return Staged(totals, run, found)
+        lateness = read_lateness(seen["lateness"], partitions) if learned else {}
+        return Staged(totals, run, found, lateness)
 
     def due(self, entry: StepEntry) -> DataFrame | None:
         """The rows that a step releases; None when there are none for sure."""

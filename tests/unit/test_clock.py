@@ -69,6 +69,16 @@ def test_idle_needs_the_end_of_the_partition() -> None:
     assert _advance(clock, 10 * IDLE_MS).frontier_ms == 390
 
 
+def test_clock_tells_what_the_frontier_was_computed_from() -> None:
+    """Who was idle, and the delay of each, can be read from the log of a step."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=50)
+    clock = _advance(clock, IDLE_MS)
+    assert [clock.partitions[p].was_idle for p in (A, B)] == [True, False]
+    assert [clock.partitions[p].delay_ms for p in (A, B)] == [DELAY_MS, DELAY_MS]
+    clock = _advance(_observe(clock, A, 500, now_ms=IDLE_MS), IDLE_MS)
+    assert not clock.partitions[A].was_idle
+
+
 def test_all_idle_releases_everything() -> None:
     """When nothing can come, the frontier is the greatest event time, without the delay."""
     clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0)

@@ -11,12 +11,14 @@ import pytest
 from consumer import (
     ConservationError,
     EventClock,
+    LearnedDelays,
     Run,
     SourcePartition,
     StateFormatError,
     StepDone,
     StepEntry,
     StepKind,
+    StepLateness,
     Totals,
     finish,
 )
@@ -119,6 +121,15 @@ def _entry(**changes: Any) -> StepEntry:
 
 def test_entry_and_mark_survive_json() -> None:
     """What is written to disk reads back the same."""
+    learned = LearnedDelays().learn(
+        A,
+        StepLateness(rows=7, late=1, behind={30: 2}),
+        reached_ms=60,
+        half_life_ms=10,
+        is_backlog=False,
+    )
+    learning = _entry(learned=learned)
+    assert learning == StepEntry.from_document(json.loads(json.dumps(learning.to_document())))
     entry, done = _entry(), StepDone(3, Totals(read=9, quarantined={"event-time-missing": 3}))
     assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
     assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))

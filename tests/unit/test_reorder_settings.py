@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer import EventTimeSource, ReorderSettings
+from consumer import DelayPolicy, EventTimeSource, ReorderSettings
 from pipelines.settings import ReorderJob
 from producer.settings import SettingsError, load_settings
 from producer.settings_flags import given_flags
@@ -33,6 +33,17 @@ def test_defaults_fit_the_article() -> None:
     assert (settings.late, settings.quarantine) == ("ordered.late", "ordered.quarantine")
 
 
+def test_delay_is_fixed_or_learned() -> None:
+    """A fixed delay asks for nothing to be learned; with auto the bounds are what counts."""
+    assert _load(delay="5 s").delay_policy is None
+    assert _load(delay="5 s").longest_delay == timedelta(seconds=5)
+    learned = _load(delay="auto", delay_max="30 s", late_target="0.01")
+    assert learned.delay_policy == DelayPolicy(
+        late_target=0.01, min_ms=100, max_ms=30_000, half_life_ms=60_000
+    )
+    assert learned.longest_delay == timedelta(seconds=30)
+
+
 def test_topics_are_given_as_list_or_text() -> None:
     """TOML gives a list, a flag or a variable gives text with commas."""
     assert _load(input_topics=["a", "b"]).input_topics == ("a", "b")
@@ -49,6 +60,11 @@ def test_topics_are_given_as_list_or_text() -> None:
     ({"output_topic": "readings"}, "must not be read"),
     ({"late_topic": "ordered"}, "must differ"),
     ({"delay": "-1 s"}, "reorder.delay"),
+    ({"delay": "automatic"}, "reorder.delay = 'automatic': expected 'auto', or a duration"),
+    ({"late_target": "0"}, "reorder.late_target"),
+    ({"delay_min": "2 s", "delay_max": "1 s"}, "delay_min must not be longer"),
+    ({"delay_max": "30 d"}, "reorder.delay_max"),
+    ({"delay_half_life": "0 s"}, "reorder.delay_half_life"),
     ({"starting_offsets": "now"}, "reorder.starting_offsets = 'now'"),
     ({"max_offsets_per_trigger": "0"}, "reorder.max_offsets_per_trigger"),
     ({"output_partitions": "0"}, "reorder.output_partitions"),
@@ -62,6 +78,7 @@ def test_wrong_setting_is_refused_by_name(flags: dict[str, str], message: str) -
 @pytest.mark.parametrize("given", [
     {"input_topics": "a,b", "delay": "1500 ms", "idle_timeout": "2 min"},
     {"input_topics": (), "input_pattern": "readings-[a-z]+"},
+    {"delay": "auto", "late_target": "0.01", "delay_min": "5 ms", "delay_max": "1 h"},
 ])  # fmt: skip
 def test_settings_survive_as_flags(given: dict[str, Any]) -> None:
     """What one process was given reaches the one it starts, word for word."""

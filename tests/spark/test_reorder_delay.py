@@ -1,0 +1,131 @@
+"""The reorder job with a learned delay, on real Spark."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumer import (
+    LATE_BY_HEADER,
+    EventClock,
+    SourcePartition,
+    StepLateness,
+    lateness_bin,
+)
+from pipelines._lateness import lateness_counts, read_lateness
+from tests.spark.conftest import Event, Job, event, time_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+T0 = 1_700_000_000_000
+_AUTO = {
+    "delay": "auto",
+    "late_target": 0.01,
+    "delay_min": "50 ms",
+    "delay_max": "20 s",
+    "delay_half_life": "5 s",
+}
+
+
+def _disordered(*ways_ms: int, each: int, seed: int = 1) -> list[Event]:
+    """Events 10 ms apart, `each` of them with a way of up to so long, in the order they arrive."""
+    rng = random.Random(seed)
+    arrivals: list[tuple[int, int]] = []
+    for number, way_ms in enumerate(ways_ms):
+        times = range(T0 + 10 * each * number, T0 + 10 * each * (number + 1), 10)
+        arrivals += [(time_ms + rng.randrange(way_ms), time_ms) for time_ms in times]
+    arrivals.sort()
+    return [
+        event(time_ms, partition=place % 2, n=time_ms)
+        for place, (_, time_ms) in enumerate(arrivals)
+    ]
+
+
+def test_spark_counts_lateness_as_the_reference_does(spark: SparkSession) -> None:
+    """Each row is in the bin, and on the side of the frontier, that plain Python puts it."""
+    rng = random.Random(5)
+    sources = [
+        SourcePartition("a", 0),
+        SourcePartition("a", 2),
+        SourcePartition("b", 1),
+        SourcePartition("c", 0),  # has no clock yet
+    ]
+    clock = EventClock(frontier_ms=50_000)
+    for source, max_ms in zip(sources[:3], (60_000, 1 << 33, 45_000), strict=True):
+        clock = clock.observe(
+            source, max_event_time_ms=max_ms, position=1, high_watermark=1, now_ms=0
+        )
+    powers = [(sources[0], 60_000 - (1 << power)) for power in range(16)]
+    rows = powers + [
+        (rng.choice(sources), rng.choice([rng.randrange(70_000), rng.randrange(1 << 33)]))
+        for _ in range(2000)
+    ]
+    frame = spark.createDataFrame(
+        [(*source, time_ms) for source, time_ms in rows] + [("a", 0, None)],
+        "topic string, partition int, event_time_ms bigint",
+    )
+    counted = frame.agg(lateness_counts(clock, sources).alias("found")).collect()[0]["found"]
+    expected: dict[SourcePartition, StepLateness] = {}
+    for source in sources[:3]:
+        times = [time_ms for of, time_ms in rows if of == source]
+        max_ms = clock.partitions[source].max_event_time_ms or 0
+        bins = Counter(lateness_bin(max_ms - time_ms) for time_ms in times if time_ms < max_ms)
+        late = sum(time_ms < clock.frontier_ms for time_ms in times)
+        expected[source] = StepLateness(len(times), late, dict(bins))
+    assert expected == read_lateness(counted, sources)
+
+
+def test_learned_delay_follows_the_disorder_and_keeps_its_promise(job: Job) -> None:
+    """It shrinks from the longest to what the rows need, grows with them, and few rows are late."""
+    job = job.with_settings(**_AUTO)
+    events = _disordered(200, 2000, each=2000)
+    steps = []
+    for start in range(0, 4000, 400):
+        job.produce(events[start : start + 400])
+        job.run()
+        steps.append(job.steps[-1][0])
+    delays = [max(clock.delay_ms for clock in entry.clock.partitions.values()) for entry in steps]
+    assert len(delays) == 10
+    # Nothing to be behind of yet; then what 1 % of the rows need; then with longer ways.
+    assert delays[0] == 20_000
+    assert 50 <= delays[4] <= 220
+    assert 1000 <= delays[9] <= 2200
+    frontiers = [entry.frontier_ms for entry in steps]
+    assert sorted(frontiers) == frontiers
+    report = job.run(drain=True)
+    assert report.totals.read == report.totals.released + report.totals.late == 4000
+    learned = job.steps[-1][0].learned
+    assert learned is not None
+    assert learned.late_target == 0.01
+    assert sum(found.late for found in learned.partitions.values()) == report.totals.late
+    released = [time_of(record) for record in job.released()]
+    assert len(released) == report.totals.released
+    assert all(record.header(LATE_BY_HEADER) for record in job.late())
+
+
+def test_learned_delay_survives_a_restart(job: Job) -> None:
+    """The next life begins with what this one learned, also when a fixed delay came between."""
+    job = job.with_settings(**_AUTO)
+    events = _disordered(300, each=2000)
+    for half in (events[:1000], events[1000:]):
+        job.produce(half)
+        job.run()
+    entry = job.steps[-1][0]
+    assert entry.learned is not None
+    job.produce([event(T0 + 20_000, partition=p) for p in range(2)])
+    again = job.with_settings(delay="1 s")
+    again.run()
+    assert again.steps[-1][0].learned == entry.learned
+    job.produce([event(T0 + 20_010, partition=p) for p in range(2)])
+    later = job.with_settings(**_AUTO)
+    later.run()
+    learned = later.steps[-1][0].learned
+    assert learned is not None
+    assert learned.together.seen == entry.learned.together.seen + 2
+    assert job.late() == []

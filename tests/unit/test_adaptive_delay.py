@@ -1,0 +1,146 @@
+"""The learned delay: the smallest that keeps its promise, lately, and no later than allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumer import (
+    DelayPolicy,
+    EventClock,
+    LatenessHistogram,
+    LearnedDelays,
+    SourcePartition,
+    StateFormatError,
+    StepLateness,
+    bin_limit_ms,
+    lateness_bin,
+)
+
+A = SourcePartition("readings", 0)
+B = SourcePartition("readings", 1)
+POLICY = DelayPolicy(late_target=0.01, min_ms=100, max_ms=60_000, half_life_ms=60_000)
+
+
+def _behind(**rows_by_ms: int) -> dict[int, int]:
+    """Rows by bin, given as ms100=5: five rows 100 ms behind."""
+    return {lateness_bin(int(name[2:])): rows for name, rows in rows_by_ms.items()}
+
+
+def _learn(
+    histogram: LatenessHistogram, reached_ms: int, rows: int, *, backlog: bool = False, **late: int
+) -> LatenessHistogram:
+    step = StepLateness(rows=rows, behind=_behind(**late))
+    return histogram.learn(
+        step, reached_ms=reached_ms, half_life_ms=POLICY.half_life_ms, is_backlog=backlog
+    )
+
+
+@pytest.mark.parametrize(
+    ("lateness_ms", "number", "limit_ms"),
+    [
+        (-5, 0, 0),
+        (0, 0, 0),
+        (1, 1, 1),
+        (2, 9, 2),
+        (1024, 81, 1024),
+        (1025, 82, 1116),
+        (1 << 31, 249, 1 << 31),
+        (1 << 40, 249, 1 << 31),
+    ],
+)
+def test_bins_are_log_spaced_and_bounded(lateness_ms: int, number: int, limit_ms: int) -> None:
+    """Powers of two end a bin, and the last bin takes all that is beyond."""
+    assert lateness_bin(lateness_ms) == number
+    assert bin_limit_ms(number) == limit_ms
+
+
+def test_delay_is_the_smallest_under_the_target() -> None:
+    """Of 1,000 rows 10 may be late: the delay covers all but these."""
+    histogram = _learn(LatenessHistogram(), 0, 1000, ms500=40, ms2000=6, ms4096=5)
+    assert histogram.delay_ms(POLICY) == bin_limit_ms(lateness_bin(2000))
+    histogram = _learn(LatenessHistogram(), 0, 1000, ms500=40, ms4096=10)
+    assert histogram.delay_ms(POLICY) == bin_limit_ms(lateness_bin(500))
+
+
+def test_delay_keeps_to_its_bounds() -> None:
+    """Punctual rows wait for the shortest delay allowed, and no row for more than the longest."""
+    assert _learn(LatenessHistogram(), 0, 1000).delay_ms(POLICY) == 100
+    assert _learn(LatenessHistogram(), 0, 1000, ms5=900).delay_ms(POLICY) == 100
+    assert _learn(LatenessHistogram(), 0, 1000, ms59999=900).delay_ms(POLICY) == 60_000
+
+
+def test_rows_beyond_help_are_not_waited_for() -> None:
+    """A clock an hour slow is late under any delay allowed: the others do not pay for it."""
+    histogram = _learn(LatenessHistogram(), 0, 1000, ms500=100, ms3600000=300)
+    assert histogram.delay_ms(POLICY) == bin_limit_ms(lateness_bin(500))
+
+
+def test_an_old_spike_is_forgotten() -> None:
+    """A tenth of the rows were 8 s late once: four half-lives later that is under the target."""
+    histogram = _learn(LatenessHistogram(), 0, 1000, ms8192=100, ms200=500)
+    assert histogram.delay_ms(POLICY) == 8192
+    for half_life in range(1, 5):
+        histogram = _learn(histogram, half_life * 60_000, 1000, ms200=500)
+    assert histogram.delay_ms(POLICY) == bin_limit_ms(lateness_bin(200))
+
+
+def test_a_backlog_lets_the_delay_grow_and_not_shrink() -> None:
+    """Rows in their place within one large step say nothing about the time after the backlog."""
+    live = _learn(LatenessHistogram(), 0, 1000, ms1000=100)
+    before_ms = live.delay_ms(POLICY)
+    punctual = _learn(live, 10_000, 1_000_000, backlog=True)
+    assert punctual.delay_ms(POLICY) == before_ms
+    later = _learn(live, 10_000, 1_000_000, backlog=True, ms8192=50)
+    assert later.delay_ms(POLICY) == 8192
+
+
+def _learned(**histograms: LatenessHistogram) -> LearnedDelays:
+    return LearnedDelays({{"a": A, "b": B}[name]: found for name, found in histograms.items()})
+
+
+def test_a_partition_not_known_yet_goes_by_all_together() -> None:
+    """Fewer rows than the target needs say nothing: first the longest delay, then the others'."""
+    assert LearnedDelays().delays_ms([A, B], POLICY) == {A: 60_000, B: 60_000}
+    few = _learn(LatenessHistogram(), 0, 99)
+    assert _learned(a=few).delays_ms([A, B], POLICY) == {A: 60_000, B: 60_000}
+    many = _learn(LatenessHistogram(), 0, 1000, ms2048=500)
+    assert _learned(a=many, b=few).delays_ms([A, B], POLICY) == {A: 2048, B: 2048}
+    assert _learned(a=many, b=_learn(few, 0, 1)).delays_ms([A, B], POLICY) == {A: 2048, B: 100}
+
+
+def test_late_rows_make_the_achieved_share() -> None:
+    """Achieved is the share of rows behind the frontier, since the start and lately."""
+    learned = LearnedDelays()
+    for reached_ms, late in ((0, 10), (600_000, 0)):
+        learned = learned.learn(
+            A,
+            StepLateness(rows=1000, late=late),
+            reached_ms=reached_ms,
+            half_life_ms=60_000,
+            is_backlog=False,
+        )
+    assert learned.late_share == 0.005
+    assert learned.recent_late_share < 0.0001
+    assert LearnedDelays().late_share == LearnedDelays().recent_late_share == 0.0
+
+
+def test_the_frontier_waits_for_the_partition_with_the_longest_delay() -> None:
+    """Each partition has a delay of its own; the minimum of what they let go is the frontier."""
+    clock = EventClock()
+    for partition in (A, B):
+        clock = clock.observe(
+            partition, max_event_time_ms=10_000, position=1, high_watermark=2, now_ms=0
+        )
+    clock = clock.advance(now_ms=0, delay_ms={A: 500, B: 2000}, idle_timeout_ms=1000)
+    assert clock.frontier_ms == 8000
+    clock = clock.advance(now_ms=0, delay_ms={A: 500, B: 9000}, idle_timeout_ms=1000)
+    assert clock.frontier_ms == 8000
+
+
+@pytest.mark.parametrize("document", [{}, {"format": 2}])
+def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
+    """What another format learned is not guessed at."""
+    with pytest.raises(StateFormatError, match="this version reads 1"):
+        LearnedDelays.from_document(document)
