@@ -5,6 +5,7 @@ One reference for the property tests and the Spark tests: what a job must releas
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ class ReorderModel:
     positions: dict[SourcePartition, int] = field(default_factory=dict)
     _runs: dict[int, list[Row]] = field(default_factory=dict)
     _live: tuple[Run, ...] = ()
+    _log: str | None = None
     _done: StepDone = field(default_factory=lambda: StepDone(-1, Totals()))
 
     @property
@@ -89,6 +91,12 @@ class ReorderModel:
         self.late += late
         staged = Totals(read=len(rows), late=len(late))
         return self._step(StepKind.BATCH, rows, staged, (*self._live, run), now_ms=now_ms)
+
+    def restart(self) -> None:
+        """Die, and begin anew with what the log of the last step holds."""
+        if self._log is not None:
+            entry = StepEntry.from_document(json.loads(self._log))
+            self.clock, self._live = entry.clock, entry.live_runs
 
     def tick(self, *, now_ms: int) -> StepEntry:
         """Let time pass."""
@@ -136,6 +144,7 @@ class ReorderModel:
             before=self._done.totals,
             logged_ms=0,
         )
+        self._log = json.dumps(entry.to_document())
         low, high = entry.previous_frontier_ms, entry.frontier_ms
         due = [
             row

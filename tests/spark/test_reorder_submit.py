@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pipelines._stop import Stop, stop_on_signals
-from pipelines.launch import spark_submit_command, spark_submit_environment
-from pipelines.settings import ReorderJob
-from producer.settings_flags import given_flags
 from tests.spark.conftest import Job, event, time_of
+from tests.spark.submitted_job import SubmittedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import subprocess
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -25,31 +23,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 T0 = 1_700_000_000_000
-_EXIT_TIMEOUT_S = 120
-
-
-def _submit(job: Job, *more: str) -> subprocess.Popen[str]:
-    flags = given_flags(ReorderJob(kafka=job.kafka, reorder=job.settings))
-    command = spark_submit_command(
-        [*flags, *more],
-        options={
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.driver.memory": "700m",
-        },
-    )
-    return subprocess.Popen(
-        command,
-        env=spark_submit_environment(os.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # a process group of its own, as a terminal gives it
-    )
-
-
-def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    assert process.stdout is not None
-    return (json.loads(line) for line in process.stdout if line.startswith("{"))
 
 
 def _ctrl_c(process: subprocess.Popen[str]) -> None:
@@ -71,19 +44,13 @@ def test_a_signal_ends_the_job_cleanly(
     events = [event(T0 + 10 * n, partition=n % 4) for n in range(1600)]
     job.produce(events)
     report = tmp_path / "report.json"
-    process = _submit(job, "--report", str(report))
-    try:
-        lines = _lines(process)
+    with SubmittedJob(job.kafka, job.settings, "--report", str(report)) as life:
+        lines = life.steps()
         steps = [next(lines), next(lines)]
-        end(process)
+        end(life.process)
         last = [*steps, *lines][-1]
-        _, complaints = process.communicate(timeout=_EXIT_TIMEOUT_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 0, complaints
-    assert "Exception" not in complaints
+        life.end()
+        assert "Exception" not in life.complaints()
     assert last == json.loads(report.read_text())
     assert last["read"] == last["released"] + last["held"] < 1600
     again = job.with_settings(max_offsets_per_trigger=10_000).run(drain=True)
@@ -94,10 +61,10 @@ def test_a_signal_ends_the_job_cleanly(
 
 def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
     """What is wrong is said in a line, not in a traceback, and the status tells."""
-    process = _submit(job.with_settings(input_topics=["no-such-topic"]))
-    # spark-submit sends what Python says on either stream to its own standard output.
-    said, _ = process.communicate(timeout=_EXIT_TIMEOUT_S)
-    assert process.returncode == 3
+    wrong = job.with_settings(input_topics=["no-such-topic"])
+    with SubmittedJob(job.kafka, wrong.settings) as life:
+        # spark-submit sends what Python says on either stream to its own standard output.
+        said = life.end(status=3)
     assert "reorder: input topic 'no-such-topic' does not exist" in said
     assert "Traceback" not in said
 

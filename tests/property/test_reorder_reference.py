@@ -1,0 +1,83 @@
+"""The pure parts of the reorder job put out what the reference does, whatever happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+
+from consumer import SourcePartition, parse_event_time_spec, read_event_time
+from tests.reorder_histories import MAX_FUTURE_SKEW_MS, PARTITIONS, START_MS, histories
+from tests.reorder_model import ReorderModel, Row
+from tests.reorder_reference import Record, Reference
+
+if TYPE_CHECKING:
+    from tests.reorder_histories import History
+
+_SPEC = parse_event_time_spec("json:at")
+_SOURCES = [SourcePartition("t", number) for number in PARTITIONS]
+
+
+@given(histories(max_steps=12, max_sent=8))
+def test_the_pure_parts_put_out_what_the_reference_does(history: History) -> None:
+    """Frontier, released, late and quarantined rows agree row for row, restarts at any step."""
+    reference = Reference(
+        delay_ms=history.delay_ms,
+        idle_timeout_ms=history.idle_timeout_ms,
+        max_future_skew_ms=MAX_FUTURE_SKEW_MS,
+        rescue=False,
+    )
+    model = ReorderModel(
+        delay_ms=history.delay_ms,
+        idle_timeout_ms=history.idle_timeout_ms,
+        ends=dict.fromkeys(_SOURCES, 0),
+    )
+    offsets = dict.fromkeys(_SOURCES, 0)
+    quarantined: list[tuple[Record, str]] = []
+    now_ms = START_MS
+    for step in history.steps:
+        now_ms += step.passed_ms
+        records: list[Record] = []
+        rows: list[Row] = []
+        for sent in step.sent:
+            source = _SOURCES[sent.partition]
+            record = Record(*source, offsets[source], sent.key, sent.value.encode())
+            offsets[source] += 1
+            records.append(record)
+            time = read_event_time(
+                _SPEC,
+                value=record.value,
+                headers=None,
+                kafka_timestamp_ms=-1,
+                latest_ms=now_ms + MAX_FUTURE_SKEW_MS,
+            )
+            if time.reason is not None:
+                quarantined.append((record, time.reason))
+            else:
+                assert time.ms is not None
+                rows.append(Row(time.ms, source, record.offset))
+        unread = {_SOURCES[number] for number in step.unread}
+        model.positions.update(offsets)
+        model.ends.update({s: offsets[s] + (s in unread) for s in _SOURCES})
+        if step.dies:
+            model.restart()
+        if rows:
+            model.batch(rows, now_ms=now_ms)
+        else:
+            model.tick(now_ms=now_ms)
+        reference.step(records, _SOURCES, now_ms=now_ms, unread=unread)
+        assert model.clock.frontier_ms == reference.frontier_ms
+        assert _places(model.released) == _places(reference.released)
+        assert sorted(_places(model.late)) == sorted(_places(reference.late))
+    model.drain()
+    reference.drain()
+    assert _places(model.released) == _places(reference.released)
+    assert sorted(map(repr, quarantined)) == sorted(map(repr, reference.quarantined))
+
+
+def _places(rows: list[Row] | list[Record]) -> list[tuple[int, int]]:
+    """Where each row came from."""
+    return [
+        (row.source.partition if isinstance(row, Row) else row.partition, row.offset)
+        for row in rows
+    ]

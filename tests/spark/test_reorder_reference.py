@@ -1,0 +1,192 @@
+"""The reorder job on Spark puts out what the reference does, row for row, whenever it dies.
+
+Random histories, few of them: each step is a life of the job. The pure parts meet many more in
+tests/property/test_reorder_reference.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from consumer import REASON_HEADER, ReorderSettings
+from pipelines._job import run_reorder
+from pipelines._stop import Stop
+from producer._partitioner import murmur2
+from tests.reorder_histories import MAX_FUTURE_SKEW_MS, START_MS, histories
+from tests.reorder_reference import Record, Reference
+from tests.spark.conftest import Event, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from sequitur._topic_reader import TopicRecord
+    from tests.conftest import MakeTopic
+    from tests.reorder_histories import History, HistoryStep
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+_EXAMPLES = int(os.environ.get("SEQUITUR_REFERENCE_EXAMPLES", "3"))
+_PARTITIONS: Final = 4  # one more than the histories use: it is never seen
+_PLACE: Final = "place"
+_DEATHS: Final = (
+    "pipelines._checkpoint.Checkpoint.write_entry",  # the rows are staged
+    "pipelines._sink.TopicSink.write",  # the step is logged
+    "pipelines._checkpoint.Checkpoint.write_done",  # the outputs are out
+)
+
+
+class _Death(Exception):  # noqa: N818 - it stands for a kill
+    """The process dies here."""
+
+
+def _die(*_: object, **__: object) -> None:
+    raise _Death
+
+
+class _Lives:
+    """The job on a topic of its own, beside the reference.
+
+    Args:
+        job: Gives the session and the broker.
+        topic: The input topic.
+        checkpoint: The job's folder.
+        history: The settings.
+    """
+
+    def __init__(self, job: Job, topic: str, checkpoint: Path, history: History) -> None:
+        self.job = job.with_settings(
+            input_topics=[topic],
+            output_topic=f"{topic}.ordered",
+            checkpoint=str(checkpoint),
+            delay=timedelta(milliseconds=history.delay_ms),
+            idle_timeout=timedelta(milliseconds=history.idle_timeout_ms),
+            max_future_skew=timedelta(milliseconds=MAX_FUTURE_SKEW_MS),
+            max_offsets_per_trigger=None,  # one batch takes all there is
+        )
+        self.reference = Reference(
+            delay_ms=history.delay_ms,
+            idle_timeout_ms=history.idle_timeout_ms,
+            max_future_skew_ms=MAX_FUTURE_SKEW_MS,
+            rescue=getattr(ReorderSettings.model_fields.get("rescue"), "default", False),
+        )
+        self._places = [(topic, number) for number in range(_PARTITIONS)]
+        self._offsets = [0] * _PARTITIONS
+        self._deaths = 0
+        self._now_ms = START_MS
+
+    def live(self, step: HistoryStep, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One step: a life, or two when the first one dies in it."""
+        self._now_ms += step.passed_ms
+        records = self._send(step)
+        if step.dies:
+            with monkeypatch.context() as patched:
+                patched.setattr(_DEATHS[self._deaths % len(_DEATHS)], _die)
+                self._deaths += 1
+                # Nothing is written where nothing is due: then this death does not come.
+                with contextlib.suppress(_Death):
+                    self._run()
+        self._run()
+        self.reference.step(records, self._places, now_ms=self._now_ms)
+
+    def drain(self) -> None:
+        """The last life."""
+        self._run(drain=True)
+        self.reference.drain()
+
+    def _run(self, *, drain: bool = False) -> None:
+        run_reorder(
+            self.job.spark,
+            self.job.kafka,
+            self.job.settings,
+            stop=Stop(),
+            available_now=True,
+            drain=drain,
+            on_step=lambda *_: None,
+            now_ms=lambda: self._now_ms,
+        )
+
+    def _send(self, step: HistoryStep) -> list[Record]:
+        records: list[Record] = []
+        events: list[Event] = []
+        for sent in step.sent:
+            topic, number = self._places[sent.partition]
+            offset = self._offsets[number]
+            self._offsets[number] += 1
+            value = sent.value.encode()
+            records.append(Record(topic, number, offset, sent.key, value))
+            events.append(
+                Event(
+                    value=value,
+                    key=None if sent.key is None else sent.key.encode(),
+                    headers=[(_PLACE, f"{number}:{offset}")],
+                    partition=number,
+                )
+            )
+        self.job.produce(events)
+        return records
+
+
+@settings(
+    max_examples=_EXAMPLES,
+    deadline=None,
+    derandomize=True,  # each run of the tests takes as long as the one before
+    phases=[Phase.generate],  # making it smaller takes a session of Spark's time
+    suppress_health_check=list(HealthCheck),
+)
+@given(history=histories(min_steps=3, max_steps=4, min_sent=1, max_sent=12))
+def test_the_job_puts_out_what_the_reference_does(
+    job: Job,
+    make_topic: MakeTopic,
+    tmp_path_factory: pytest.TempPathFactory,
+    history: History,
+) -> None:
+    """Each output partition holds the reference's rows in its order; so do the side topics."""
+    folder = tmp_path_factory.mktemp("reference")
+    lives = _Lives(job, make_topic(partitions=_PARTITIONS), folder / "checkpoint", history)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for step in history.steps:
+            lives.live(step, monkeypatch)
+            assert _by_partition(lives.job.released()) == _expected(lives.reference.released)
+    lives.drain()
+    job, reference = lives.job, lives.reference
+    assert _by_partition(job.released()) == _expected(reference.released)
+    assert sorted(map(_place, job.late())) == sorted(map(_place_of, reference.late))
+    assert sorted((_place(r), _reason(r)) for r in job.quarantined()) == sorted(
+        (_place_of(record), reason) for record, reason in reference.quarantined
+    )
+
+
+def _by_partition(records: Iterable[TopicRecord]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for record in records:
+        found.setdefault(record.partition, []).append(_place(record))
+    return found
+
+
+def _expected(records: Iterable[Record]) -> dict[int, list[str]]:
+    expected: dict[int, list[str]] = {}
+    for record in records:
+        partition = record.partition
+        if record.key is not None:
+            partition = (murmur2(record.key.encode()) & 0x7FFFFFFF) % _PARTITIONS
+        expected.setdefault(partition, []).append(_place_of(record))
+    return expected
+
+
+def _place(record: TopicRecord) -> str:
+    return (record.header(_PLACE) or b"").decode()
+
+
+def _place_of(record: Record) -> str:
+    return f"{record.partition}:{record.offset}"
+
+
+def _reason(record: TopicRecord) -> str:
+    return (record.header(REASON_HEADER) or b"").decode()
