@@ -45,7 +45,8 @@ _INLINE_BYTES: Final = 32 << 10
 """Below this a round is encoded and appended at once: a thread would take longer to answer."""
 _MARKS_WAIT_S: Final = 0.05
 _ROOM_WAIT_S: Final = 0.1
-_THREADS: Final = 3  # one encodes and appends, one syncs, one removes old segments
+_ENCODERS: Final = 3
+_THREADS: Final = _ENCODERS + 2  # they encode, and one of them appends; one syncs, one reclaims
 _NO_OFFSET: Final = -1
 
 _log = Logger(__name__)
@@ -294,6 +295,7 @@ class Rounds:
         self._fill(round_)
         try:
             if round_.size > _INLINE_BYTES:
+                await self._encode(round_)
                 await self._in_thread(self._perform, round_)
             else:
                 self._perform(round_)
@@ -376,6 +378,19 @@ class Rounds:
             tuple(restamps),
             ((lane.topic, lane.partition),),
         )
+
+    async def _encode(self, round_: _Round) -> None:
+        """Encode the batches of a round, several at a time.
+
+        A thread that has compressed a batch waits for the interpreter's lock, which the loop gives
+        away at the end of its turn; meanwhile the others compress.
+        """
+        parts = [round_.batches[start::_ENCODERS] for start in range(_ENCODERS)]
+        await asyncio.gather(*(self._in_thread(self._encode_all, part) for part in parts if part))
+
+    def _encode_all(self, batches: list[_Numbered]) -> None:
+        for _lane, slot, stamp in batches:
+            slot.batch.encode(self._compression, stamp)
 
     def _perform(self, round_: _Round) -> None:
         """Encode and append; in any thread.
