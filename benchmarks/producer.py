@@ -5,7 +5,8 @@
 Each contender runs in a process of its own, in turn, so that a machine whose speed drifts drifts
 for all. The clock starts when the client is built and stops when every record is confirmed; the
 records of each run are then counted in the topic. Prints a table, draws build/bench/producer.png,
-and writes build/bench/producer.json.
+and writes build/bench/producer.json. Then it measures memory, journal and restart, as
+`benchmarks.producer_limits` says.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import producer_limits
 from benchmarks.broker import bench_broker
 from benchmarks.producer_contenders import CONTENDERS, LATENCY_RATE_HZ
 
 PARTITIONS: Final = 4
+WARM_UP_RECORDS: Final = 500_000
 LATENCY_SECONDS: Final = 10
 LATENCY_WARM_UP_SECONDS: Final = 2
 OUTPUT: Final = Path("build/bench")
@@ -127,7 +130,7 @@ def measure(records: int, runs: int, console: Console) -> list[Result]:
     with bench_broker() as bootstrap_servers:
         bench = Bench(bootstrap_servers)
         for name in CONTENDERS:  # the broker's own warm-up, on the code paths of each client
-            bench.run(name, "throughput", min(records, 50_000))
+            bench.run(name, "throughput", min(records, WARM_UP_RECORDS))
         for number in range(1, runs + 1):
             for name, result in results.items():
                 took = bench.run(name, "throughput", records)
@@ -197,6 +200,7 @@ def main() -> None:
     draw(results, OUTPUT / "producer.png")
     text = json.dumps([result.as_json() for result in results], indent=2)
     (OUTPUT / "producer.json").write_text(text + "\n")
+    producer_limits.measure(console)
 
 
 if __name__ == "__main__":
