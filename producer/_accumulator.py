@@ -24,7 +24,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from producer._batch import new_builder, seal
+from producer._batch import HEADER_SIZE, new_builder, seal
 from producer._event_id import EVENT_ID_HEADER
 from producer._given_up import GivenUp
 from producer._lane import Batch, Lane, Route
@@ -36,11 +36,15 @@ if TYPE_CHECKING:
     from random import Random
 
     from producer._batch import Builder, Header
+    from producer._bulk import Columns, Piece
     from producer._given_up import OnGivenUp
     from producer._outcomes import Delivery
     from producer._record import Record
     from producer._settings import ProducerSettings
     from producer._ticket import Ticket
+
+BULK_RECORDS: Final = 256
+"""From so many on, to lay them out a column at a time is worth its constant costs."""
 
 # What a record that is none makes of us: a wrong type somewhere, a partition that is not there.
 _BAD_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
@@ -169,6 +173,13 @@ class Accumulator:
         Returns:
             How many of `records` are dealt with; at least one.
         """
+        if self._add_columns(route, records, ticket, whole=whole):
+            return len(records)
+        return self._add_each(route, records, ticket, whole=whole)
+
+    def _add_each(
+        self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
+    ) -> int:
         known = route.keys.learn([r.key for r in records if type(r.key) is bytes])
         lanes = route.lanes
         prefix = self._id_prefix
@@ -216,6 +227,67 @@ class Accumulator:
         self.buffered = self._limit - room
         self._let_in()
         return index - first
+
+    def _add_columns(
+        self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
+    ) -> bool:
+        """Accept events a column at a time: all of them, or none if they are not alike enough."""
+        if len(records) < BULK_RECORDS:
+            return False
+        from producer._bulk import columns_of, fill  # noqa: PLC0415 - Arrow is loaded for bulks alone
+
+        columns = columns_of(records, route.keys, self._id_prefix, self.next_event)
+        if columns is None:
+            return False
+        size = int(columns.sizes.sum())
+        if not whole and size > self._limit - self.buffered:
+            return False
+        if int(columns.sizes.max()) > route.batch_bytes - HEADER_SIZE:
+            return False
+        now_ms = int(time.time() * 1000)
+        indices = (columns.order + ticket.accepted).tolist()
+        pieces: list[Piece] = []
+        start = 0
+        for partition, end in zip(columns.partitions, columns.ends, strict=True):
+            while start < end:
+                lane = route.lanes[route.sticky.current if partition is None else partition]
+                piece = self._reserve(route, lane, columns, (start, end), now_ms)
+                pieces.append(piece)
+                entries = lane.entries
+                if entries is None or lane.owner is not ticket:
+                    entries = lane.claim(ticket)
+                entries += indices[start : piece.end]
+                lane.count = piece.builder.count
+                start = piece.end
+                if start < end:
+                    self._seal(lane)
+                    if partition is None:
+                        route.sticky.move_on(lane.partition, self._random.random())
+        fill(columns, pieces, self.next_event)
+        self.next_event += len(records)
+        self.buffered += size
+        ticket.accepted += len(records)
+        self._let_in()
+        return True
+
+    def _reserve(
+        self, route: Route, lane: Lane, columns: Columns, among: tuple[int, int], now_ms: int
+    ) -> Piece:
+        """Take events into the lane's open batch if it takes any, else into another."""
+        from producer._bulk import BulkBuilder  # noqa: PLC0415
+
+        if lane.open is not None:
+            builder = lane.open.builder
+            if isinstance(builder, BulkBuilder):
+                piece = builder.reserve(columns, *among, now_ms)
+                if piece is not None:
+                    return piece
+            self._seal(lane)
+        fresh = BulkBuilder(route.batch_bytes, now_ms)
+        self._open(lane, fresh, self.next_event + int(columns.order[among[0]]))
+        piece = fresh.reserve(columns, *among, now_ms)
+        assert piece is not None, "an event larger than a batch is no column's"
+        return piece
 
     def cut(self) -> list[tuple[Lane, Batch]]:
         """Take all batches, each lane's in their order."""
@@ -323,13 +395,16 @@ class Accumulator:
                     return lane, shared
                 if lane.open is not None:
                     self._seal(lane)
-        batch = Batch(lane.topic, lane.partition, self._loop.time(), self.next_event)
+        self._open(lane, builder, self.next_event)
+        return lane, added
+
+    def _open(self, lane: Lane, builder: Builder, first_event: int) -> None:
+        batch = Batch(lane.topic, lane.partition, self._loop.time(), first_event)
         lane.start(batch, builder)
         self.live[batch] = None
         self.filled[lane] = None
         if self._linger is None:
             self._linger = self._loop.call_later(self._linger_s, self.ripen)
-        return lane, added
 
     def _check_size(self, route: Route, builder: Builder) -> None:
         size = builder.size()

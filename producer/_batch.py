@@ -100,7 +100,7 @@ class Builder(Protocol):
     ) -> object | None:
         """Add a record; None when it does not fit. The first one always fits."""
 
-    def build(self) -> bytearray:
+    def build(self) -> bytes | bytearray:
         """The batch, uncompressed."""
 
     def size(self) -> int:

@@ -20,11 +20,11 @@ import asyncio
 import contextlib
 import secrets
 from functools import partial
-from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from producer._accumulator import Accumulator
+from producer._chunks import Chunks
 from producer._errors import (
     BrokerError,
     ProducerClosedError,
@@ -39,7 +39,7 @@ from producer._journal_limits import JournalLimits
 from producer._journal_state import NOTHING_RECOVERED
 from producer._log import Logger
 from producer._outcomes import NotPersisted
-from producer._record import Record, records_of_arrow
+from producer._record import Record
 from producer._rounds import Rounds
 from producer._routes import Routes, until_answered
 from producer._sender import Sender
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from producer._lane import Lane, Route
     from producer._outcomes import Delivery, Outcome
 
-_CHUNK_RECORDS: Final = 1_000
 _WIRE_CLOSE_S: Final = 1.0
 _REACH_S: Final = 2.0
 
@@ -310,16 +309,12 @@ class IdempotentProducer:
         """
         accumulator = self._accepting()
         ticket = Ticket(asyncio.get_running_loop())
-        records = _records(events)
+        chunks = Chunks(events)
         try:
-            while True:
-                try:
-                    chunk = _chunk(records)
-                except Exception as error:
-                    raise SendManyError(ticket) from error
-                if not chunk:
-                    break
+            for chunk in chunks:
                 await self._send_chunk(accumulator, topic, chunk, ticket)
+            if chunks.error is not None:
+                raise SendManyError(ticket) from chunks.error
         finally:
             ticket.close(self._keeper())
         return ticket
@@ -595,16 +590,3 @@ def _settled(outcome: Outcome) -> Delivery:
     delivery: Delivery = asyncio.get_running_loop().create_future()
     delivery.set_result(outcome)
     return delivery
-
-
-def _records(events: Iterable[Record | bytes] | Any) -> Iterator[Record | bytes]:
-    if hasattr(events, "schema") and hasattr(events, "column"):
-        return records_of_arrow(events)
-    return iter(events)
-
-
-def _chunk(events: Iterator[Record | bytes]) -> list[Record]:
-    chunk = list(islice(events, _CHUNK_RECORDS))
-    if set(map(type, chunk)) == {Record}:
-        return chunk  # type: ignore[return-value]  # just checked
-    return [event if isinstance(event, Record) else Record(event) for event in chunk]

@@ -12,12 +12,12 @@ remembered; a bulk of new ones is hashed by numpy, a column at a time.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
@@ -84,6 +84,13 @@ class KeyPartitioner:
         """The partition of `key`."""
         known = self._known.get(key)
         return self.learn((key,))[key] if known is None else known
+
+    def each(self, keys: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The partition of each of `keys`."""
+        try:
+            return np.fromiter(map(self._known.__getitem__, keys), np.int32, len(keys))
+        except KeyError:
+            return np.fromiter(map(self.learn(keys).__getitem__, keys), np.int32, len(keys))
 
     def learn(self, keys: Collection[bytes]) -> dict[bytes, int]:
         """Hash those of `keys` that are new, many at once.

@@ -371,16 +371,16 @@ async def test_events_that_break_off_keep_their_ticket(wire: FakeWire) -> None:
     """What was accepted before the iterable raised is still accounted for."""
 
     def events() -> Iterator[bytes]:
-        yield from (b"%d" % n for n in range(1_500))
+        yield from (b"%d" % n for n in range(5_500))
         raise OSError("the file ended badly")
 
     async with _producer() as producer:
-        with pytest.raises(SendManyError, match="after 1000 of them") as caught:
+        with pytest.raises(SendManyError, match="after 5500 of them") as caught:
             await producer.send_many("t", events())
         result = await caught.value.ticket
     assert isinstance(caught.value.__cause__, OSError)
-    assert (result.accepted, result.persisted) == (1_000, 1_000)
-    assert len(wire.records["t", 0]) == 1_000
+    assert (result.accepted, result.persisted) == (5_500, 5_500)
+    assert len(wire.records["t", 0]) == 5_500
 
 
 async def test_no_events_are_a_settled_ticket(wire: FakeWire) -> None:
