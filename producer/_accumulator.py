@@ -7,9 +7,8 @@ The mutable state, named once:
 
 - `Lane.append` appends to the open batch, and takes nothing while none is open; so the hot path is
   one call, and everything rare happens when it answers None.
-- `Accumulator.buffered` counts the bytes of all records that are accepted and not settled. It is
-  what holds senders back: while it is at the limit they queue in `_waiting`, first come first
-  served, which also keeps the order of the events of many tasks.
+- `Accumulator.room` counts the bytes of all records that are accepted and not settled. It is what
+  holds senders back.
 - `Accumulator.next_event` is the number of the next event; it grows with each accepted one, and
   with none that is refused.
 - `Accumulator.full` and `ripe` say why to cut: a batch is full, or the oldest event has waited long
@@ -21,7 +20,6 @@ Nothing here does I/O; the sender takes the batches out.
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from producer._batch import HEADER_SIZE, new_builder, seal
@@ -29,6 +27,7 @@ from producer._event_id import EVENT_ID_HEADER
 from producer._given_up import GivenUp
 from producer._lane import Batch, Lane, Route
 from producer._outcomes import NotPersisted
+from producer._room import Room
 
 if TYPE_CHECKING:
     import asyncio
@@ -78,7 +77,7 @@ class Accumulator:
     ) -> None:
         self.routes: dict[str, Route] = {}
         self.next_event = next_event
-        self.buffered = 0
+        self.room = Room(loop, buffer_size)
         self.filled: dict[Lane, None] = {}
         self.full = False
         self.ripe = False
@@ -86,44 +85,13 @@ class Accumulator:
         self.live: dict[Batch, None] = {}
         self._settings = settings
         self._linger_s = settings.linger.total_seconds()
-        self._limit = buffer_size
         self._id_prefix = producer_name.encode("ascii") + b":"
         self._loop = loop
         self._random = random
         self._on_due = on_due
         self._on_given_up = on_given_up
         self._linger: asyncio.TimerHandle | None = None
-        self._waiting: deque[asyncio.Future[bool]] = deque()
         self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
-
-    @property
-    def has_room(self) -> bool:
-        """Whether an event may be accepted now, before those that queue."""
-        return self.buffered < self._limit and not self._waiting
-
-    async def wait_for_room(self, deadline_s: float) -> bool:
-        """Queue for room in the buffer; False if there was none before the deadline.
-
-        Whoever is let in must add something in the same step of the event loop.
-        """
-        mine: asyncio.Future[bool] = self._loop.create_future()
-        self._waiting.append(mine)
-        timer = self._loop.call_at(deadline_s, _answer, mine, False)
-        self._let_in()
-        admitted = False
-        try:
-            admitted = await mine
-        finally:
-            timer.cancel()
-            self._waiting.remove(mine)
-            if not admitted:
-                self._let_in()
-        return admitted
-
-    def turn_away(self) -> None:
-        """Send all away that queue for room: the producer closes."""
-        for future in self._waiting:
-            _answer(future, False)
 
     def add(self, route: Route, record: Record) -> Delivery:
         """Accept one event; the delivery of one that cannot be is done at once."""
@@ -144,7 +112,7 @@ class Accumulator:
                 lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
         except _BAD_RECORD as error:
             delivery.set_result(self._refused(route, record, error))
-            self._let_in()
+            self.room.let_in()
             return delivery
         entries = lane.entries
         if entries is None or lane.owner is not None:
@@ -152,11 +120,9 @@ class Accumulator:
         entries.append(delivery)
         lane.count += 1
         self.next_event += 1
-        self.buffered += added.size
+        self.room.take(added.size)
         if added.size > route.batch_bytes:
             self._seal(lane)
-        if self._waiting:
-            self._let_in()
         return delivery
 
     def add_many(
@@ -186,7 +152,7 @@ class Accumulator:
         now_ms = int(time.time() * 1000)
         event = self.next_event
         index = first = ticket.accepted
-        room = self._limit - self.buffered
+        left = free = self.room.limit - self.room.used
         batch_bytes = route.batch_bytes
         for record in records:
             # The hot loop: what every event passes. All that is rare is in the calls it makes.
@@ -217,15 +183,14 @@ class Accumulator:
             event += 1
             index += 1
             size = added.size
-            room -= size
+            left -= size
             if size > batch_bytes:
                 self._seal(lane)
-            if room <= 0 and not whole:
+            if left <= 0 and not whole:
                 break
         ticket.accepted = index
         self.next_event = event
-        self.buffered = self._limit - room
-        self._let_in()
+        self.room.take(free - left)
         return index - first
 
     def _add_columns(
@@ -240,7 +205,7 @@ class Accumulator:
         if columns is None:
             return False
         size = int(columns.sizes.sum())
-        if not whole and size > self._limit - self.buffered:
+        if not whole and size > self.room.limit - self.room.used:
             return False
         if int(columns.sizes.max()) > route.batch_bytes - HEADER_SIZE:
             return False
@@ -265,9 +230,8 @@ class Accumulator:
                         route.sticky.move_on(lane.partition, self._random.random())
         fill(columns, pieces, self.next_event)
         self.next_event += len(records)
-        self.buffered += size
         ticket.accepted += len(records)
-        self._let_in()
+        self.room.take(size)
         return True
 
     def _reserve(
@@ -310,7 +274,7 @@ class Accumulator:
     def take_over(self, batch: Batch) -> None:
         """Hold a batch that was accepted in a former life; there is room for it, whatever it is."""
         self.live[batch] = None
-        self.buffered += batch.size
+        self.room.take(batch.size)
 
     def flushed(self) -> asyncio.Future[None]:
         """Done when each event accepted until now has its outcome."""
@@ -337,8 +301,7 @@ class Accumulator:
     def release(self, batch: Batch) -> None:
         """A batch is no longer held; its bytes are free."""
         del self.live[batch]
-        self.buffered -= batch.size
-        self._let_in()
+        self.room.give_back(batch.size)
 
     def replace(self, batch: Batch, parts: tuple[Batch, Batch]) -> None:
         """A batch goes on as its two halves."""
@@ -437,15 +400,6 @@ class Accumulator:
         lane.seal()
         self.full = True
         self._on_due()
-
-    def _let_in(self) -> None:
-        if self._waiting and self.buffered < self._limit:
-            _answer(self._waiting[0], True)
-
-
-def _answer(future: asyncio.Future[bool], admitted: bool) -> None:
-    if not future.done():
-        future.set_result(admitted)
 
 
 def _refusal(error: Exception) -> NotPersisted:

@@ -9,22 +9,18 @@
 `send` is awaited twice, and the two waits are different things: the first for room in the buffer,
 so that a fast source is held back; the second for the outcome. Between them more can be sent.
 
-How the parts work together: `_accumulator` takes events into batches, `_sequencer` numbers them,
-`_rounds` encodes them and gets them into the journal, `_sender` sends them, `_settlement` tells
-what became of them, `_wire` speaks Kafka's protocol.
+How the parts work together is told in `_core`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from producer._accumulator import Accumulator
 from producer._chunks import Chunks
+from producer._core import Core
 from producer._errors import (
     BrokerError,
     ProducerClosedError,
@@ -34,33 +30,30 @@ from producer._errors import (
 from producer._journal import Journal
 from producer._journal_codec import Identity as JournalIdentity
 from producer._journal_codec import Renewal
-from producer._journal_errors import JournalError
 from producer._journal_limits import JournalLimits
 from producer._journal_state import NOTHING_RECOVERED
 from producer._log import Logger
 from producer._outcomes import NotPersisted
 from producer._record import Record
-from producer._rounds import Rounds
-from producer._routes import Routes, until_answered
-from producer._sender import Sender
+from producer._routes import until_answered
 from producer._sequencer import Identity
 from producer._settings import ProducerSettings
-from producer._settlement import Settlement
-from producer._statistics import Counters, ProducerStatistics
+from producer._statistics import NOTHING_COUNTED
 from producer._ticket import Ticket
 from producer._wire import Wire, close_within
 from producer.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import timedelta
     from types import TracebackType
 
     from producer._batch import Header
     from producer._given_up import GivenUp, OnGivenUp
     from producer._journal_codec import Position
-    from producer._lane import Lane, Route
+    from producer._lane import Route
     from producer._outcomes import Delivery, Outcome
+    from producer._statistics import ProducerStatistics
 
 _WIRE_CLOSE_S: Final = 1.0
 _REACH_S: Final = 2.0
@@ -99,15 +92,8 @@ class IdempotentProducer:
         self._journal: Journal | None = None
         self._former = NOTHING_RECOVERED
         self._random = Random()
-        self._counters = Counters()
         self._wire: Wire | None = None
-        self._accumulator: Accumulator | None = None
-        self._settlement: Settlement | None = None
-        self._sender: Sender | None = None
-        self._rounds: Rounds | None = None
-        self._routes: Routes | None = None
-        self._running: list[asyncio.Task[None]] | None = None
-        self._resuming: list[asyncio.Task[None]] = []
+        self._core: Core | None = None
         self._failure: Exception | None = None
         self._failed = asyncio.Event()
         self._closed = False
@@ -132,7 +118,7 @@ class IdempotentProducer:
             JournalError: The journal is held by another process, damaged, another producer's, or
                 cannot be written.
         """
-        if self._closed or self._running is not None:
+        if self._closed or self._wire is not None:
             raise ProducerClosedError("a producer is started once")
         settings = self._settings
         if settings.journal is not None and settings.journaling != "none":
@@ -153,68 +139,24 @@ class IdempotentProducer:
             if self._journal is not None:
                 await asyncio.to_thread(self._journal.close)
             raise
-        self._assemble(self._wire, identity)
+        self._core = Core(
+            wire=self._wire,
+            identity=identity,
+            settings=settings,
+            name=self._name,
+            journal=self._journal,
+            former=self._former,
+            random=self._random,
+            on_given_up=None if self._on_given_up is None else self._give_up,
+            on_failure=self._on_failure,
+        )
         _log.info(
             "producer started",
             name=self._name,
             producer_id=identity.producer_id,
             durability=settings.journaling,
-            recovered=self._recovered_events,
+            recovered=self._core.recovered_events,
         )
-
-    def _assemble(self, wire: Wire, identity: Identity) -> None:
-        """Put the parts together, and set them going."""
-        loop = asyncio.get_running_loop()
-        settings = self._settings
-        room = settings.buffer_size
-        if self._journal is not None:
-            # What is on its way is in the journal, and may have to be written again with it.
-            room = min(room, settings.journal_limit // 4)
-        on_given_up = None if self._on_given_up is None else self._give_up
-        accumulator = Accumulator(
-            settings,
-            producer_name=self._name,
-            next_event=self._former.next_event_sequence,
-            loop=loop,
-            random=self._random,
-            buffer_size=room,
-            on_due=self._on_due,
-            on_given_up=on_given_up,
-        )
-        rounds = Rounds(
-            accumulator=accumulator,
-            settings=settings,
-            journal=self._journal,
-            poke=self._poke,
-            on_failure=self._on_failure,
-        )
-        self._settlement = Settlement(accumulator, self._counters, rounds, on_given_up)
-        self._sender = Sender(
-            wire=wire,
-            accumulator=accumulator,
-            settlement=self._settlement,
-            settings=settings,
-            identity=identity,
-            counters=self._counters,
-            random=self._random,
-            rounds=rounds,
-        )
-        self._routes = Routes(
-            wire=wire,
-            sender=self._sender,
-            accumulator=accumulator,
-            settings=settings,
-            random=self._random,
-            rounds=rounds,
-            former=self._former,
-        )
-        self._accumulator, self._rounds = accumulator, rounds
-        self._running = [loop.create_task(part.run()) for part in (rounds, self._sender)]
-        for task in self._running:
-            task.add_done_callback(self._on_end)
-        self._resuming = [
-            loop.create_task(self._resume(self._routes, topic)) for topic in self._former.topics
-        ]
 
     async def _become_somebody(self, wire: Wire) -> Identity:
         """The identity to go on with: the journal's, or a new one, which it then has."""
@@ -236,13 +178,6 @@ class IdempotentProducer:
             self._journal.append([Renewal(journaled)])
             await asyncio.to_thread(self._journal.sync)
         return identity
-
-    async def _resume(self, routes: Routes, topic: str) -> None:
-        """Send what the journal holds for a topic."""
-        try:
-            await routes.open(topic)
-        except BrokerError as error:
-            _log.error("the journal's events cannot be sent", topic=topic, reason=str(error))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -283,10 +218,11 @@ class IdempotentProducer:
         Raises:
             ProducerClosedError: The producer is not started, or closed. The event is not accepted.
         """
-        accumulator = self._accepting()
+        core = self._accepting()
+        accumulator = core.accumulator
         route = accumulator.routes.get(topic)
-        if route is None or not accumulator.has_room:
-            ready = await self._ready(accumulator, topic)
+        if route is None or not accumulator.room.is_free:
+            ready = await self._ready(core, topic)
             if isinstance(ready, NotPersisted):
                 return _settled(ready)
             route = ready
@@ -307,16 +243,16 @@ class IdempotentProducer:
             ProducerClosedError: The producer is not started, or closed in between.
             SendManyError: The iterable raised; it has the ticket of what came before.
         """
-        accumulator = self._accepting()
+        core = self._accepting()
         ticket = Ticket(asyncio.get_running_loop())
         chunks = Chunks(events)
         try:
             for chunk in chunks:
-                await self._send_chunk(accumulator, topic, chunk, ticket)
+                await self._send_chunk(core, topic, chunk, ticket)
             if chunks.error is not None:
                 raise SendManyError(ticket) from chunks.error
         finally:
-            ticket.close(self._keeper())
+            ticket.close(core.keeper())
         return ticket
 
     async def accept(
@@ -340,13 +276,13 @@ class IdempotentProducer:
             BrokerError: There is no such topic, or no room within `delivery_timeout`; nothing was
                 accepted.
         """
-        accumulator = self._accepting()
+        core = self._accepting()
         ticket = Ticket(asyncio.get_running_loop())
-        route = await self._route_with_room(accumulator, topic)
-        accumulator.add_many(route, records, ticket, whole=True)
+        route = await self._route_with_room(core, topic)
+        core.accumulator.add_many(route, records, ticket, whole=True)
         if position is not None:
-            self._the_rounds().note(position)
-        ticket.close(self._keeper())
+            core.rounds.note(position)
+        ticket.close(core.keeper())
         return ticket
 
     async def accept_each(self, topic: str, records: Sequence[Record]) -> list[Delivery]:
@@ -356,11 +292,11 @@ class IdempotentProducer:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
             BrokerError: As in `accept`.
         """
-        accumulator = self._accepting()
+        core = self._accepting()
         if not records:
             return []
-        route = await self._route_with_room(accumulator, topic)
-        return [accumulator.add(route, record) for record in records]
+        route = await self._route_with_room(core, topic)
+        return [core.accumulator.add(route, record) for record in records]
 
     async def note_position(self, position: Position) -> None:
         """Keep a position behind everything that was accepted before; returns when it is durable.
@@ -371,13 +307,12 @@ class IdempotentProducer:
             ProducerClosedError: The producer is not started, or closed.
             JournalError: The journal failed.
         """
-        accumulator = self._accepting()
-        rounds = self._the_rounds()
-        if rounds.journals:
-            rounds.note(position)
-            await rounds.kept(rounds.next_cut)
+        core = self._accepting()
+        if core.rounds.journals:
+            core.rounds.note(position)
+            await core.rounds.kept(core.rounds.next_cut)
         else:
-            await accumulator.flushed()
+            await core.accumulator.flushed()
 
     def recovered_position(self, source: str) -> bytes | None:
         """The last position of a source that the journal held at the start; None without one."""
@@ -398,30 +333,12 @@ class IdempotentProducer:
 
     async def flush(self) -> None:
         """Wait until each event accepted before, in this run or a former, has its outcome."""
-        if self._accumulator is not None:
-            await self._all_told(self._accumulator)
+        if self._core is not None:
+            await self._core.all_told()
 
     def statistics(self) -> ProducerStatistics:
         """The counts at this moment."""
-        counters, accumulator = self._counters, self._accumulator
-        lanes = list(self._lanes())
-        first_event = self._former.next_event_sequence
-        return ProducerStatistics(
-            accepted=0 if accumulator is None else accumulator.next_event - first_event,
-            recovered=self._recovered_events,
-            persisted=counters.persisted,
-            not_persisted=counters.not_persisted,
-            possibly_persisted=counters.possibly_persisted,
-            buffered_bytes=0 if accumulator is None else accumulator.buffered,
-            batches_in_flight=sum(len(lane.sequencer.slots) for lane in lanes),
-            batches_sent=counters.batches_sent,
-            batches_retried=counters.batches_retried,
-            bytes_sent=counters.bytes_sent,
-            batches_split=counters.batches_split,
-            renewals=counters.renewals,
-            requests=counters.requests,
-            journal=None if self._journal is None else self._journal.statistics(),
-        )
+        return NOTHING_COUNTED if self._core is None else self._core.statistics()
 
     async def close(self, timeout: timedelta | None = None) -> None:  # noqa: ASYNC109 - the promise
         """Send what was accepted, tell every outcome, and end.
@@ -446,66 +363,27 @@ class IdempotentProducer:
                 hurrying.cancel()
 
     async def _close(self, wire_s: float) -> None:
-        if self._accumulator is not None:
-            self._accumulator.turn_away()
-            hurry = asyncio.ensure_future(self._hurry.wait())
-            told = asyncio.ensure_future(self._all_told(self._accumulator))
-            await asyncio.wait((told, hurry), return_when=asyncio.FIRST_COMPLETED)
-            for task in (hurry, told):
-                task.cancel()
-            if self._rounds is not None and self._rounds.journals:
-                # So that a journal keeps what has no outcome yet, down to the last event.
-                with contextlib.suppress(JournalError, TimeoutError):
-                    await asyncio.wait_for(self._rounds.kept(self._rounds.next_cut), wire_s)
-        if self._routes is not None:
-            self._routes.stop()
-        for task in (*(self._running or ()), *self._resuming):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
-        self._abandon("the producer was closed")
-        if self._rounds is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rounds.close(), wire_s)
+        if self._core is not None:
+            await self._core.close(self._hurry, wire_s)
         if self._wire is not None:
             await close_within(self._wire, wire_s)
 
-    async def _all_told(self, accumulator: Accumulator) -> None:
-        """Wait until each event has its outcome; those of the journal once they are known, too."""
-        if self._resuming:
-            await asyncio.wait(self._resuming)
-        await accumulator.flushed()
-
-    def _accepting(self) -> Accumulator:
+    def _accepting(self) -> Core:
         if self._failure is not None:
             raise ProducerClosedError(f"the producer failed: {self._failure}") from self._failure
-        if self._closed or self._accumulator is None:
+        if self._closed or self._core is None:
             raise ProducerClosedError("the producer is closed" if self._closed else "not started")
-        return self._accumulator
-
-    def _the_rounds(self) -> Rounds:
-        assert self._rounds is not None
-        return self._rounds
-
-    def _keeper(self) -> Callable[[], Awaitable[None]] | None:
-        """Waits for what was accepted until now to be in the journal; None without one."""
-        rounds = self._the_rounds()
-        return partial(rounds.kept, rounds.next_cut) if rounds.journals else None
-
-    @property
-    def _recovered_events(self) -> int:
-        return sum(
-            batch.record_count for batches in self._former.unacked.values() for batch in batches
-        )
+        return self._core
 
     async def _send_chunk(
-        self, accumulator: Accumulator, topic: str, chunk: list[Record], ticket: Ticket
+        self, core: Core, topic: str, chunk: list[Record], ticket: Ticket
     ) -> None:
+        accumulator = core.accumulator
         while chunk:
             self._accepting()
             route = accumulator.routes.get(topic)
-            if route is None or not accumulator.has_room:
-                ready = await self._ready(accumulator, topic)
+            if route is None or not accumulator.room.is_free:
+                ready = await self._ready(core, topic)
                 if isinstance(ready, NotPersisted):
                     indices = list(range(ticket.accepted, ticket.accepted + len(chunk)))
                     ticket.accepted += len(chunk)
@@ -516,28 +394,19 @@ class IdempotentProducer:
             chunk = chunk[done:]
             await asyncio.sleep(0)  # let the sender send
 
-    async def _ready(self, accumulator: Accumulator, topic: str) -> Route | NotPersisted:
+    async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
         """`_route_with_room`, or why there is none."""
         try:
-            return await self._route_with_room(accumulator, topic)
+            return await self._route_with_room(core, topic)
         except BrokerError as error:
             return NotPersisted(str(error))
 
-    async def _route_with_room(self, accumulator: Accumulator, topic: str) -> Route:
-        """Wait for the topic's route, and for room.
-
-        Raises:
-            BrokerError: There is none within `delivery_timeout`.
-        """
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._settings.delivery_timeout.total_seconds()
-        route = accumulator.routes.get(topic)
-        if route is None:
-            assert self._routes is not None
-            route = await self._routes.open(topic)
-        if not accumulator.has_room and not await accumulator.wait_for_room(deadline_s):
-            self._accepting()
-            raise RetriableError("no room in the buffer within delivery_timeout")
+    async def _route_with_room(self, core: Core, topic: str) -> Route:
+        try:
+            route = await core.route_with_room(topic)
+        except BrokerError:
+            self._accepting()  # that it was closed meanwhile says more
+            raise
         self._accepting()
         return route
 
@@ -550,40 +419,14 @@ class IdempotentProducer:
                 self._on_failure(error)
                 raise
 
-    def _poke(self, lane: Lane) -> None:
-        if self._sender is not None:
-            self._sender.poke(lane)
-
-    def _on_due(self) -> None:
-        if self._rounds is not None:
-            self._rounds.poke()
-
-    def _lanes(self) -> Iterator[Lane]:
-        if self._accumulator is not None:
-            for route in self._accumulator.routes.values():
-                yield from route.lanes
-
-    def _abandon(self, reason: str) -> None:
-        if self._settlement is not None:
-            for lane in self._lanes():
-                self._settlement.abandon(lane, reason)
-
-    def _on_end(self, running: asyncio.Task[None]) -> None:
-        if not running.cancelled() and (error := running.exception()) is not None:
-            assert isinstance(error, Exception)
-            self._on_failure(error)
-
     def _on_failure(self, error: Exception) -> None:
         """No event may wait for a sender that is gone, or a journal that cannot be written."""
         _log.error("the producer failed", exc_info=error)
         self._failure = error
         self._failed.set()
         self._closed = True
-        if self._accumulator is not None:
-            self._accumulator.turn_away()
-        for task in self._running or ():
-            task.cancel()
-        self._abandon(f"the producer failed ({error!r})")
+        if self._core is not None:
+            self._core.fail(f"the producer failed ({error!r})")
 
 
 def _settled(outcome: Outcome) -> Delivery:

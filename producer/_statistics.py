@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from producer._journal import JournalStatistics
@@ -45,6 +45,9 @@ class ProducerStatistics:
     renewals: int
     requests: int
     journal: JournalStatistics | None
+
+
+NOTHING_COUNTED: Final = ProducerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None)
 
 
 @dataclass(slots=True)

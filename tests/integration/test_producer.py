@@ -196,7 +196,8 @@ async def test_the_broker_tells_our_last_sequence(
     topic = make_topic(partitions=1)
     async with _producer(broker) as producer:
         await (await producer.send_many(topic, [b"x"] * 42))
-        identity = producer._sender.identity if producer._sender else Identity(-1, -1)
+        assert producer._core is not None
+        identity = producer._core.sender.identity
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     wire = Wire(kafka, client_id="test", request_timeout=timedelta(seconds=10))
     await wire.start()

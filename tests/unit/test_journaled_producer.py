@@ -62,9 +62,8 @@ def make(tmp_path: Path) -> Callable[..., IdempotentProducer]:
 
 async def _kill(producer: IdempotentProducer) -> None:
     """End it as `kill -9` would: nothing is told, written or sent any more."""
-    tasks = [*(producer._running or ()), *producer._resuming]
-    for task in tasks:
-        task.cancel()
+    assert producer._core is not None
+    for task in producer._core.halt():
         with contextlib.suppress(asyncio.CancelledError):
             await task
     assert producer._journal is not None
@@ -455,7 +454,7 @@ async def test_a_renewal_is_in_the_journal_before_anything_is_sent_under_it(
     await _kill(producer)
     async with make() as producer:
         await (await producer.send("t", b"2"))
-        assert producer._sender is not None
-        assert producer._sender.identity == Identity(1, 1)
+        assert producer._core is not None
+        assert producer._core.sender.identity == Identity(1, 1)
     assert _values(wire) == [b"0", b"1", b"2"]
     assert all(before < after for before, after in pairwise(_ids(wire)))

@@ -1,0 +1,230 @@
+"""The parts of a started producer, put together and kept going.
+
+`_accumulator` takes events into batches, `_sequencer` numbers them, `_rounds` encodes them and gets
+them into the journal, `_sender` sends them, `_settlement` tells what became of them, `_wire` speaks
+Kafka's protocol, `_routes` knows the topics. On this stands the producer that users see, `_client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from producer._accumulator import Accumulator
+from producer._errors import BrokerError, RetriableError
+from producer._journal_errors import JournalError
+from producer._log import Logger
+from producer._rounds import Rounds
+from producer._routes import Routes
+from producer._sender import Sender
+from producer._settlement import Settlement
+from producer._statistics import Counters, ProducerStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from random import Random
+
+    from producer._given_up import OnGivenUp
+    from producer._journal import Journal
+    from producer._journal_state import Recovered
+    from producer._lane import Lane, Route
+    from producer._sequencer import Identity
+    from producer._settings import ProducerSettings
+    from producer._wire import Wire
+
+_log = Logger(__name__)
+
+
+class Core:
+    """What runs between `start` and `close`.
+
+    Args:
+        wire: The way to the brokers.
+        identity: Who they take us for.
+        settings: How events are sent.
+        name: Goes into the event ids.
+        journal: Makes events outlive the process; None without one.
+        former: What the journal held at the start.
+        random: Spreads and jitters.
+        on_given_up: Called with events that are tried no more; None if nobody wants them.
+        on_failure: Called when a part fails: nothing is sent any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        wire: Wire,
+        identity: Identity,
+        settings: ProducerSettings,
+        name: str,
+        journal: Journal | None,
+        former: Recovered,
+        random: Random,
+        on_given_up: OnGivenUp | None,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._journal = journal
+        self._former = former
+        self._on_failure = on_failure
+        self._counters = Counters()
+        room = settings.buffer_size
+        if journal is not None:
+            # What is on its way is in the journal, and may have to be written again with it.
+            room = min(room, settings.journal_limit // 4)
+        self.accumulator = Accumulator(
+            settings,
+            producer_name=name,
+            next_event=former.next_event_sequence,
+            loop=loop,
+            random=random,
+            buffer_size=room,
+            on_due=lambda: self.rounds.poke(),  # noqa: PLW0108 - there are none yet
+            on_given_up=on_given_up,
+        )
+        self.rounds = Rounds(
+            accumulator=self.accumulator,
+            settings=settings,
+            journal=journal,
+            poke=lambda lane: self.sender.poke(lane),  # noqa: PLW0108 - likewise
+            on_failure=on_failure,
+        )
+        self._settlement = Settlement(self.accumulator, self._counters, self.rounds, on_given_up)
+        self.sender = Sender(
+            wire=wire,
+            accumulator=self.accumulator,
+            settlement=self._settlement,
+            settings=settings,
+            identity=identity,
+            counters=self._counters,
+            random=random,
+            rounds=self.rounds,
+        )
+        self._routes = Routes(
+            wire=wire,
+            sender=self.sender,
+            accumulator=self.accumulator,
+            settings=settings,
+            random=random,
+            rounds=self.rounds,
+            former=former,
+        )
+        self._running = [loop.create_task(part.run()) for part in (self.rounds, self.sender)]
+        for task in self._running:
+            task.add_done_callback(self._on_end)
+        self._resuming = [loop.create_task(self._resume(topic)) for topic in former.topics]
+
+    @property
+    def recovered_events(self) -> int:
+        """How many events of a former run are sent again."""
+        return sum(
+            batch.record_count for batches in self._former.unacked.values() for batch in batches
+        )
+
+    def keeper(self) -> Callable[[], Awaitable[None]] | None:
+        """Waits for what was accepted until now to be in the journal; None without one."""
+        return partial(self.rounds.kept, self.rounds.next_cut) if self.rounds.journals else None
+
+    async def route_with_room(self, topic: str) -> Route:
+        """Wait for the topic's route, and for room.
+
+        Raises:
+            BrokerError: There is none within `delivery_timeout`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._settings.delivery_timeout.total_seconds()
+        route = self.accumulator.routes.get(topic)
+        if route is None:
+            route = await self._routes.open(topic)
+        room = self.accumulator.room
+        if not room.is_free and not await room.wait(deadline_s):
+            raise RetriableError("no room in the buffer within delivery_timeout")
+        return route
+
+    async def all_told(self) -> None:
+        """Wait until each event has its outcome; those of the journal once they are known, too."""
+        if self._resuming:
+            await asyncio.wait(self._resuming)
+        await self.accumulator.flushed()
+
+    def fail(self, reason: str) -> None:
+        """Stop sending at once, and tell of everything."""
+        self.accumulator.room.turn_away()
+        for task in self._running:
+            task.cancel()
+        self._abandon(reason)
+
+    async def close(self, hurry: asyncio.Event, last_s: float) -> None:
+        """Wait for what is on its way until hurried; then tell of the rest, and end.
+
+        Args:
+            hurry: Set when there is no more time to wait for brokers.
+            last_s: How long the journal may take for what it then still has to do.
+        """
+        self.accumulator.room.turn_away()
+        hurried = asyncio.ensure_future(hurry.wait())
+        told = asyncio.ensure_future(self.all_told())
+        await asyncio.wait((told, hurried), return_when=asyncio.FIRST_COMPLETED)
+        for task in (hurried, told):
+            task.cancel()
+        if self.rounds.journals:
+            # So that a journal keeps what has no outcome yet, down to the last event.
+            with contextlib.suppress(JournalError, TimeoutError):
+                await asyncio.wait_for(self.rounds.kept(self.rounds.next_cut), last_s)
+        self._routes.stop()
+        for task in self.halt():
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        self._abandon("the producer was closed")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.rounds.close(), last_s)
+
+    def statistics(self) -> ProducerStatistics:
+        """The counts at this moment."""
+        counters, accumulator = self._counters, self.accumulator
+        return ProducerStatistics(
+            accepted=accumulator.next_event - self._former.next_event_sequence,
+            recovered=self.recovered_events,
+            persisted=counters.persisted,
+            not_persisted=counters.not_persisted,
+            possibly_persisted=counters.possibly_persisted,
+            buffered_bytes=accumulator.room.used,
+            batches_in_flight=sum(len(lane.sequencer.slots) for lane in self._lanes()),
+            batches_sent=counters.batches_sent,
+            batches_retried=counters.batches_retried,
+            bytes_sent=counters.bytes_sent,
+            batches_split=counters.batches_split,
+            renewals=counters.renewals,
+            requests=counters.requests,
+            journal=None if self._journal is None else self._journal.statistics(),
+        )
+
+    def halt(self) -> list[asyncio.Task[None]]:
+        """Cancel everything that runs, and say nothing: what remains is for the journal."""
+        tasks = [*self._running, *self._resuming]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def _resume(self, topic: str) -> None:
+        """Send what the journal holds for a topic."""
+        try:
+            await self._routes.open(topic)
+        except BrokerError as error:
+            _log.error("the journal's events cannot be sent", topic=topic, reason=str(error))
+
+    def _lanes(self) -> Iterator[Lane]:
+        for route in self.accumulator.routes.values():
+            yield from route.lanes
+
+    def _abandon(self, reason: str) -> None:
+        for lane in self._lanes():
+            self._settlement.abandon(lane, reason)
+
+    def _on_end(self, running: asyncio.Task[None]) -> None:
+        if not running.cancelled() and (error := running.exception()) is not None:
+            assert isinstance(error, Exception)
+            self._on_failure(error)
