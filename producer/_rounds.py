@@ -19,14 +19,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from producer._batch import Stamp
-from producer._journal_codec import Ack, Acks, Frame, Identity, Position, Renewal, Restamp
 from producer._journal_codec import Batch as JournalBatch
+from producer._journal_codec import Position
 from producer._journal_errors import JournalError, JournalFullError
 from producer._log import Logger
+from producer._round import NO_OFFSET, Mark, Round, frames_of_marks, renewal, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +33,8 @@ if TYPE_CHECKING:
     from producer._accumulator import Accumulator
     from producer._journal import Journal
     from producer._lane import Batch, Lane
-    from producer._sequencer import Slot
+    from producer._round import Numbered
     from producer._settings import ProducerSettings
-
-    _Numbered = tuple[Lane, Slot[Batch], Stamp]
 
 _T = TypeVar("_T")
 
@@ -47,59 +44,8 @@ _MARKS_WAIT_S: Final = 0.05
 _ROOM_WAIT_S: Final = 0.1
 _ENCODERS: Final = 3
 _THREADS: Final = _ENCODERS + 2  # they encode, and one of them appends; one syncs, one reclaims
-_NO_OFFSET: Final = -1
 
 _log = Logger(__name__)
-
-
-@dataclass(slots=True)
-class _Mark:
-    """How a batch ended."""
-
-    batch: Batch
-    offset: int = _NO_OFFSET
-    reason: str | None = None
-
-
-@dataclass(slots=True)
-class _Round:
-    """What becomes durable together.
-
-    Attributes:
-        cut: The newest cut that is in this round or one before.
-        is_cut: Whether it was made for it.
-        fresh: The batches cut for it, with their slots.
-        positions: Source positions that cover them.
-        frames: What is appended before the batches.
-        batches: What the journal does not hold yet.
-        restamped: What it holds, and will hold under another number.
-        before: The numbers under which it held the latter.
-        marks: How other batches ended.
-        renewed: The partitions whose renewal is in it.
-        replaced: Batches whose halves are among `batches`.
-    """
-
-    cut: int
-    is_cut: bool = False
-    fresh: list[tuple[Lane, Slot[Batch]]] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
-    batches: list[_Numbered] = field(default_factory=list)
-    restamped: list[_Numbered] = field(default_factory=list)
-    before: list[Stamp] = field(default_factory=list)
-    marks: list[_Mark] = field(default_factory=list)
-    renewed: list[Lane] = field(default_factory=list)
-    replaced: list[tuple[Lane, Batch]] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """About how many bytes there are to encode."""
-        return sum(slot.batch.size for _, slot, _ in self.batches)
-
-    @property
-    def must_last(self) -> bool:
-        """Whether anything waits for it to be on disk."""
-        return self.is_cut or bool(self.renewed) or any(mark.reason for mark in self.marks)
 
 
 class Rounds:
@@ -133,11 +79,11 @@ class Rounds:
         self._on_failure = on_failure
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sequitur-journal")
         self._wake = asyncio.Event()
-        self._appended: list[_Round] = []
+        self._appended: list[Round] = []
         self._to_sync = asyncio.Event()
         self._freed = asyncio.Event()
         self._positions: dict[str, bytes] = {}
-        self._marks: list[_Mark] = []
+        self._marks: list[Mark] = []
         self._given_up: dict[Batch, Callable[[], None]] = {}
         self._marks_timer: asyncio.TimerHandle | None = None
         self._marks_due = False
@@ -202,7 +148,7 @@ class Rounds:
             if then is not None:
                 then()
             return
-        self._marks.append(_Mark(batch, _NO_OFFSET if offset is None else offset, reason))
+        self._marks.append(Mark(batch, NO_OFFSET if offset is None else offset, reason))
         self._freed.set()
         if then is not None:
             self._given_up[batch] = then
@@ -244,7 +190,7 @@ class Rounds:
         try:
             if self._journal is not None:
                 with contextlib.suppress(JournalError):
-                    self._journal.append(_frames_of_marks(self._marks))
+                    self._journal.append(frames_of_marks(self._marks))
                 await self._in_thread(self._journal.close)
         finally:
             for then in self._given_up.values():
@@ -268,30 +214,30 @@ class Rounds:
         # While no partition could send its batch, larger batches are better than more.
         return any(lane.sequencer.pending < self._window for lane in accumulator.filled)
 
-    def _next(self) -> _Round:
+    def _next(self) -> Round:
         accumulator = self._accumulator
         if not self._cut_due():
-            return _Round(accumulator.cuts)
+            return Round(accumulator.cuts)
         fresh = [
             (lane, lane.sequencer.admit(batch, batch.count, held=True))
             for lane, batch in accumulator.cut()
         ]
         positions = [Position(*item) for item in self._positions.items()]
         self._positions.clear()
-        return _Round(accumulator.cuts, is_cut=True, fresh=fresh, positions=positions)
+        return Round(accumulator.cuts, is_cut=True, fresh=fresh, positions=positions)
 
-    async def _write(self, round_: _Round) -> None:
+    async def _write(self, round_: Round) -> None:
         """Encode a round, and append it once there is room."""
         while not await self._try_to_write(round_):
             # What the journal is told of other batches makes room, and must not wait for it.
             self._freed.clear()
-            await self._try_to_write(_Round(0))
+            await self._try_to_write(Round(0))
             if self._journal is not None and await self._in_thread(self._journal.sync):
                 await self._in_thread(self._journal.reclaim)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._freed.wait(), _ROOM_WAIT_S)
 
-    async def _try_to_write(self, round_: _Round) -> bool:
+    async def _try_to_write(self, round_: Round) -> bool:
         self._fill(round_)
         try:
             if round_.size > _INLINE_BYTES:
@@ -312,7 +258,7 @@ class Rounds:
             self._to_sync.set()
         return True
 
-    def _fill(self, round_: _Round) -> None:
+    def _fill(self, round_: Round) -> None:
         """Put into a round what has to be in it now: numbers may change while there is no room."""
         numbered = [(lane, slot) for lane, slot in round_.fresh if not slot.batch.given_up]
         if self._journal is not None:
@@ -325,11 +271,11 @@ class Rounds:
             for lane in round_.renewed:
                 round_.replaced += [(lane, batch) for batch in lane.replaced]
                 lane.replaced.clear()
-            round_.frames = _frames_of_marks(
-                [*round_.marks, *(_Mark(batch, reason="halved") for _, batch in round_.replaced)]
+            round_.frames = frames_of_marks(
+                [*round_.marks, *(Mark(batch, reason="halved") for _, batch in round_.replaced)]
             )
             for lane in round_.renewed:
-                round_.frames.append(self._renewal(lane, round_))
+                round_.frames.append(renewal(lane, round_))
                 numbered += [
                     (lane, slot) for slot in lane.sequencer.slots if slot.batch.journaled is None
                 ]
@@ -337,7 +283,7 @@ class Rounds:
         for _lane, slot, stamp in round_.batches:
             slot.batch.journaled = stamp if self._journal is not None else None
 
-    def _empty(self, round_: _Round) -> None:
+    def _empty(self, round_: Round) -> None:
         """Take back what `_fill` did."""
         self._marks[:0] = round_.marks
         self._renewed = dict.fromkeys([*round_.renewed, *self._renewed])
@@ -350,36 +296,7 @@ class Rounds:
             lane.replaced.append(batch)
         round_.replaced = []
 
-    def _renewal(self, lane: Lane, round_: _Round) -> Renewal:
-        restamps = []
-        for slot in lane.sequencer:
-            batch, stamp = slot.batch, stamp_of(lane, slot)
-            if batch.journaled is None:
-                continue
-            if batch.journaled != stamp:
-                old = batch.journaled
-                restamps.append(
-                    Restamp(
-                        lane.topic,
-                        lane.partition,
-                        old.producer_id,
-                        old.epoch,
-                        old.base_sequence,
-                        stamp.base_sequence,
-                        slot.count,
-                    )
-                )
-            round_.restamped.append((lane, slot, stamp))
-            round_.before.append(batch.journaled)
-            batch.journaled = stamp
-        identity = lane.sequencer.identity
-        return Renewal(
-            Identity(identity.producer_id, identity.epoch),
-            tuple(restamps),
-            ((lane.topic, lane.partition),),
-        )
-
-    async def _encode(self, round_: _Round) -> None:
+    async def _encode(self, round_: Round) -> None:
         """Encode the batches of a round, several at a time.
 
         A thread that has compressed a batch waits for the interpreter's lock, which the loop gives
@@ -388,11 +305,11 @@ class Rounds:
         parts = [round_.batches[start::_ENCODERS] for start in range(_ENCODERS)]
         await asyncio.gather(*(self._in_thread(self._encode_all, part) for part in parts if part))
 
-    def _encode_all(self, batches: list[_Numbered]) -> None:
+    def _encode_all(self, batches: list[Numbered]) -> None:
         for _lane, slot, stamp in batches:
             slot.batch.encode(self._compression, stamp)
 
-    def _perform(self, round_: _Round) -> None:
+    def _perform(self, round_: Round) -> None:
         """Encode and append; in any thread.
 
         Raises:
@@ -443,7 +360,7 @@ class Rounds:
             self._reclaiming = None
             self._freed.set()
 
-    def _release(self, round_: _Round) -> None:
+    def _release(self, round_: Round) -> None:
         """A round is durable: its batches may leave, and those who wait for it hear of it."""
         for lane, slot, stamp in (*round_.batches, *round_.restamped):
             # If renumbered since, it waits for the round that says so.
@@ -483,28 +400,3 @@ class Rounds:
 
     async def _in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
         return await self._loop.run_in_executor(self._threads, function, *arguments)
-
-
-def stamp_of(lane: Lane, slot: Slot[Batch]) -> Stamp:
-    """The numbers a batch goes by now."""
-    identity = lane.sequencer.identity
-    return Stamp(identity.producer_id, identity.epoch, slot.base_sequence)
-
-
-def _frames_of_marks(marks: list[_Mark]) -> list[Frame]:
-    acks = []
-    for mark in marks:
-        batch, stamp = mark.batch, mark.batch.journaled
-        if stamp is not None:
-            acks.append(
-                Ack(
-                    batch.topic,
-                    batch.partition,
-                    stamp.producer_id,
-                    stamp.epoch,
-                    stamp.base_sequence,
-                    mark.offset,
-                    mark.reason,
-                )
-            )
-    return [Acks(tuple(acks))] if acks else []

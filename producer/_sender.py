@@ -27,7 +27,7 @@ from producer._errors import BrokerError, OutcomeUnknownError
 from producer._links import Links
 from producer._log import Logger
 from producer._recovery import Recovery
-from producer._rounds import stamp_of
+from producer._round import stamp_of
 from producer._sequencer import Identity, Slot, State, Verdict
 from producer.settings import milliseconds
 
