@@ -287,7 +287,7 @@ def _run_latency(latency: Callable[[str, int], Any]) -> Callable[[str, int], lis
 
 CONTENDERS: Final = {
     "sequitur.send_many": Contender(
-        "producer", _run(_send_many_throughput), _run_latency(_send_latency)
+        "producer._bulk", _run(_send_many_throughput), _run_latency(_send_latency)
     ),
     "sequitur.send": Contender("producer", _run(_send_throughput), _run_latency(_send_latency)),
     "confluent.Producer": Contender("confluent_kafka", _confluent_throughput, _confluent_latency),

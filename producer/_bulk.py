@@ -43,6 +43,7 @@ _TWO_BYTES: Final = 1 << 13
 _ONE_BYTE: Final = 1 << 6
 _BATCH_HEADER: Final = struct.Struct(">qi9xhiqq14xi")
 _NULL: Final = b"\x01"
+_SHORT: Final = 1 << 15
 _KEY_KINDS: Final = ({bytes}, {type(None)})
 
 
@@ -99,16 +100,22 @@ def columns_of(
         first_event: The number of the first of the records.
     """
     digits = len(str(first_event))
-    if not _are_alike(records) or len(str(first_event + len(records) - 1)) != digits:
+    raw_keys = [record.key for record in records]
+    raw_values = [record.value for record in records]
+    if (
+        set(map(type, raw_values)) != {bytes}
+        or set(map(type, raw_keys)) not in _KEY_KINDS
+        or not _are_alike(records)
+        or len(str(first_event + len(records) - 1)) != digits
+    ):
         return None
-    values = pa.array([record.value for record in records], pa.binary())
     headers = _encoded_headers(records[0].headers, id_prefix, len(id_prefix) + digits)
     if headers is None:
         return None
+    values = pa.array(raw_values, pa.binary())
     sizes = pc.binary_length(values).to_numpy() + np.int64(RECORD_OVERHEAD + len(headers) + digits)
-    keyed = records[0].key is not None
+    keyed = raw_keys[0] is not None
     if keyed:
-        raw_keys = [record.key for record in records]
         keys = pa.array(raw_keys, pa.binary())
         sizes += pc.binary_length(keys).to_numpy()
     if sizes.max() >= _TWO_BYTES:
@@ -117,6 +124,8 @@ def columns_of(
         everywhere = np.arange(len(records))
         return Columns([None], [len(records)], everywhere, None, values, sizes, headers)
     places = partitioner.each(raw_keys)  # type: ignore[arg-type]  # all are bytes
+    if partitioner.partitions <= _SHORT:
+        places = places.astype(np.int16)  # which numpy sorts by radix
     order = np.argsort(places, kind="stable")
     counts = np.bincount(places)
     partitions = np.flatnonzero(counts)
@@ -132,20 +141,16 @@ def columns_of(
 
 
 def _are_alike(records: Sequence[Record]) -> bool:
-    """Whether they agree in all that is not a column."""
+    """Whether they agree in all that is no column."""
     headers = records[0].headers
     # A list, since a generator would cost twice as much, and few lists have an odd one.
-    odd = [
+    return not [
         record
         for record in records
         if record.headers is not headers
         or record.partition is not None
         or record.timestamp_ms is not None
     ]
-    if odd:
-        return False
-    kinds = {type(record.key) for record in records}
-    return kinds in _KEY_KINDS and {type(record.value) for record in records} == {bytes}
 
 
 def _encoded_headers(headers: Sequence[Header], id_prefix: bytes, id_length: int) -> bytes | None:

@@ -85,7 +85,7 @@ class KeyPartitioner:
         known = self._known.get(key)
         return self.learn((key,))[key] if known is None else known
 
-    def each(self, keys: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def each(self, keys: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.signedinteger[Any]]]:
         """The partition of each of `keys`."""
         try:
             return np.fromiter(map(self._known.__getitem__, keys), np.int32, len(keys))
