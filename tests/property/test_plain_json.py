@@ -1,0 +1,128 @@
+"""Where the fast expression finds an event time, a JSON parser finds the same one."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from consumer import parse_event_time_spec, read_event_time
+from consumer._plain_json import plain_json_pattern
+from tests.event_time_cases import JSON_CASES
+
+_SPEC = parse_event_time_spec("json:at")
+_PATTERN = re.compile(plain_json_pattern(("at",)) or "")
+
+_NAMES = st.sampled_from(["at", "a", "", "At", "xat", '"at"', "at\\", "\u00e9", "a:t", "{", "\n"])
+_SCALARS = (
+    st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.booleans()
+    | st.none()
+    | st.text(max_size=8)
+    | st.sampled_from(['"at":5', ',"at":5', '"', "\\", "}", '{"at":5}', "\x00", "1700000000000"])
+)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+_FIELDS = st.lists(st.tuples(_NAMES, st.integers(0, 2**62) | _VALUES), max_size=5)
+_SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t"), (",", ":  ")])
+
+
+@st.composite
+def _documents(draw: st.DrawFn) -> str:
+    """JSON objects in which names may be there twice."""
+    comma, colon = draw(_SEPARATORS)
+    ascii_only = draw(st.booleans())
+
+    def text(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=ascii_only, separators=(comma, colon))
+
+    fields = [f"{text(name)}{colon}{text(value)}" for name, value in draw(_FIELDS)]
+    return "{" + comma.join(fields) + "}"
+
+
+@st.composite
+def _damaged(draw: st.DrawFn) -> str:
+    """Such an object with something put in, taken out or put behind."""
+    document = draw(_documents())
+    at = draw(st.integers(0, len(document)))
+    cut = draw(st.integers(0, 2))
+    put_in = draw(
+        st.sampled_from(["", "0", "-", '"', ",", "}", "{", "\\", " ", "at", "e", ".", "\n"])
+    )
+    return document[:at] + put_in + document[at + cut :]
+
+
+def _read(value: bytes) -> int | None:
+    return read_event_time(_SPEC, value=value).ms
+
+
+@given(_documents() | _damaged())
+@example('{"at":5}')
+@example('{"a":1, "at": 5, "at": 6}')
+@example('{"a":"x"at":5}')
+@example('{"at":05}')
+@example('{"a":1e999,"at":5}')
+@example('{"at":5}x')
+def test_expression_finds_what_a_parser_finds(document: str) -> None:
+    """It matches, and then the parser's answer is the same; or it leaves the value alone."""
+    found = _PATTERN.search(document)
+    if found is not None:
+        assert _read(document.encode()) == int(found[1])
+
+
+_PLAIN_TEXT = st.text(st.characters(codec="utf-8", exclude_characters='"\\', min_codepoint=32))
+_PLAIN = st.integers(-(2**62), 2**62) | st.booleans() | st.none() | _PLAIN_TEXT
+
+
+@given(
+    st.dictionaries(_PLAIN_TEXT.filter(lambda name: name != "at"), _PLAIN, max_size=5),
+    st.integers(0, 10**18 - 1),
+    st.sampled_from([(",", ":"), (", ", ": ")]),
+)
+def test_flat_objects_are_found(
+    fields: dict[str, Any], time_ms: int, separators: tuple[str, str]
+) -> None:
+    """It is worth something: plain objects match, with and without blanks."""
+    document = json.dumps({**fields, "at": time_ms}, ensure_ascii=False, separators=separators)
+    found = _PATTERN.search(document)
+    assert found is not None
+    assert found[1] == str(time_ms)
+
+
+@pytest.mark.parametrize("value", [value for value, _ in JSON_CASES if value is not None])
+def test_expression_agrees_with_the_table(value: bytes) -> None:
+    """What the table says of each value, the expression says too, or nothing."""
+    pattern = re.compile(plain_json_pattern(("occurred_at",)) or "")
+    found = pattern.search(value.decode(errors="replace"))
+    spec = parse_event_time_spec("json:occurred_at")
+    if found is not None:
+        assert read_event_time(spec, value=value).ms == int(found[1])
+
+
+def test_long_values_are_given_up_in_time() -> None:
+    """Neither many fields nor long strings exhaust the stack, or take more than one pass."""
+    many = json.dumps({f"f{n}": n for n in range(100_000)} | {"at": 1})
+    long = json.dumps({"a": "x" * 1_000_000, "at": 1})
+    assert _PATTERN.search(many) is None
+    assert _PATTERN.search(long) is None
+
+
+@pytest.mark.parametrize("path", [("a", "b"), ('a"b',), ("a\\b",), ("a\nb",)])
+def test_some_paths_have_no_expression(path: tuple[str, ...]) -> None:
+    """A nested field, or a name that JSON writes with escapes, is the parser's."""
+    assert plain_json_pattern(path) is None
+
+
+def test_names_are_taken_literally() -> None:
+    """A name with characters that mean something in expressions stands for itself."""
+    pattern = re.compile(plain_json_pattern(("a.b+(c)",)) or "")
+    assert pattern.search('{"a.b+(c)":5}')
+    assert not pattern.search('{"aXb+(c)":5}')
