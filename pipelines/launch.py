@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 REORDER_JOB: Final = Path(__file__).with_name("reorder.py")
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOCAL_MEMORY: Final = "2g"
 _SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 
@@ -39,7 +40,11 @@ def spark_submit_command(
     Raises:
         JarError: The locked jars cannot be had.
     """
-    settings = {"spark.pyspark.python": sys.executable, **(options or {})}
+    settings = {"spark.pyspark.python": sys.executable}
+    if master.startswith("local"):
+        # Two tasks sort a full batch side by side; Spark's default is 1 GiB for everything.
+        settings["spark.driver.memory"] = _LOCAL_MEMORY
+    settings.update(options or {})
     java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, settings.get(_JAVA_OPTIONS)]))
     words = [str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master]

@@ -42,6 +42,15 @@ def test_own_java_options_join_ours() -> None:
     assert options[1:] == ["-Xint"]
 
 
+def test_local_driver_has_memory_for_a_full_batch() -> None:
+    """In one process the driver sorts, too; whoever asks for other memory gets it."""
+    assert _settings(launch.spark_submit_command([]))["spark.driver.memory"] == "2g"
+    own = launch.spark_submit_command([], options={"spark.driver.memory": "5g"})
+    assert _settings(own)["spark.driver.memory"] == "5g"
+    cluster = launch.spark_submit_command([], master="spark://h:7077")
+    assert "spark.driver.memory" not in _settings(cluster)
+
+
 def test_environment_names_this_spark_and_this_python() -> None:
     """Another Spark or Python on the path does not get in the way."""
     environment = launch.spark_submit_environment({"SPARK_HOME": "/other", "HOME": "/home/me"})
