@@ -13,6 +13,7 @@ from consumer._clock import BEFORE_ALL_TIME_MS, EventClock, PartitionClock, Sour
 from consumer._commit_token import (
     CommitToken,
     OutputPartition,
+    commits_group,
     read_token,
     renewed_tokens,
     rows_there,
@@ -96,6 +97,7 @@ __all__ = [
     "StepLateness",
     "Totals",
     "bin_limit_ms",
+    "commits_group",
     "finish",
     "lateness_bin",
     "learn",

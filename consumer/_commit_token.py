@@ -38,6 +38,11 @@ class OutputPartition(NamedTuple):
     partition: int
 
 
+def commits_group(app: str) -> str:
+    """The consumer group whose offsets are the commit tokens of a job."""
+    return f"{app}.commits"
+
+
 @dataclass(frozen=True, slots=True)
 class CommitToken:
     """What an output partition holds of a job.

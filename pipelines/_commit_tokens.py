@@ -7,19 +7,15 @@ between two steps, when no task can.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-from consumer import CommitToken, OutputPartition, renewed_tokens
-from pipelines._committed_tokens import (
-    committed_tokens,
-    once_coordinated,
-    token_consumer_options,
-)
-from pipelines._errors import CheckpointError, TopicError
+from consumer import OutputPartition, commits_group, read_token, renewed_tokens
+from pipelines._connections import Connections
+from pipelines._errors import CheckpointError, TopicError, TransactionError
+from producer import BrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,7 +62,8 @@ class CommitTokens:
         documents: Documents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options = token_consumer_options(kafka, app)
+        self._kafka = kafka
+        self._group = commits_group(app)
         self._documents = documents
         self._clock = clock
         self._job = self._job_id(app)
@@ -106,29 +103,33 @@ class CommitTokens:
             self._renew(newest=step, done=step)
 
     def _renew(self, *, newest: int, done: int) -> None:
-        established = self._documents.read_document(_ESTABLISHED) is not None
         where = [
             OutputPartition(topic, partition)
             for topic, count in self._partitions.items()
             for partition in range(count)
         ]
-        consumer = Consumer(self._options)
         try:
-            renewed = renewed_tokens(
-                committed_tokens(consumer, where),
-                job=self._job,
-                done=done,
-                newest=newest,
-                is_established=established,
-                partitions=self._partitions,
-            )
-            if renewed:
-                _commit(consumer, renewed)
-        except KafkaException as error:
+            with contextlib.closing(Connections(self._kafka)) as connections:
+                self._renew_on(connections, where, newest=newest, done=done)
+        except (BrokerError, TransactionError) as error:
             raise TopicError(f"the commit tokens cannot be read or renewed: {error}") from error
-        finally:
-            consumer.close()
         self._renewed_s = self._clock()
+
+    def _renew_on(
+        self, connections: Connections, where: list[OutputPartition], *, newest: int, done: int
+    ) -> None:
+        offsets = connections.run(connections.coordinators.offsets(self._group, where))
+        renewed = renewed_tokens(
+            {partition: read_token(partition, *offset) for partition, offset in offsets.items()},
+            job=self._job,
+            done=done,
+            newest=newest,
+            is_established=self._documents.read_document(_ESTABLISHED) is not None,
+            partitions=self._partitions,
+        )
+        if renewed:
+            tokens = {where: (token.offset, token.metadata) for where, token in renewed.items()}
+            connections.run(connections.coordinators.commit(self._group, tokens))
 
     def _job_id(self, app: str) -> str:
         document = self._documents.read_document(_IDENTITY)
@@ -146,14 +147,3 @@ class CommitTokens:
                 f"not {app!r}: its commit tokens are kept under that name"
             )
         return str(document["job"])
-
-
-def _commit(consumer: Consumer, tokens: Mapping[OutputPartition, CommitToken]) -> None:
-    offsets = [
-        TopicPartition(where.topic, where.partition, token.offset, token.metadata)
-        for where, token in tokens.items()
-    ]
-    answers = once_coordinated(lambda: consumer.commit(offsets=offsets, asynchronous=False))
-    for answer in answers or ():
-        if answer.error is not None:
-            raise KafkaException(answer.error)

@@ -9,6 +9,9 @@ PipelineError
     ├── ConnectorMissingError   Spark was started without its Kafka connector
     ├── TopicError              a topic is missing, or is not as the job needs it
     ├── SinkError               a step's rows could not be written
+    ├── TransactionError        a transaction came to nothing
+    │   └── TransactionFencedError     someone newer has its name
+    ├── TransactionOutcomeError a commit has no answer: it may have been carried out
     └── CheckpointError         a checkpoint is another job's, or does not hang together
 """
 
@@ -47,6 +50,18 @@ class TopicError(ReorderError):
 
 class SinkError(ReorderError):
     """A step's rows could not be written. The next run writes what is missing of them."""
+
+
+class TransactionError(ReorderError):
+    """A transaction came to nothing: nothing of it will ever be visible."""
+
+
+class TransactionFencedError(TransactionError):
+    """Someone newer has taken the transaction's name."""
+
+
+class TransactionOutcomeError(ReorderError):
+    """A commit has no answer: it may have been carried out, or may be yet."""
 
 
 class CheckpointError(ReorderError):

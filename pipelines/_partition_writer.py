@@ -1,33 +1,46 @@
 """One output partition of one step, written in one Kafka transaction: what runs in Spark's tasks.
 
-A task takes the partition's transactional id (`<app>.<topic>.<partition>`) by `init_transactions`.
-That ends the transaction of whoever had it before and fences him off: a task that was given up, a
-speculative copy, a driver thought dead. Only then does it read the commit token, so what it reads
-cannot change behind its back but by its own fencing. Rows and the new token go out in one
-transaction.
+A task takes the partition's transactional id (`<app>.<topic>.<partition>`), which ends the
+transaction of whoever had it before and fences him off: a task that was given up, a speculative
+copy, a driver thought dead. Only then does it read the commit token, so what it reads cannot change
+behind its back but by its own fencing. Rows and the new token go out in one transaction.
 
-The answer to a commit can be lost. Then the producer is thrown away and the token read again: it
-says what became of the transaction.
+The answer to a commit can be lost. Then the id is taken anew and the token read again: it says what
+became of the transaction.
 
-This module is loaded by Python workers: it imports little, and Kafka's client only for a task that
-has rows.
+The rows come as Kafka's records, laid out by the JVM (`_record_columns`), and are sent as they are:
+no row is touched in Python, unless a batch would be too large.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from consumer import (
+    CommitToken,
+    CommitTokenError,
+    OutputPartition,
+    commits_group,
+    read_token,
+    rows_there,
+)
+from pipelines._connections import kept_connections
+from pipelines._errors import TransactionError, TransactionOutcomeError
+from pipelines._record_batches import cut
+from pipelines._transaction import Transaction, TransactionNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-    import pyarrow as pa
+    from pipelines._connections import Connections
+    from producer import KafkaSettings
 
-    from consumer import CommitToken
-
-WRITTEN_SCHEMA: Final = "rows bigint"
-_TIMEOUT_S: Final = 60.0
-_QUEUE_FULL_WAIT_S: Final = 0.05
+WRITTEN_SCHEMA: Final = "rows bigint, bytes bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,98 +48,103 @@ class PartitionWriter:
     """Writes the rows of a task to the output partition of the same number; for `mapInArrow`.
 
     Attributes:
-        producer_options: librdkafka's, without the transactional id.
-        consumer_options: librdkafka's, with the group whose offsets are the tokens.
+        kafka: How to reach the brokers.
         app: The job's name in Kafka.
         job: Id of the checkpoint.
         topic: The output topic.
         partitions: Its number of partitions.
         step: The step.
-        make_producer: Makes a producer; `confluent_kafka.Producer` by default.
+        batch_rows: Rows of a batch, as the records were numbered.
+        transaction_timeout_ms: The brokers give up a transaction that is open for so long.
     """
 
-    producer_options: Mapping[str, Any] = field(repr=False)
-    consumer_options: Mapping[str, Any] = field(repr=False)
+    kafka: KafkaSettings = field(repr=False)
     app: str
     job: str
     topic: str
     partitions: int
     step: int
-    make_producer: Callable[[dict[str, Any]], Any] | None = None
+    batch_rows: int
+    transaction_timeout_ms: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches of columns key, value and headers; give one row: how many they were."""
-        import pyarrow as pa  # noqa: PLC0415 - the driver needs none of it
-        from pyspark import TaskContext  # noqa: PLC0415
-
+        """Write batches of one column of records; give one row: how many, and their bytes."""
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("a PartitionWriter runs in a Spark task only")
-        rows = self.write(context.partitionId(), batches)
-        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+        columns = (batch.column(0) for batch in batches)
+        rows, size = self.write(context.partitionId(), columns)
+        yield pa.RecordBatch.from_pydict({"rows": [rows], "bytes": [size]})
 
-    def write(self, partition: int, batches: Iterator[pa.RecordBatch]) -> int:
-        """Write rows to a partition unless they are there; how many they are.
+    def write(self, partition: int, batches: Iterator[pa.BinaryArray]) -> tuple[int, int]:
+        """Write rows to a partition unless they are there; how many they are, and their bytes.
 
         Raises:
             CommitTokenError: What the partition holds is not known, or is not what the step has.
-            KafkaException: The transaction failed, or someone newer has fenced us off.
+            TransactionError: The transaction came to nothing, or someone newer fenced us off.
+            TransactionOutcomeError: It is not known what became of it.
         """
-        first = next((batch for batch in batches if batch.num_rows), None)
+        first = next((batch for batch in batches if len(batch)), None)
         if first is None:
-            return 0
-        return _Transaction(self, partition).run(first, batches)
+            return 0, 0
+        return _Attempt(self, partition, kept_connections(self.kafka)).run(first, batches)
 
 
-class _Transaction:
+class _Attempt:
     """One attempt of one task."""
 
-    def __init__(self, writer: PartitionWriter, partition: int) -> None:
-        from confluent_kafka import Consumer, Producer  # noqa: PLC0415 - see the module
-
-        from consumer import OutputPartition  # noqa: PLC0415
-
+    def __init__(self, writer: PartitionWriter, partition: int, connections: Connections) -> None:
         self._writer = writer
         self._where = OutputPartition(writer.topic, partition)
-        self._make_producer = writer.make_producer or Producer
-        self._consumer = Consumer(dict(writer.consumer_options))
+        self._connections = connections
+        self._group = commits_group(writer.app)
+        self._run = connections.run
 
-    def run(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> int:
+    def run(self, first: pa.BinaryArray, rest: Iterator[pa.BinaryArray]) -> tuple[int, int]:
+        transaction = self._opened()
+        there = self._rows_there()
+        if there is not None:
+            return self._same(there, len(first) + sum(len(batch) for batch in rest)), 0
+        self._run(transaction.begin())
         try:
-            producer = self._new_producer()
-            there = self._rows_there()
-            if there is not None:
-                return self._same(there, first.num_rows + sum(batch.num_rows for batch in rest))
-            producer.begin_transaction()
-            rows = self._produce(producer, first)
-            for batch in rest:
-                rows += self._produce(producer, batch)
-            self._commit(producer, rows)
-            return rows
-        finally:
-            self._consumer.close()
+            rows, size = self._send(transaction, first, rest)
+            token = self._token(rows)
+            self._run(transaction.commit(token.offset, token.metadata))
+        except TransactionOutcomeError:
+            # The next holder of the id finishes what was begun: then the token tells.
+            self._opened()
+            if self._rows_there() is None:
+                raise
+        except BaseException:
+            with contextlib.suppress(TransactionError):
+                self._run(transaction.abort())
+            raise
+        return rows, size
 
-    def _new_producer(self) -> Any:
-        name = f"{self._writer.app}.{self._where.topic}.{self._where.partition}"
-        producer = self._make_producer({**self._writer.producer_options, "transactional.id": name})
-        producer.init_transactions(_TIMEOUT_S)
-        return producer
+    def _opened(self) -> Transaction:
+        topic, partition = self._where
+        names = TransactionNames(
+            transactional_id=f"{self._writer.app}.{topic}.{partition}",
+            group=self._group,
+            timeout_ms=self._writer.transaction_timeout_ms,
+        )
+        connections = self._connections
+        transaction = Transaction(connections.wire, connections.coordinators, self._where, names)
+        self._run(transaction.open())
+        return transaction
 
     def _rows_there(self) -> int | None:
-        from consumer import rows_there  # noqa: PLC0415 - see the module
-        from pipelines._committed_tokens import committed_tokens  # noqa: PLC0415
-
+        asked = self._connections.coordinators.offsets(self._group, [self._where])
+        offset, metadata = self._run(asked)[self._where]
         return rows_there(
             self._where,
-            committed_tokens(self._consumer, [self._where])[self._where],
+            read_token(self._where, offset, metadata),
             job=self._writer.job,
             step=self._writer.step,
             partitions=self._writer.partitions,
         )
 
     def _same(self, there: int, rows: int) -> int:
-        from consumer import CommitTokenError  # noqa: PLC0415
-
         if there != rows:
             raise CommitTokenError(
                 f"partition {self._where.partition} of {self._where.topic!r} holds {there} rows "
@@ -134,59 +152,22 @@ class _Transaction:
             )
         return there
 
-    def _produce(self, producer: Any, batch: pa.RecordBatch) -> int:
-        keys, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-        topic, partition = self._where
-        produce = producer.produce
-        for number, headers in enumerate(_headers(batch.column(2))):
-            while True:
-                try:
-                    produce(
-                        topic,
-                        value=values[number],
-                        key=keys[number],
-                        headers=headers,
-                        partition=partition,
-                    )
-                    break
-                except BufferError:
-                    producer.poll(_QUEUE_FULL_WAIT_S)
-        producer.poll(0)
-        return int(batch.num_rows)
-
-    def _commit(self, producer: Any, rows: int) -> None:
-        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
-
-        token = self._token(rows)
-        offset = TopicPartition(*self._where, token.offset, token.metadata)
-        producer.send_offsets_to_transaction(
-            [offset], self._consumer.consumer_group_metadata(), _TIMEOUT_S
-        )
-        try:
-            producer.commit_transaction()
-        except KafkaException as error:
-            if error.args[0].txn_requires_abort():
-                producer.abort_transaction()
-                raise
-            # It may have been carried out, or may be yet: a new producer settles that.
-            self._new_producer()
-            if self._rows_there() is None:
-                raise
+    def _send(
+        self, transaction: Transaction, first: pa.BinaryArray, rest: Iterator[pa.BinaryArray]
+    ) -> tuple[int, int]:
+        limit = self._connections.batch_bytes(self._writer.topic)
+        rows = size = 0
+        batch: pa.BinaryArray | None = first
+        while batch is not None:
+            for records, count in cut(batch, rows, self._writer.batch_rows, limit):
+                self._run(transaction.send(records, count))
+                size += len(records)
+            rows += len(batch)
+            batch = next(rest, None)
+        return rows, size
 
     def _token(self, rows: int) -> CommitToken:
-        from consumer import CommitToken  # noqa: PLC0415
-
         writer = self._writer
         return CommitToken(
             job=writer.job, step=writer.step, rows=rows, partitions=writer.partitions
         )
-
-
-def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
-    """The headers of each row, as Kafka's client takes them."""
-    if not len(column.flatten()):
-        return [[]] * len(column)
-    return [
-        [(header["key"], header["value"]) for header in headers or ()]
-        for headers in column.to_pylist()
-    ]

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 
 from consumer import Delivery
 from pipelines._commit_tokens import CommitTokens
-from pipelines._committed_tokens import token_consumer_options
 from pipelines._errors import SinkError
 from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
+from pipelines._record_columns import with_records
 from pipelines._rows import output_partition
 from producer.settings import milliseconds
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from producer import KafkaSettings
 
 _BATCH_BYTES: Final = 256 << 10
+_FIRST_BATCH_ROWS: Final = 1 << 11
+_MOST_BATCH_ROWS: Final = 1 << 13
+_ARROW_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _OPTIONS: Final = {
     "kafka.acks": "all",
     "kafka.enable.idempotence": "true",  # keeps the order of a partition through retries
@@ -37,16 +40,6 @@ _OPTIONS: Final = {
     "kafka.compression.type": "lz4",
 }
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
-_TRANSACTIONAL_OPTIONS: Final = {
-    "linger.ms": 5,
-    "batch.size": _BATCH_BYTES,
-    "compression.type": "lz4",
-    "queue.buffering.max.messages": 1_000_000,
-    "queue.buffering.max.kbytes": 64 << 10,
-    # What a record may measure is the topic's to say.
-    "message.max.bytes": 100 << 20,
-    "log_level": 0,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +70,7 @@ class TopicSink:
         self._spark = spark
         self._kafka = kafka
         self._settings = settings
+        self._batch_rows = _FIRST_BATCH_ROWS
         self._numbers = itertools.count()
         self._tokens = (
             CommitTokens(kafka, app=settings.app_name, documents=checkpoint)
@@ -139,27 +133,37 @@ class TopicSink:
         return int(observed.get["rows"])
 
     def _exactly_once(self, rows: DataFrame, topic: OutputTopic, step: int, job: str) -> int:
-        app = self._settings.app_name
+        batch_rows = self._batch_rows
         writer = PartitionWriter(
-            producer_options={
-                **self._kafka.librdkafka(),
-                **_TRANSACTIONAL_OPTIONS,
-                "transaction.timeout.ms": milliseconds(self._settings.transaction_timeout),
-            },
-            consumer_options=token_consumer_options(self._kafka, app),
-            app=app,
+            kafka=self._kafka,
+            app=self._settings.app_name,
             job=job,
             topic=topic.name,
             partitions=topic.partitions,
             step=step,
+            batch_rows=batch_rows,
+            transaction_timeout_ms=milliseconds(self._settings.transaction_timeout),
         )
-        written = rows.select("key", "value", "headers").mapInArrow(writer, WRITTEN_SCHEMA)
+        # One batch of Arrow is one of Kafka: Python sends it as it is.
+        self._spark.conf.set(_ARROW_BATCH, batch_rows)
+        records = with_records(rows.select("key", "value", "headers"), batch_rows)
+        written = records.mapInArrow(writer, WRITTEN_SCHEMA)
         try:
-            return sum(int(row["rows"]) for row in written.collect())
+            counts = written.collect()
         except PySparkException as error:
             raise SinkError(
                 f"step {step} cannot be written to {topic.name!r}: {_reason(error)}"
             ) from error
+        count, size = (sum(int(row[name]) for row in counts) for name in ("rows", "bytes"))
+        if size:
+            self._batch_rows = _batch_rows(size / count)
+        return count
+
+
+def _batch_rows(row_bytes: float) -> int:
+    """The largest power of two of rows that makes a batch of the size wanted."""
+    wanted = max(1, int(_BATCH_BYTES / row_bytes))
+    return min(_MOST_BATCH_ROWS, 1 << (wanted.bit_length() - 1))
 
 
 def _reason(error: PySparkException) -> str:

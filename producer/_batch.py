@@ -44,6 +44,9 @@ _COUNT_OFFSET: Final = 57
 _NO_PRODUCER: Final = -1
 _LENGTH: Final = struct.Struct(">i")
 _ATTRIBUTES: Final = struct.Struct(">h")
+_FRONT: Final = struct.Struct(">qi")
+_MIDDLE: Final = struct.Struct(">hiqq")
+_TRANSACTIONAL: Final = 0x10
 _LEADER_AND_MAGIC: Final = struct.pack(">ib", -1, _MAGIC)
 _STAMP: Final = struct.Struct(">qhi")
 _CODES: Final[dict[str, int]] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -173,6 +176,30 @@ def _assembled(front: Buffer, middle: Buffer, stamp: Stamp, count: Buffer, recor
     )
     checksum: int = google_crc32c.extend(google_crc32c.value(head), records)
     return b"".join((front, _LEADER_AND_MAGIC, checksum.to_bytes(4, "big"), head, records))
+
+
+def transactional_batch(
+    records: memoryview, count: int, *, timestamp_ms: int, stamp: Stamp
+) -> bytes:
+    """A batch of a transaction, LZ4 if that makes it smaller, of records that are laid out already.
+
+    Args:
+        records: One behind the other, their offset deltas from 0 and their timestamp deltas 0.
+        count: How many they are.
+        timestamp_ms: Of all of them.
+        stamp: The transaction's producer id and epoch, and the batch's sequence.
+    """
+    packed = _lz4_frame(records)
+    code = _CODES["lz4"]
+    if len(packed) >= len(records):
+        packed, code = bytes(records), 0
+    return _assembled(
+        _FRONT.pack(0, HEADER_SIZE - 12 + len(packed)),
+        _MIDDLE.pack(code | _TRANSACTIONAL, count - 1, timestamp_ms, timestamp_ms),
+        stamp,
+        _LENGTH.pack(count),
+        packed,
+    )
 
 
 def stamp_of(batch: bytes) -> Stamp:

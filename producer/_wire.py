@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import functools
 import logging
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import CloseReason, create_conn
 from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.structs import TopicPartition
@@ -66,6 +68,13 @@ class PartitionAnswer:
 
     code: int
     base_offset: int
+
+
+class CoordinatorKind(enum.Enum):
+    """What a broker coordinates, by Kafka's numbers."""
+
+    GROUP = 0
+    TRANSACTION = 1
 
 
 class Wire:
@@ -171,7 +180,10 @@ class Wire:
         raise await self._why_not([(broker.host, broker.port)])
 
     def produce(
-        self, node: int, topics: list[tuple[str, list[tuple[int, bytes]]]]
+        self,
+        node: int,
+        topics: list[tuple[str, list[tuple[int, bytes]]]],
+        transactional_id: str | None = None,
     ) -> Awaitable[dict[tuple[str, int], PartitionAnswer]]:
         """Write a produce request, and return its answer to be awaited.
 
@@ -184,7 +196,9 @@ class Wire:
         connection = self._connection(node)
         if connection is None:
             raise RetriableError(f"no connection to broker {node}")
-        request = ProduceRequest(None, _ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics)
+        request = ProduceRequest(
+            transactional_id, _ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics
+        )
         try:
             answer = connection.send(request)
         except (kafka_errors.KafkaError, OSError) as error:
@@ -279,6 +293,26 @@ class Wire:
             if isinstance(found, FatalError):
                 break
         return found
+
+    async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
+        """The broker that keeps a group's offsets, or the state of a transactional id.
+
+        Raises:
+            RetriableError: No broker answers, or there is none yet.
+            FatalError: We may not use that name.
+        """
+        answer = await self._ask_any(FindCoordinatorRequest(key, kind.value))
+        _check(answer.error_code, f"the coordinator of {key}")
+        return int(answer.coordinator_id)
+
+    async def ask(self, node: int, request: Any) -> Any:
+        """Send any request to a broker; its answer.
+
+        Raises:
+            RetriableError: No answer; whether it was carried out is not known.
+            FatalError: The broker turns us down.
+        """
+        return await self._ask(node, request)
 
     async def _ask_any(self, request: Any) -> Any:
         node = self._client.get_random_node()

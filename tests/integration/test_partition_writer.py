@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
-from consumer import CommitToken, CommitTokenError, OutputPartition
+from consumer import CommitToken, CommitTokenError, OutputPartition, commits_group
 from pipelines._commit_tokens import CommitTokens
-from pipelines._committed_tokens import committed_tokens, token_consumer_options
-from pipelines._errors import CheckpointError
+from pipelines._errors import (
+    CheckpointError,
+    TransactionError,
+    TransactionFencedError,
+    TransactionOutcomeError,
+)
 from pipelines._partition_writer import PartitionWriter
+from pipelines._transaction import Transaction
 from producer import KafkaSettings
 from sequitur._topic_reader import read_topic
 from tests.document_folder import DocumentFolder
+from tests.record_bytes import Header, record_bytes, records
+from tests.tokens import token_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from tests.brokers import Broker
+    from tests.conftest import MakeBroker, MakeTopic
 
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", _HEADERS)])
 _PARTITION = 2
+_BATCH_ROWS = 64
 
 
-def _batch(values: Iterable[bytes | None], headers: Any = None) -> pa.RecordBatch:
-    rows = [{"key": b"k", "value": value, "headers": headers} for value in values]
-    return pa.RecordBatch.from_pylist(rows, _SCHEMA)
-
-
-def _numbered(count: int, *, of: str = "row") -> Iterator[pa.RecordBatch]:
-    """As many rows, some to a batch; an empty batch is among them."""
-    values = [f"{of} {number}".encode() for number in range(count)]
-    yield _batch([])
-    for start in range(0, count, 40):
-        yield _batch(values[start : start + 40])
+def _numbered(count: int, *, of: str = "row") -> Iterator[pa.BinaryArray]:
+    """As many rows, in batches as the JVM makes them; an empty one is among them."""
+    values: list[bytes | None] = [f"{of} {number}".encode() for number in range(count)]
+    yield records([])
+    for start in range(0, count, _BATCH_ROWS):
+        yield records(values[start : start + _BATCH_ROWS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +67,40 @@ class _Output:
         tokens.open({self.topic: 4}, newest=-1, done=-1)
         return tokens
 
-    def consumer_options(self) -> dict[str, Any]:
-        return token_consumer_options(self.kafka, self.app)
-
     def writer(self, job: str, step: int = 0) -> PartitionWriter:
         return PartitionWriter(
-            producer_options=self.kafka.librdkafka(),
-            consumer_options=self.consumer_options(),
+            kafka=self.kafka,
             app=self.app,
             job=job,
             topic=self.topic,
             partitions=4,
             step=step,
+            batch_rows=_BATCH_ROWS,
+            transaction_timeout_ms=60_000,
         )
+
+    def write(self, job: str, rows: Iterator[pa.BinaryArray], step: int = 0) -> int:
+        """What a task does; how many rows it tells of."""
+        count, _size = self.writer(job, step).write(_PARTITION, rows)
+        return count
 
     def values(self) -> list[bytes | None]:
         """What a reader at read_committed gets of the partition."""
         return [r.value for r in read_topic(self.kafka, self.topic) if r.partition == _PARTITION]
 
     def token(self) -> CommitToken | None:
-        where = OutputPartition(self.topic, _PARTITION)
-        with contextlib.closing(Consumer(self.consumer_options())) as consumer:
-            return committed_tokens(consumer, [where])[where]
+        return token_of(self.kafka, self.app, OutputPartition(self.topic, _PARTITION))
 
     def delete_tokens(self) -> None:
         """Lose all tokens, as when offsets expire."""
         admin = AdminClient(self.kafka.librdkafka())
-        (deleted,) = admin.delete_consumer_groups([f"{self.app}.commits"]).values()
+        (deleted,) = admin.delete_consumer_groups([commits_group(self.app)]).values()
         deleted.result(30)
 
     def commit(self, offset: TopicPartition) -> None:
         """Commit an offset for a partition, as anybody may."""
-        with contextlib.closing(Consumer(self.consumer_options())) as consumer:
+        options = {**self.kafka.librdkafka(), "group.id": commits_group(self.app)}
+        with contextlib.closing(Consumer(options)) as consumer:
             consumer.commit(offsets=[offset], asynchronous=False)
 
 
@@ -111,7 +117,7 @@ def _expected(count: int, *, of: str = "row") -> list[bytes]:
 def test_rows_and_token_are_there_together(output: _Output) -> None:
     """What a task writes is in its partition in order, and the token tells of it."""
     job = output.established().job
-    assert output.writer(job).write(_PARTITION, _numbered(100)) == 100
+    assert output.write(job, _numbered(100)) == 100
     assert output.values() == _expected(100)
     assert output.token() == CommitToken(job=job, step=0, rows=100, partitions=4)
 
@@ -119,21 +125,28 @@ def test_rows_and_token_are_there_together(output: _Output) -> None:
 def test_payloads_are_opaque(output: _Output) -> None:
     """Keys, values and headers arrive byte for byte; null stays null."""
     job = output.established().job
-    headers = [
-        {"key": "a", "value": b"\xff\x00"},
-        {"key": "a", "value": None},
-        {"key": "", "value": b""},
+    rows: list[tuple[bytes | None, bytes | None, tuple[Header, ...]]] = [
+        (b"", b"", ()),
+        (None, None, ()),
+        (b"\x80", b"\xff\x00", (("a", b"\xff\x00"), ("a", None), ("", b""))),
     ]
-    plain, rich = _batch([b"", None, b"\x80"]), _batch([b"v"], headers)
-    assert output.writer(job).write(_PARTITION, iter([plain, rich])) == 4
+    laid_out = [record_bytes(number, *row) for number, row in enumerate(rows)]
+    assert output.write(job, iter([pa.array(laid_out, pa.binary())])) == 3
     found = list(read_topic(output.kafka, output.topic))
-    assert [record.value for record in found] == [b"", None, b"\x80", b"v"]
-    assert [record.headers for record in found] == [
-        (),
-        (),
-        (),
-        (("a", b"\xff\x00"), ("a", None), ("", b"")),
-    ]
+    assert [(record.key, record.value, record.headers) for record in found] == rows
+
+
+def test_large_rows_are_cut_to_what_the_topic_takes(broker: Broker, make_topic: MakeTopic) -> None:
+    """A batch is no larger than the topic's limit, whatever the rows measure."""
+    topic = make_topic(max_message_bytes=20_000)
+    output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
+    job = output.established().job
+    values: list[bytes | None] = [random.Random(n).randbytes(3000) for n in range(40)]
+    assert output.write(job, iter([records(values)])) == 40
+    assert output.values() == values
+    with pytest.raises(TransactionError, match="MESSAGE_TOO_LARGE"):
+        output.write(job, iter([records([random.Random(1).randbytes(30_000)])]), step=1)
+    assert output.values() == values
 
 
 def test_repeated_step_writes_nothing_and_counts(output: _Output) -> None:
@@ -141,35 +154,35 @@ def test_repeated_step_writes_nothing_and_counts(output: _Output) -> None:
     job = output.established().job
     for step in (0, 0, 1, 1):
         rows = _numbered(60, of=f"step {step}")
-        assert output.writer(job, step).write(_PARTITION, rows) == 60
+        assert output.write(job, rows, step) == 60
     assert output.values() == _expected(60, of="step 0") + _expected(60, of="step 1")
 
 
 def test_task_without_rows_leaves_no_trace(output: _Output) -> None:
     """No rows: no transaction, and the token stays what it was."""
     job = output.established().job
-    assert output.writer(job, step=3).write(_PARTITION, iter([_batch([])])) == 0
+    assert output.write(job, iter([records([])]), step=3) == 0
     assert output.token() == CommitToken(job=job, step=-1, rows=0, partitions=4)
 
 
 def test_repeated_step_with_other_rows_is_refused(output: _Output) -> None:
     """A repeat that counts differently is not the same step: nobody's rows go missing for it."""
     job = output.established().job
-    output.writer(job).write(_PARTITION, _numbered(100))
+    output.write(job, _numbered(100))
     with pytest.raises(CommitTokenError, match="holds 100 rows of step 0, and repeated it has 99"):
-        output.writer(job).write(_PARTITION, _numbered(99))
+        output.write(job, _numbered(99))
 
 
 def test_lost_or_foreign_token_stops_the_task(output: _Output) -> None:
     """Nothing is written where it is not known what is there."""
     with pytest.raises(CommitTokenError, match="has lost its commit token"):
-        output.writer("mine").write(_PARTITION, _numbered(10))
+        output.write("mine", _numbered(10))
     output.established()
     with pytest.raises(CommitTokenError, match="of another checkpoint"):
-        output.writer("mine").write(_PARTITION, _numbered(10))
+        output.write("mine", _numbered(10))
     output.commit(TopicPartition(output.topic, _PARTITION, 7))
     with pytest.raises(CommitTokenError, match=r"offset 7 with metadata .* is not a commit token"):
-        output.writer("mine").write(_PARTITION, _numbered(10))
+        output.write("mine", _numbered(10))
     assert output.values() == []
 
 
@@ -177,14 +190,14 @@ def test_older_attempt_is_fenced_by_a_newer_one(output: _Output) -> None:
     """A task that was given up while it wrote cannot commit: the newer attempt's rows count."""
     job = output.established().job
 
-    def given_up() -> Iterator[pa.RecordBatch]:
+    def given_up() -> Iterator[pa.BinaryArray]:
         yield from _numbered(80)
         # The second attempt runs from start to end while the first one writes.
-        assert output.writer(job).write(_PARTITION, _numbered(100)) == 100
-        yield _batch([b"zombie"])
+        assert output.write(job, _numbered(100)) == 100
+        yield records([b"zombie"])
 
-    with pytest.raises(KafkaException, match=r"(?i)fenced|epoch"):
-        output.writer(job).write(_PARTITION, given_up())
+    with pytest.raises(TransactionFencedError, match="fenced off: a newer attempt"):
+        output.write(job, given_up())
     assert output.values() == _expected(100)
     assert output.token() == CommitToken(job=job, step=0, rows=100, partitions=4)
 
@@ -193,13 +206,13 @@ def test_what_a_dead_attempt_left_open_is_not_read(output: _Output) -> None:
     """The next attempt ends the open transaction of one that died, and writes all rows anew."""
     job = output.established().job
 
-    def dying() -> Iterator[pa.RecordBatch]:
+    def dying() -> Iterator[pa.BinaryArray]:
         yield from _numbered(80)
         raise _DiedError
 
     with pytest.raises(_DiedError):
-        output.writer(job).write(_PARTITION, dying())
-    assert output.writer(job).write(_PARTITION, _numbered(100)) == 100
+        output.write(job, dying())
+    assert output.write(job, _numbered(100)) == 100
     assert output.values() == _expected(100)
 
 
@@ -207,44 +220,51 @@ class _DiedError(Exception):
     """The task dies here."""
 
 
-class _Forgetful:
-    """A producer whose answer to the commit is lost."""
-
-    def __init__(self, options: dict[str, Any], *, carries_it_out: bool) -> None:
-        self._real = Producer(options)
-        self._carries_it_out = carries_it_out
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def commit_transaction(self) -> None:
-        if self._carries_it_out:
-            self._real.commit_transaction()
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-
-def test_lost_answer_to_a_commit_is_looked_up(output: _Output) -> None:
-    """The commit was carried out, its answer got lost: the token says so, and the task is done."""
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_commit_without_an_answer_is_looked_up(
+    output: _Output, monkeypatch: pytest.MonkeyPatch, is_carried_out: bool
+) -> None:
+    """The token says what became of it: the task is done, or fails and its repeat writes."""
     job = output.established().job
-    writer = replace(
-        output.writer(job), make_producer=lambda options: _Forgetful(options, carries_it_out=True)
-    )
-    assert writer.write(_PARTITION, _numbered(100)) == 100
-    assert output.writer(job).write(_PARTITION, _numbered(100)) == 100
+    real = Transaction.commit
+
+    async def commit(transaction: Transaction, offset: int, metadata: str) -> None:
+        if is_carried_out:
+            await real(transaction, offset, metadata)
+        raise TransactionOutcomeError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "commit", commit)
+        if is_carried_out:
+            assert output.write(job, _numbered(100)) == 100
+        else:
+            with pytest.raises(TransactionOutcomeError):
+                output.write(job, _numbered(100))
+            assert output.values() == []
+    assert output.write(job, _numbered(100)) == 100
     assert output.values() == _expected(100)
 
 
-def test_commit_that_was_not_carried_out_is_an_error(output: _Output) -> None:
-    """The commit got lost itself: the task fails, nothing is visible, and its repeat writes."""
+def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
+    """Batches and requests without an answer are sent again: the transaction outlives it."""
+    broker = make_broker()
+    output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), "restarted")
+    create = NewTopic("restarted", num_partitions=4, replication_factor=1)
+    admin = AdminClient(output.kafka.librdkafka())
+    admin.create_topics([create])["restarted"].result(30)
     job = output.established().job
-    writer = replace(
-        output.writer(job), make_producer=lambda options: _Forgetful(options, carries_it_out=False)
-    )
-    with pytest.raises(KafkaException):
-        writer.write(_PARTITION, _numbered(100))
-    assert output.values() == []
-    assert output.writer(job).write(_PARTITION, _numbered(100)) == 100
-    assert output.values() == _expected(100)
+
+    def rows() -> Iterator[pa.BinaryArray]:
+        for number, batch in enumerate(_numbered(1000)):
+            if number == 8:
+                broker.kill()
+                broker.start()
+            yield batch
+
+    assert output.write(job, rows()) == 1000
+    assert output.values() == _expected(1000)
+    assert output.write(job, _numbered(1000)) == 1000
+    assert output.values() == _expected(1000)
 
 
 def test_tokens_are_kept_from_expiring(output: _Output) -> None:
@@ -252,7 +272,7 @@ def test_tokens_are_kept_from_expiring(output: _Output) -> None:
     now_s = [0.0]
     tokens = output.tokens(DocumentFolder(), clock=lambda: now_s[0])
     tokens.open({output.topic: 4}, newest=-1, done=-1)
-    output.writer(tokens.job).write(_PARTITION, _numbered(10))
+    output.write(tokens.job, _numbered(10))
     written = output.token()
     now_s[0] = 3600.0
     tokens.step_is_done(0)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer
 from pyspark import TaskContext
 
 from consumer import CommitTokenError, Delivery, OutputPartition
 from pipelines._commit_tokens import CommitTokens
-from pipelines._committed_tokens import committed_tokens, token_consumer_options
 from pipelines._errors import SinkError
 from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
-from pipelines.launch import spark_submit_command, spark_submit_environment
+from pipelines._record_columns import with_records
 from producer import KafkaSettings
 from sequitur._topic_reader import read_topic
 from tests.document_folder import DocumentFolder
 from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.tokens import token_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -36,7 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 T0 = 1_700_000_000_000
 _ROWS = 5000
-_SUBMIT_TIMEOUT_S = 150
+_BATCH_ROWS = 1024
 
 
 def _die() -> None:
@@ -81,59 +78,25 @@ def test_killed_task_is_repeated_and_doubles_nothing(
     tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
     tokens.open({topic: 2}, newest=-1, done=-1)
     writer = PartitionWriter(
-        producer_options=kafka.librdkafka(),
-        consumer_options=token_consumer_options(kafka, f"app-{topic}"),
+        kafka=kafka,
         app=f"app-{topic}",
         job=tokens.job,
         topic=topic,
         partitions=2,
         step=0,
+        batch_rows=_BATCH_ROWS,
+        transaction_timeout_ms=60_000,
     )
     rows = spark.range(_ROWS, numPartitions=2).selectExpr(
         "cast(cast(id as string) as binary) key",
         "cast(cast(id as string) as binary) value",
         "cast(array() as array<struct<key: string, value: binary>>) headers",
     )
-    told = rows.mapInArrow(lambda batches: attempt(writer, batches), WRITTEN_SCHEMA).collect()
+    laid_out = with_records(rows, _BATCH_ROWS)
+    told = laid_out.mapInArrow(lambda batches: attempt(writer, batches), WRITTEN_SCHEMA).collect()
     assert sum(row["rows"] for row in told) == _ROWS
     found = [int(record.value or b"") for record in read_topic(kafka, topic)]
     assert sorted(found) == list(range(_ROWS))
-
-
-def test_speculative_copy_doubles_nothing(broker: Broker, make_topic: MakeTopic) -> None:
-    """Of a task that hangs Spark starts a copy: one of the two writes the rows, once."""
-    topic = make_topic(partitions=1)
-    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
-    tokens.open({topic: 1}, newest=-1, done=-1)
-    script = Path(__file__).with_name("speculation_job.py")
-    command = spark_submit_command(
-        [kafka.bootstrap_servers, topic, f"app-{topic}", tokens.job, str(_ROWS)],
-        job=script,
-        master="local-cluster[2,1,700]",  # Spark does not speculate in one process
-        options={
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.driver.memory": "512m",
-            "spark.executor.memory": "512m",
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.multiplier": "1.1",
-            "spark.speculation.quantile": "0.5",
-            "spark.speculation.minTaskRuntime": "100ms",
-        },
-    )
-    done = subprocess.run(
-        command,
-        env=spark_submit_environment(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=_SUBMIT_TIMEOUT_S,
-        check=False,
-    )
-    assert f"written {_ROWS}\n" in done.stdout, done.stdout + done.stderr
-    found = [int(record.value or b"") for record in read_topic(kafka, topic)]
-    assert found == list(range(_ROWS))
 
 
 class _Failing(PartitionWriter):
@@ -141,7 +104,7 @@ class _Failing(PartitionWriter):
 
     __slots__ = ()
 
-    def write(self, partition: int, batches: Any) -> int:
+    def write(self, partition: int, batches: Any) -> tuple[int, int]:
         if partition == 3:
             self._wait_for_the_others()
             raise RuntimeError("this partition cannot be written")
@@ -149,13 +112,11 @@ class _Failing(PartitionWriter):
 
     def _wait_for_the_others(self) -> None:
         others = [OutputPartition(self.topic, partition) for partition in range(3)]
-        with contextlib.closing(Consumer(dict(self.consumer_options))) as consumer:
+        wait_until(lambda: all(self._is_done(where) for where in others))
 
-            def are_done() -> bool:
-                tokens = committed_tokens(consumer, others).values()
-                return all(token is not None and token.step == self.step for token in tokens)
-
-            wait_until(are_done)
+    def _is_done(self, where: OutputPartition) -> bool:
+        token = token_of(self.kafka, self.app, where)
+        return token is not None and token.step == self.step
 
 
 def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,200 @@
+"""A transaction on a wire that fails as it is told: what is sent again, and what is given up."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from consumer import OutputPartition
+from pipelines._coordinators import Coordinators
+from pipelines._errors import TransactionError, TransactionFencedError, TransactionOutcomeError
+from pipelines._transaction import Transaction, TransactionNames
+from producer import OutcomeUnknownError, RetriableError
+from producer._batch import records_of, stamp_of
+from producer._wire import PartitionAnswer, Wire
+from tests.record_bytes import record_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+_WHERE = OutputPartition("ordered", 2)
+_NAMES = TransactionNames("app.ordered.2", "app.commits", 60_000)
+_NODE = 7
+
+
+class _Refused(Exception):  # noqa: N818 - it stands for a connection that cannot be had
+    """The batch cannot even be written."""
+
+
+@dataclass(slots=True)
+class _Broker:
+    """Takes batches as a broker does: in order of their sequences, each once."""
+
+    outcomes: deque[int | type[_Refused] | None] = field(default_factory=deque)
+    codes: dict[str, deque[int]] = field(default_factory=dict)
+    log: list[bytes] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    attempts: int = 0
+
+    def leader(self, _topic: str, _partition: int) -> int:
+        return _NODE
+
+    def is_connected(self, _node: int) -> bool:
+        return True
+
+    async def refresh(self, _topics: Iterable[str]) -> bool:
+        return True
+
+    async def coordinator(self, _kind: object, _key: str) -> int:
+        return _NODE
+
+    async def ask(self, _node: int, request: Any) -> Any:
+        name = type(request).__name__.removesuffix("Request")
+        self.asked.append(name)
+        codes = self.codes.get(name)
+        code = codes.popleft() if codes else 0
+        if code == -1:
+            raise RetriableError("no answer")
+        return SimpleNamespace(
+            error_code=code,
+            producer_id=11,
+            producer_epoch=3,
+            errors=[("ordered", [(2, code)])],
+        )
+
+    def produce(
+        self, _node: int, topics: list[Any], transactional_id: str
+    ) -> Awaitable[dict[tuple[str, int], PartitionAnswer]]:
+        assert transactional_id == _NAMES.transactional_id
+        ((_topic, ((_partition, batch),)),) = topics
+        self.attempts += 1
+        outcome = self.outcomes.popleft() if self.outcomes else 0
+        if outcome is _Refused:
+            raise RetriableError("no connection")
+        return self._answer(batch, cast("int | None", outcome))
+
+    async def _answer(
+        self, batch: bytes, outcome: int | None
+    ) -> dict[tuple[str, int], PartitionAnswer]:
+        # None: taken, but the answer gets lost.
+        if outcome in {0, None}:
+            outcome, lost = self._append(batch), outcome is None
+            if lost:
+                raise OutcomeUnknownError("no answer")
+        return {("ordered", 2): PartitionAnswer(outcome or 0, 0)}
+
+    def _append(self, batch: bytes) -> int:
+        if batch in self.log:
+            return 0
+        held = sum(len(records_of(known)) for known in self.log)
+        # A partition that knows nothing of the producer takes any sequence.
+        if self.log and stamp_of(batch).base_sequence != held:
+            return 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+        self.log.append(batch)
+        return 0
+
+    def values(self) -> list[bytes | None]:
+        return [record.value for batch in self.log for record in records_of(batch)]
+
+
+def _transaction(broker: _Broker, *, patience_s: float = 30.0) -> Transaction:
+    wire = cast("Wire", broker)
+    return Transaction(wire, Coordinators(wire, patience_s=patience_s), _WHERE, _NAMES)
+
+
+async def _send(transaction: Transaction, count: int) -> list[bytes]:
+    """As many batches of two records."""
+    values = [b"%d" % number for number in range(2 * count)]
+    for start in range(0, len(values), 2):
+        data = b"".join(record_bytes(n, b"k", values[start + n]) for n in range(2))
+        await transaction.send(memoryview(data), 2)
+    return values
+
+
+async def test_requests_are_in_their_order() -> None:
+    """Take the id, add the partition, send, add the group, commit its offset, end."""
+    broker = _Broker()
+    transaction = _transaction(broker)
+    await transaction.open()
+    await transaction.begin()
+    values = await _send(transaction, 20)
+    await transaction.commit(5, "metadata")
+    assert broker.asked == [
+        "InitProducerId",
+        "AddPartitionsToTxn",
+        "AddOffsetsToTxn",
+        "TxnOffsetCommit",
+        "EndTxn",
+    ]
+    assert broker.values() == values
+    assert {(stamp_of(b).producer_id, stamp_of(b).epoch) for b in broker.log} == {(11, 3)}
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [6, 19, 7, None, _Refused],
+    ids=["leader moved", "too few replicas", "timed out", "answer lost", "no connection"],
+)
+@pytest.mark.parametrize("at", [0, 3, 9])
+async def test_batch_that_fails_is_sent_again_before_later_ones(outcome: Any, at: int) -> None:
+    """Whatever was on its way with it goes again, too: all is there once, and in order."""
+    broker = _Broker(outcomes=deque([0] * at + [outcome, outcome]))
+    transaction = _transaction(broker)
+    await transaction.open()
+    values = await _send(transaction, 12)
+    await transaction.commit(5, "")
+    assert broker.values() == values
+    assert broker.attempts > 12
+
+
+@pytest.mark.parametrize(("code", "error"), [
+    (47, TransactionFencedError),
+    (90, TransactionFencedError),
+    (48, TransactionError),
+    (10, TransactionError),
+    (29, TransactionError),
+])  # fmt: skip
+async def test_batch_that_is_refused_ends_it(code: int, error: type[TransactionError]) -> None:
+    """What no repeat can change is an error at once, and the transaction can be aborted."""
+    broker = _Broker(outcomes=deque([0, code]))
+    transaction = _transaction(broker)
+    await transaction.open()
+    await _send(transaction, 3)
+    with pytest.raises(error) as raised:
+        await transaction.commit(5, "")
+    assert type(raised.value) is error
+    await transaction.abort()
+    assert broker.asked == ["InitProducerId", "EndTxn"]
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 51, 3, -1])
+@pytest.mark.parametrize("request_name", ["InitProducerId", "TxnOffsetCommit", "EndTxn"])
+async def test_coordinator_that_is_not_ready_is_asked_again(code: int, request_name: str) -> None:
+    """It moves, has just come up, ends another transaction, or gives no answer: it passes."""
+    broker = _Broker(codes={request_name: deque([code, code])})
+    transaction = _transaction(broker)
+    await transaction.open()
+    await transaction.commit(5, "")
+    assert broker.asked.count(request_name) == 3
+
+
+async def test_commit_without_an_answer_is_not_taken_for_a_failure() -> None:
+    """No answer to the end of the transaction: it may have been carried out."""
+    broker = _Broker(codes={"EndTxn": deque([-1] * 1000)})
+    transaction = _transaction(broker, patience_s=0.05)
+    await transaction.open()
+    with pytest.raises(TransactionOutcomeError, match="EndTxn has no answer"):
+        await transaction.commit(5, "")
+
+
+async def test_fencing_at_the_end_is_told_as_such() -> None:
+    """A newer attempt has the name when we want to commit: nothing of ours is visible."""
+    broker = _Broker(codes={"EndTxn": deque([47])})
+    transaction = _transaction(broker)
+    await transaction.open()
+    with pytest.raises(TransactionFencedError, match=r"app.ordered.2: EndTxn: fenced off"):
+        await transaction.commit(5, "")
