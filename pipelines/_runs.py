@@ -18,6 +18,7 @@ from consumer import (
 )
 from pipelines._lateness import lateness_counts, read_lateness
 from pipelines._rows import RUN_SCHEMA, staged_rows, with_reason_headers
+from pipelines._run_reader import rows_between
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,15 +127,14 @@ class SortedRuns:
 
     def due(self, entry: StepEntry) -> DataFrame | None:
         """The rows that a step releases; None when there are none for sure."""
-        event_time = F.col("event_time_ms")
-        reached = event_time <= entry.frontier_ms
         parts: list[DataFrame] = []
+        bounds = (entry.previous_frontier_ms, entry.frontier_ms)
         if earlier := entry.releasing_earlier:
-            rows = self._read(*(run.step for run in earlier))
-            parts.append(rows.where((event_time > entry.previous_frontier_ms) & reached))
+            folders = [self._checkpoint.run_folder(run.step) for run in earlier]
+            parts.append(rows_between(self._spark, folders, *bounds, with_low=False))
         if own := entry.releasing_own:
-            rows = self._read(own.step)
-            parts.append(rows.where((event_time >= entry.previous_frontier_ms) & reached))
+            folders = [self._checkpoint.run_folder(own.step)]
+            parts.append(rows_between(self._spark, folders, *bounds, with_low=True))
         if not parts:
             return None
         return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
