@@ -9,10 +9,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 EVENTS ?= 8000000
 
-.PHONY: help setup jars demo test test-fast test-containers bench-producer bench-reorder bench-delay check format clean
+.PHONY: help setup jars demo test test-fast test-containers bench-producer bench-reorder bench-reorder-shape bench-delay check format clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
 
 setup: $(INSTALLED) jars ## Virtual environment, pinned dependencies, locked jars
 
@@ -45,6 +45,9 @@ bench-producer: setup ## The producer beside its peers: a table, a plot and buil
 
 bench-reorder: setup ## The reorder job beside its peers: as above; EVENTS=1000000 for a short run
 	@$(BIN)/python -m benchmarks.reorder --events $(EVENTS)
+
+bench-reorder-shape: setup ## What the reorder job's speed, memory and latency depend on
+	@$(BIN)/python -m benchmarks.reorder_shape --events $(EVENTS)
 
 bench-delay: setup ## A learned delay beside every fixed one: a table, a plot, build/bench/delay.json
 	@$(BIN)/python -m benchmarks.delay

@@ -88,11 +88,12 @@ def run_contender(contender: Contender, task: Task) -> Took:
     return Took(seconds, finished.seconds - seconds, finished.memory_bytes)
 
 
-def sequitur_command(task: Task, **settings: object) -> list[str]:
+def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: object) -> list[str]:
     """Our job as its users start it, with the settings they get when they choose none.
 
     Args:
         task: What is to be done.
+        drain_and_end: Whether it ends with what is there now, or goes on until it is stopped.
         settings: Settings of the section `[reorder]`.
     """
     job = ReorderJob(
@@ -109,12 +110,11 @@ def sequitur_command(task: Task, **settings: object) -> list[str]:
         ),
     )
     words = [sys.executable, "-m", "sequitur", "reorder", *given_flags(job)]
-    return [*words, "--available-now", "--drain"]
+    return [*words, "--available-now", "--drain"] if drain_and_end else words
 
 
 def _sequitur(delivery: str) -> Callable[[Task], list[str]]:
-    settings = {"delivery": delivery} if "delivery" in ReorderSettings.model_fields else {}
-    return lambda task: sequitur_command(task, **settings)
+    return lambda task: sequitur_command(task, delivery=delivery)
 
 
 def _flink(kind: str) -> Callable[[Task], list[str]]:
@@ -134,6 +134,7 @@ def _spark_native(task: Task) -> list[str]:
 
 DELAY_S: Final = 6
 CONTENDERS: Final = (
+    Contender("sequitur.exactly_once", _sequitur("exactly-once"), accounts_for_all=True),
     Contender("flink.keyed", _flink("keyed")),
     Contender("sequitur.at_least_once", _sequitur("at-least-once"), accounts_for_all=True),
     Contender("flink.global", _flink("global")),

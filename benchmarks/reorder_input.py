@@ -101,7 +101,7 @@ def fill(bootstrap_servers: str, topic: str, workload: Workload) -> Columns:
     Raises:
         RuntimeError: The broker did not take one.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
     drawn = columns(workload)
     failures: list[str] = []
@@ -114,6 +114,7 @@ def fill(bootstrap_servers: str, topic: str, workload: Workload) -> Columns:
         {
             "bootstrap.servers": bootstrap_servers,
             "enable.idempotence": True,
+            "log_level": 0,  # what fails is raised
             "linger.ms": 20,
             "batch.num.messages": 10_000,
             "queue.buffering.max.messages": 1_000_000,

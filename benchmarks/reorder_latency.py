@@ -1,0 +1,177 @@
+"""How late the reorder job releases at a steady rate, seen by a reader of committed records.
+
+    python -m benchmarks.reorder_latency BOOTSTRAP_SERVERS TOPIC SECONDS
+
+run by itself sends the events: `RATE_HZ` a second, their event times behind the clock by a random
+disorder, few of them late by far more. `measure_latency` runs that beside the job, reads the job's
+output as it appears, and takes the time of each row. On two cores all of them share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.reorder_contenders import DELAY_S, Task, sequitur_command
+from benchmarks.reorder_input import PARTITIONS, Workload, key_and_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RATE_HZ: Final = 20_000
+SECONDS: Final = 60
+WARM_UP_SECONDS: Final = 45
+_BEAT_S: Final = 0.01
+_POLL_S: Final = 0.05
+_END_TIMEOUT_S: Final = 60
+_TIMES: Final = re.compile(rb'"occurred_at":([0-9]+),"sent_at":([0-9]+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long after its time each row could be read.
+
+    Attributes:
+        after_arrival_s: From arrival + delay; below 0 where a row arrived late itself.
+        after_due_s: From event time + delay, which is when a job without any cost releases it.
+    """
+
+    after_arrival_s: Sequence[float]
+    after_due_s: Sequence[float]
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in build/bench/reorder_shape.json."""
+        found = {"after_arrival": self.after_arrival_s, "after_due": self.after_due_s}
+        return {
+            "name": f"latency.{RATE_HZ}",
+            "rows": len(self.after_due_s),
+            **{
+                f"{name}_p{share}_s": round(float(np.percentile(seconds, share)), 3)
+                for name, seconds in found.items()
+                for share in (50, 99)
+            },
+        }
+
+
+def measure_latency(bootstrap_servers: str, topic: str) -> Latency:
+    """Run the job on a steady stream, and read what it releases.
+
+    Raises:
+        RuntimeError: The job ended by itself, or released nothing.
+    """
+    sink = f"{topic}.out"
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    made = [NewTopic(topic, PARTITIONS, 1), NewTopic(sink, PARTITIONS, 1)]
+    for creation in admin.create_topics(made).values():
+        creation.result()
+    with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder:
+        task = Task(
+            bootstrap_servers=bootstrap_servers,
+            source=topic,
+            sink=sink,
+            folder=Path(folder),
+            delay_s=DELAY_S,
+        )
+        words = sequitur_command(task, drain_and_end=False)
+        feed = [sys.executable, "-m", __name__, bootstrap_servers, topic]
+        seconds = WARM_UP_SECONDS + SECONDS
+        with _running(words) as job, _running([*feed, str(seconds)]) as feeder:
+            return _read(bootstrap_servers, sink, job, feeder)
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A program, ended by SIGTERM at the end of the block, and by force when that does not do."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _read(
+    bootstrap_servers: str,
+    topic: str,
+    job: subprocess.Popen[bytes],
+    feeder: subprocess.Popen[bytes],
+) -> Latency:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "bench-latency",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    begin_ms = time.time() * 1000 + WARM_UP_SECONDS * 1000
+    arrival: list[float] = []
+    due: list[float] = []
+    try:
+        while feeder.poll() is None:
+            if job.poll() is not None:
+                raise RuntimeError(f"the job ended by itself, with status {job.returncode}")
+            messages = consumer.consume(RATE_HZ, timeout=_POLL_S)
+            now_ms = time.time() * 1000
+            for message in messages:
+                found = _TIMES.search(message.value() or b"")
+                if found is not None and int(found[2]) >= begin_ms:
+                    due.append(now_ms / 1000 - int(found[1]) / 1000 - DELAY_S)
+                    arrival.append(now_ms / 1000 - int(found[2]) / 1000 - DELAY_S)
+    finally:
+        consumer.close()
+    if not due:
+        raise RuntimeError("the job released nothing")
+    return Latency(arrival, due)
+
+
+def feed(bootstrap_servers: str, topic: str, seconds: float) -> None:
+    """Send events at `RATE_HZ`, so many each beat, for so long."""
+    workload = Workload()
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "partitioner": "murmur2_random",
+        }
+    )
+    drawn = random.Random(workload.seed)
+    sent, began_s = 0, time.monotonic()
+    while (passed_s := time.monotonic() - began_s) < seconds:
+        now_ms = time.time_ns() // 1_000_000
+        while sent < passed_s * RATE_HZ:
+            late_ms = workload.late_ms if drawn.random() < workload.late_share else 0
+            time_ms = now_ms - drawn.randrange(workload.disorder_ms) - late_ms
+            key, value = key_and_value(drawn.randrange(workload.keys), 5000, time_ms)
+            producer.produce(topic, value[:-1] + b',"sent_at":%d}' % now_ms, key)
+            sent += 1
+        producer.poll(0)
+        time.sleep(_BEAT_S)
+    producer.flush()
+
+
+if __name__ == "__main__":
+    feed(sys.argv[1], sys.argv[2], float(sys.argv[3]))

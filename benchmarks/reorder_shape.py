@@ -1,0 +1,139 @@
+"""What the speed, the memory and the latency of the reorder job depend on.
+
+    python -m benchmarks.reorder_shape [--events N] [--only keys|delay|latency ...]
+
+- keys: the same events with 1 thousand, 20 thousand and 1 million keys;
+- delay: the same events, 40 minutes of event time, with a delay of 6 s and of 10 min, and the
+  memory of all the job's processes: what waits is on disk;
+- latency: at 20,000 events/s, how long after its time a row can be read.
+
+Everything is exactly once, with the settings one gets without choosing. Prints tables and writes
+build/bench/reorder_shape.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.broker import bench_broker
+from benchmarks.reorder import OUTPUT, Bench
+from benchmarks.reorder_contenders import CONTENDERS
+from benchmarks.reorder_input import Workload
+from benchmarks.reorder_latency import RATE_HZ, measure_latency
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KEYS: Final = (1_000, 20_000, 1_000_000)
+DELAYS_S: Final = (6, 600)
+_SPAN_MS: Final = 4 * 600_000
+_MIB: Final = 2**20
+MEASURES: Final = ("keys", "delay", "latency")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One run of the job.
+
+    Attributes:
+        name: What was different.
+        records_per_s: Its throughput.
+        memory_bytes: Samples of what its processes held together, twice a second.
+    """
+
+    name: str
+    records_per_s: float
+    memory_bytes: Sequence[int]
+
+    @property
+    def memory_of_quarters_mib(self) -> list[int]:
+        """The mean of each quarter of the run: flat, or growing."""
+        size = max(1, len(self.memory_bytes) // 4)
+        quarters = (self.memory_bytes[n * size : (n + 1) * size] for n in range(4))
+        return [round(statistics.mean(quarter or [0]) / _MIB) for quarter in quarters]
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in build/bench/reorder_shape.json."""
+        return {
+            "name": self.name,
+            "records_per_s": round(self.records_per_s),
+            "peak_memory_mib": round(max(self.memory_bytes, default=0) / _MIB),
+            "memory_of_quarters_mib": self.memory_of_quarters_mib,
+        }
+
+
+def measure_keys(bench: Bench, events: int) -> list[Shape]:
+    """One run for each number of keys."""
+    shapes: list[Shape] = []
+    for keys in KEYS:
+        topic = f"keys-{keys}"
+        drawn = bench.fill(topic, Workload(events=events, keys=keys))
+        took, _, _ = bench.run(CONTENDERS[0], topic, drawn)
+        shapes.append(Shape(f"keys.{keys}", events / took.seconds, took.memory_bytes))
+    return shapes
+
+
+def measure_delays(bench: Bench, events: int) -> list[Shape]:
+    """One run for each delay, on the same events."""
+    drawn = bench.fill("delay", Workload(events=events, events_per_ms=events / _SPAN_MS))
+    shapes: list[Shape] = []
+    for delay_s in DELAYS_S:
+        took, _, _ = bench.run(CONTENDERS[0], "delay", drawn, delay_s=delay_s)
+        shapes.append(Shape(f"delay.{delay_s}s", events / took.seconds, took.memory_bytes))
+    return shapes
+
+
+def print_shapes(title: str, shapes: Sequence[Shape], console: Console) -> None:
+    """Print each run and how far the fastest is from the slowest."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for column in ("records/s", "peak MiB", "MiB in each quarter of the run"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for shape in shapes:
+        quarters = "  ".join(f"{mib:,}" for mib in shape.memory_of_quarters_mib)
+        peak = f"{max(shape.memory_bytes, default=0) / _MIB:,.0f}"
+        table.add_row(shape.name, f"{shape.records_per_s:,.0f}", peak, quarters)
+    console.print(table)
+    rates = [shape.records_per_s for shape in shapes]
+    console.print(f"the fastest is {max(rates) / min(rates) - 1:.0%} faster than the slowest")
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=Workload().events)
+    parser.add_argument("--only", nargs="+", choices=MEASURES, default=MEASURES)
+    given = parser.parse_args()
+    console = Console()
+    found: list[dict[str, Any]] = []
+    with bench_broker() as bootstrap_servers:
+        bench = Bench(bootstrap_servers)
+        if "keys" in given.only:
+            shapes = measure_keys(bench, given.events)
+            print_shapes("Number of keys", shapes, console)
+            found += [shape.as_json() for shape in shapes]
+        if "delay" in given.only:
+            shapes = measure_delays(bench, given.events)
+            print_shapes("Delay", shapes, console)
+            found += [shape.as_json() for shape in shapes]
+        if "latency" in given.only:
+            latency = measure_latency(bootstrap_servers, "latency").as_json()
+            console.print(f"At {RATE_HZ:,} events/s, {latency['rows']:,} rows could be read")
+            for place in ("after_arrival", "after_due"):
+                p50, p99 = latency[f"{place}_p50_s"], latency[f"{place}_p99_s"]
+                after = {"after_arrival": "arrival", "after_due": "event time"}[place]
+                console.print(f"  after {after} + delay by p50 {p50:.2f} s, p99 {p99:.2f} s")
+            found.append(latency)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / "reorder_shape.json").write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
