@@ -41,8 +41,11 @@ from consumer._frontier import (
     Totals,
     finish,
 )
+from consumer._key_state import Fold, KeyState, Upkeep
+from consumer._late_policy import LatePolicy, ReorderMode
 from consumer._reasons import (
     FRONTIER_HEADER,
+    LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
     MISSING,
@@ -52,6 +55,7 @@ from consumer._reasons import (
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
+    STALE,
     TOO_FAR_FUTURE,
     UNPARSABLE,
 )
@@ -60,6 +64,7 @@ from consumer._settings import Delivery, ReorderSettings
 __all__ = [
     "BEFORE_ALL_TIME_MS",
     "FRONTIER_HEADER",
+    "LAST_RELEASED_HEADER",
     "LATE",
     "LATE_BY_HEADER",
     "MISSING",
@@ -70,6 +75,7 @@ __all__ = [
     "SOURCE_OFFSET_HEADER",
     "SOURCE_PARTITION_HEADER",
     "SOURCE_TOPIC_HEADER",
+    "STALE",
     "TOO_FAR_FUTURE",
     "UNPARSABLE",
     "CommitToken",
@@ -83,10 +89,14 @@ __all__ = [
     "EventTimeSource",
     "EventTimeSpec",
     "EventTimeSpecError",
+    "Fold",
+    "KeyState",
+    "LatePolicy",
     "LatenessHistogram",
     "LearnedDelays",
     "OutputPartition",
     "PartitionClock",
+    "ReorderMode",
     "ReorderSettings",
     "Run",
     "SourcePartition",
@@ -96,6 +106,7 @@ __all__ = [
     "StepKind",
     "StepLateness",
     "Totals",
+    "Upkeep",
     "bin_limit_ms",
     "commits_group",
     "finish",

@@ -11,7 +11,10 @@ Which rows a step releases, with F the frontier before and G after it:
 - of the run staged by this step: F <= t <= G. A row at F that comes later is on time, and no row
   after F is out yet, so it goes out now without breaking the order.
 
-A row of this step with t < F is late.
+A row of this step with t < F is *behind the frontier*. With `keys` in the entry it is judged by the
+last released event time of its key (`consumer._key_state`), and either rescued, which releases it
+in this step, before everything else, or late. Without, it is late. What was judged stands in a file
+of the step, written before the entry.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from consumer._adaptive_delay import LearnedDelays
-from consumer._clock import EventClock
+from consumer._clock import BEFORE_ALL_TIME_MS, EventClock
 from consumer._errors import ConservationError, StateFormatError
+from consumer._key_state import KeyState
+from consumer._late_policy import LatePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STEP_FORMAT: Final = 1
+STEP_FORMAT: Final = 2
 
 
 class StepKind(StrEnum):
@@ -47,12 +52,23 @@ class Run:
         rows: Rows that were on time.
         min_event_time_ms: Smallest event time of these; `BEFORE_ALL_TIME_MS` without any.
         max_event_time_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
+        behind: Rows that were behind the frontier.
+        max_behind_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
+        size_bytes: Its size on disk.
     """
 
     step: int
     rows: int
     min_event_time_ms: int
     max_event_time_ms: int
+    behind: int = 0
+    max_behind_ms: int = BEFORE_ALL_TIME_MS
+    size_bytes: int = 0
+
+    @property
+    def reach_ms(self) -> int:
+        """Greatest usable event time in it."""
+        return max(self.max_event_time_ms, self.max_behind_ms)
 
     def is_live(self, frontier_ms: int) -> bool:
         """Whether it still holds rows once everything up to the frontier is out."""
@@ -66,9 +82,9 @@ class Totals:
     Attributes:
         read: Rows that came from the source topics.
         released: Rows that went to the output topic.
-        late: Rows that went to the late topic.
+        late: Rows that were late, whatever the late policy did with them.
         quarantined: Rows that went to the quarantine topic, by reason.
-        duplicates: Rows dropped as repeats. None yet: the place is kept for it.
+        duplicates: Rows dropped as repeats.
     """
 
     read: int = 0
@@ -113,6 +129,13 @@ class StepEntry:
         before: Counts of all earlier steps.
         logged_ms: Wall-clock time.
         learned: What the delays of this and the following step come from; None with a fixed delay.
+        late_policy: What becomes of its late rows.
+        rescued: Rows behind the frontier that go out after all, None when none were judged: then
+            all of them are late.
+        keys: How far keys have been released, None when that is not kept.
+        deduplicated_ms: Rows not older than this are looked through for the originals of repeats,
+            None when repeats are not looked for.
+        duplicates: Rows that this step drops as repeats, whichever step read them.
     """
 
     step: int
@@ -125,6 +148,11 @@ class StepEntry:
     before: Totals
     logged_ms: int
     learned: LearnedDelays | None = None
+    late_policy: LatePolicy = LatePolicy.TOPIC
+    rescued: int | None = None
+    keys: KeyState | None = None
+    deduplicated_ms: int | None = None
+    duplicates: int = 0
 
     @property
     def frontier_ms(self) -> int:
@@ -135,6 +163,35 @@ class StepEntry:
     def live_runs(self) -> tuple[Run, ...]:
         """The runs that still hold rows once this step is done."""
         return tuple(run for run in self.runs if run.is_live(self.frontier_ms))
+
+    @property
+    def folding_runs(self) -> tuple[Run, ...]:
+        """The runs without rows to release that still say how far their keys have been."""
+        keys = self.keys
+        if keys is None:
+            return ()
+        return tuple(
+            run
+            for run in self.runs
+            if not run.is_live(self.frontier_ms)
+            and run.rows + run.behind
+            and run.reach_ms >= keys.horizon_ms
+            and not self._holds_originals(run)
+        )
+
+    @property
+    def kept_runs(self) -> tuple[Run, ...]:
+        """The runs that later steps need."""
+        folding = self.folding_runs
+        return tuple(
+            run
+            for run in self.runs
+            if run.is_live(self.frontier_ms) or run in folding or self._holds_originals(run)
+        )
+
+    def _holds_originals(self, run: Run) -> bool:
+        """Whether a repeat may still come of a row in this run."""
+        return self.deduplicated_ms is not None and run.reach_ms >= self.deduplicated_ms
 
     @property
     def releasing_earlier(self) -> tuple[Run, ...]:
@@ -170,6 +227,11 @@ class StepEntry:
             "before": asdict(self.before),
             "logged_ms": self.logged_ms,
             "learned": None if self.learned is None else self.learned.to_document(),
+            "late_policy": self.late_policy.value,
+            "rescued": self.rescued,
+            "keys": None if self.keys is None else self.keys.to_document(),
+            "deduplicated_ms": self.deduplicated_ms,
+            "duplicates": self.duplicates,
         }
 
     @classmethod
@@ -181,6 +243,7 @@ class StepEntry:
         """
         _check_format(document)
         learned = document.get("learned")
+        keys = document["keys"]
         return cls(
             step=document["step"],
             kind=StepKind(document["kind"]),
@@ -192,6 +255,11 @@ class StepEntry:
             before=Totals(**document["before"]),
             logged_ms=document["logged_ms"],
             learned=None if learned is None else LearnedDelays.from_document(learned),
+            late_policy=LatePolicy(document["late_policy"]),
+            rescued=document["rescued"],
+            keys=None if keys is None else KeyState.from_document(keys),
+            deduplicated_ms=document["deduplicated_ms"],
+            duplicates=document["duplicates"],
         )
 
 
@@ -230,7 +298,7 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
 
     Args:
         entry: What the step decided.
-        released: Rows written to the output topic.
+        released: Rows written to the output topic, late ones that were emitted there included.
         late: Rows written to the late topic.
         quarantined: Rows written to the quarantine topic.
 
@@ -238,13 +306,18 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
         ConservationError: A side output got other rows than were staged for it, more came out than
             was held, or the runs are through and yet rows are missing.
     """
-    totals = entry.before.plus(entry.staged).plus(Totals(released=released))
+    aside = entry.staged.late if entry.late_policy is LatePolicy.TOPIC else 0
+    emitted = entry.staged.late if entry.late_policy is LatePolicy.EMIT else 0
+    out = Totals(released=released - emitted, duplicates=entry.duplicates)
+    totals = entry.before.plus(entry.staged).plus(out)
     staged_quarantined = sum(entry.staged.quarantined.values())
     live = entry.live_runs
     claims = {
-        f"{entry.staged.late} rows late, {late} written": entry.staged.late == late,
+        f"{aside} rows late, {late} written": aside == late,
         f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
         == quarantined,
+        f"{emitted + (entry.rescued or 0)} rows behind the frontier to write out, "
+        f"{released} written": released >= emitted + (entry.rescued or 0),
         f"{totals.held} rows held, none were left": bool(live) or totals.held == 0,
         f"{totals.held} rows held in runs of {sum(run.rows for run in live)}": len(live)
         <= totals.held

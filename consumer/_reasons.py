@@ -10,6 +10,9 @@ from typing import Final
 LATE: Final = "late"
 """The event time is behind what was already released."""
 
+STALE: Final = "stale"
+"""In latest mode: not newer than what was already released of its key."""
+
 MISSING: Final = "event-time-missing"
 """No event time where the setting says it stands."""
 
@@ -26,8 +29,9 @@ QUARANTINE_REASONS: Final = (MISSING, UNPARSABLE, NEGATIVE, TOO_FAR_FUTURE)
 
 # Headers added, in this order, behind the row's own headers.
 REASON_HEADER: Final = "sequitur-reason"
-LATE_BY_HEADER: Final = "sequitur-late-by-ms"  # late rows only
+LATE_BY_HEADER: Final = "sequitur-late-by-ms"  # behind the frontier, or behind its key if stale
 FRONTIER_HEADER: Final = "sequitur-frontier"  # epoch ms; the frontier the row was held against
+LAST_RELEASED_HEADER: Final = "sequitur-last-released"  # epoch ms; of its key, where that is known
 SOURCE_TOPIC_HEADER: Final = "sequitur-source-topic"
 SOURCE_PARTITION_HEADER: Final = "sequitur-source-partition"
 SOURCE_OFFSET_HEADER: Final = "sequitur-source-offset"

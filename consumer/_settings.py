@@ -18,6 +18,8 @@ from pydantic import (
 
 from consumer._adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
 from consumer._event_time import EventTimeSpec
+from consumer._late_policy import LatePolicy, ReorderMode
+from producer import EVENT_ID_HEADER
 from producer.settings import Duration, Section, format_duration, milliseconds
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -101,6 +103,41 @@ class ReorderSettings(Section):
     late_topic: Topic | None = Field(
         default=None,
         description="Topic for rows behind the frontier; by default the output topic + .late",
+    )
+    mode: ReorderMode = Field(
+        default=ReorderMode.ORDERED,
+        description="ordered, or latest: hold nothing, and pass a row that is newer than what is "
+        "out of its key",
+    )
+    stale_topic: Topic | None = Field(
+        default=None,
+        description="In latest mode, topic for rows that are not; by default + .stale",
+    )
+    late_policy: LatePolicy = Field(
+        default=LatePolicy.TOPIC,
+        description="What becomes of late rows: topic, emit (into the output topic, flagged), "
+        "drop, or fail (end the job)",
+    )
+    rescue: bool = Field(
+        default=True,
+        description="Release a row behind the frontier after all when it is not older than what "
+        "was released of its key",
+    )
+    key_ttl: Duration = Field(
+        default=timedelta(days=1),
+        gt=timedelta(0),
+        description="How long a silent key is remembered, in event time; rows older than that are "
+        "late whatever their key",
+    )
+    duplicates: str = Field(
+        default="keep",
+        pattern="^(keep|event-id|header:.+)$",
+        description="Drop rows that repeat an event: keep (none), event-id, or header:NAME "
+        "for the ids of other producers",
+    )
+    duplicate_window: Duration = Field(
+        default=timedelta(minutes=1),
+        description="How far behind the frontier the original of a repeat is looked for",
     )
     quarantine_topic: Topic | None = Field(
         default=None,
@@ -204,8 +241,16 @@ class ReorderSettings(Section):
         )
 
     @property
+    def event_id_header(self) -> str | None:
+        """The header that repeats are known by, None when they are kept."""
+        kind, _, name = self.duplicates.partition(":")
+        return None if kind == "keep" else name or EVENT_ID_HEADER
+
+    @property
     def late(self) -> str:
-        """The late topic's name."""
+        """The late topic's name; in latest mode that of the stale topic, in its place."""
+        if self.mode is ReorderMode.LATEST:
+            return self.stale_topic or f"{self.output_topic}.stale"
         return self.late_topic or f"{self.output_topic}.late"
 
     @property
@@ -234,7 +279,7 @@ class ReorderSettings(Section):
     def _topics_differ(self) -> Self:
         outputs = self.written_topics
         if set(self.input_topics) & set(outputs):
-            raise ValueError("output_topic, late_topic and quarantine_topic must not be read, too")
+            raise ValueError("output_topic and the topics beside it must not be read, too")
         if len(set(outputs)) < len(outputs):
-            raise ValueError("output_topic, late_topic and quarantine_topic must differ")
+            raise ValueError("output_topic and the topics beside it must differ")
         return self

@@ -7,6 +7,9 @@
     delivery-established.json    each output partition has had a token since
     spark/           Spark's own checkpoint
     runs/<step>/     Parquet: the rows a batch staged, sorted by event time within each file
+    behind/<step>/   Parquet: those of them that were behind the frontier, judged
+    repeats/<step>/  Parquet: places in the source of rows that the step drops as repeats
+    keys/<step>/     Parquet: one row a key, how far it has been released (a fold of runs)
     frontier/<step>  JSON: what the step decided, written before anything of it goes out
     done/<step>      JSON: what went out, written once all of it is acknowledged
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-CHECKPOINT_FORMAT: Final = 1
+CHECKPOINT_FORMAT: Final = 2
 _KIND: Final = "sequitur-reorder"
 _KEPT_STEPS: Final = 100
 _OFFSETS_HEAD_LINES: Final = 2  # Spark's version and metadata, then one line a source
@@ -50,6 +53,7 @@ class JobIdentity:
         event_time: Where the event time stands.
         output_topic: The ordered topic.
         output_partitions: Its partitions: another number would send keys elsewhere.
+        mode: Whether rows are held, and what is kept of their keys.
     """
 
     input_topics: tuple[str, ...]
@@ -57,6 +61,7 @@ class JobIdentity:
     event_time: str
     output_topic: str
     output_partitions: int
+    mode: str
 
 
 class Checkpoint:
@@ -72,6 +77,7 @@ class Checkpoint:
         java_session: Any = spark._jsparkSession  # noqa: SLF001
         conf = java_session.sessionState().newHadoopConf()
         self._jvm = jvm
+        self._conf = conf
         path = jvm.org.apache.hadoop.fs.Path(root)
         self._root = path.getFileSystem(conf).makeQualified(path)
         streaming = jvm.org.apache.spark.sql.execution.streaming
@@ -91,6 +97,23 @@ class Checkpoint:
         """Where the run of a step stands."""
         return f"{self.root}/runs/{_name(step)}"
 
+    def behind_folder(self, step: int) -> str:
+        """Where the rows of a step stand that were behind the frontier."""
+        return f"{self.root}/behind/{_name(step)}"
+
+    def repeats_folder(self, step: int) -> str:
+        """Where it stands which rows a step drops as repeats."""
+        return f"{self.root}/repeats/{_name(step)}"
+
+    def keys_folder(self, step: int) -> str:
+        """Where the fold stands that a step wrote."""
+        return f"{self.root}/keys/{_name(step)}"
+
+    def size_bytes(self, folder: str) -> int:
+        """Size of what stands in one of these folders."""
+        path = self._jvm.org.apache.hadoop.fs.Path(folder)
+        return int(path.getFileSystem(self._conf).getContentSummary(path).getLength())
+
     def claim(self, identity: JobIdentity) -> None:
         """Make the folder this job's, or check that it is.
 
@@ -104,7 +127,7 @@ class Checkpoint:
             return
         if self._exists() and self._names():
             raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
-        for folder in ("runs", "frontier", "done"):
+        for folder in ("runs", "behind", "repeats", "keys", "frontier", "done"):
             self._files.mkdirs(self._path(folder))
         self._write("format.json", document)
 
@@ -147,12 +170,13 @@ class Checkpoint:
             self._files.delete(self._path("frontier", _name(over)))
             self._files.delete(self._path("done", _name(over)))
 
-    def keep_runs(self, steps: Collection[int]) -> None:
-        """Delete all runs but those of these steps."""
-        kept = {_name(step) for step in steps}
-        for name in self._names("runs"):
-            if name not in kept:
-                self._files.delete(self._path("runs", name))
+    def keep(self, *, runs: Collection[int], keys: Collection[int]) -> None:
+        """Delete all runs and folds but those of these steps, and what is judged of old steps."""
+        for folder, steps in (("runs", runs), ("keys", keys), ("behind", ()), ("repeats", ())):
+            kept = {_name(step) for step in steps}
+            for name in self._names(folder):
+                if name not in kept:
+                    self._files.delete(self._path(folder, name))
 
     def planned_offsets(self, batch_id: int) -> dict[SourcePartition, int]:
         """Where a batch ends in each source partition, as Spark planned it.

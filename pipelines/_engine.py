@@ -1,22 +1,24 @@
 """The reorder engine: stage, advance, release, once for each micro-batch.
 
-1. **Stage.** The batch's rows are written as one Parquet run, sorted by event time; late ones and
-   those without a usable event time are in it too, so that a repeat needs the run alone.
+1. **Stage.** The batch's rows are written as one Parquet run, sorted by event time; those behind
+   the frontier and those without a usable event time are in it too, so that a repeat needs no more.
+   Where there are rows behind the frontier, they are judged by how far their keys have been
+   released, and that is written to a file, too.
 2. **Advance.** The clocks take in what the batch showed, and the new frontier is logged.
-3. **Release.** The rows of the runs up to the frontier go to the output topic in order; late and
-   quarantined rows go to theirs. Then the step is marked as done.
+3. **Release.** The rows of the runs up to the frontier go to the output topic in order, rescued
+   ones among them; late and quarantined rows go to theirs. Then the step is marked as done.
 
 What a crash leaves, and what the restart does with it:
 
-- before the log entry: a run that nobody knows. Spark repeats the batch; the run is written over.
+- before the log entry: files that nobody knows. Spark repeats the batch; they are written over.
 - after it, before the done mark: Spark repeats the batch, and the outputs are written again from
   the runs, up to the logged frontier: the same rows in the same order. Output partitions that have
   them already are left out, by their commit tokens (`delivery = "at-least-once"`: they get them
   again).
 - after the done mark, before Spark's commit: Spark repeats the batch; there is nothing to do.
 
-A run whose rows are all out is deleted when the next step begins: only then will Spark, or a
-restart, not repeat the step before it.
+A file that the newest entry does not name is deleted when the next step begins: only then will
+Spark, or a restart, not repeat the step before it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING
 from consumer import (
     BEFORE_ALL_TIME_MS,
     EventClock,
+    LatePolicy,
     LearnedDelays,
     StepEntry,
     StepKind,
@@ -35,6 +38,7 @@ from consumer import (
     finish,
     learn,
 )
+from pipelines._behind import BehindRows
 from pipelines._errors import CheckpointError
 from pipelines._rows import RELEASE_ORDER, SOURCE_ORDER
 from pipelines._runs import SortedRuns
@@ -103,6 +107,7 @@ class ReorderEngine:
         self._now_ms = now_ms
         self._on_step = on_step
         self._runs = SortedRuns(spark, checkpoint)
+        self._behind = BehindRows(spark, checkpoint, settings, self._runs)
         self._sink = TopicSink(spark, kafka, settings, checkpoint)
         self._lock = threading.Lock()
         self._stopping = False
@@ -223,7 +228,7 @@ class ReorderEngine:
         with self._lock:
             entry = self._settled()
             if entry is not None:
-                self._checkpoint.keep_runs({run.step for run in entry.live_runs})
+                self._forget(entry)
 
     def _is_done(self, entry: StepEntry) -> bool:
         return self._done.step >= entry.step
@@ -245,17 +250,17 @@ class ReorderEngine:
                 f"{self._checkpoint.root}: batch {batch_id} begins, "
                 f"but step {before.step} has no done mark"
             )
-        live = () if before is None else before.live_runs
-        self._checkpoint.keep_runs({run.step for run in live})
+        self._forget(before)
         step = 0 if before is None else before.step + 1
         clock = EventClock() if before is None else before.clock
         learned = None if before is None else before.learned
+        runs, keys = self._behind.begin(before, step)
         planned = self._checkpoint.planned_offsets(batch_id)
         staged = self._runs.stage(
             rows,
             step,
             sorted(planned),
-            frontier_ms=clock.frontier_ms,
+            frontier_ms=self._behind.passed_ms(clock.frontier_ms),
             latest_ms=self._now_ms() + milliseconds(self._settings.max_future_skew),
             learn_from=clock if self._policy else None,
         )
@@ -282,13 +287,25 @@ class ReorderEngine:
             previous_frontier_ms=clock.frontier_ms,
             clock=self._advance(after, learned, now_ms),
             staged=staged.totals,
-            runs=(*live, staged.run),
+            runs=(*runs, staged.run),
             before=self._done.totals,
             logged_ms=now_ms,
             learned=learned,
+            late_policy=self._settings.late_policy,
+            keys=keys,
+            deduplicated_ms=self._behind.deduplicated_ms(clock.frontier_ms),
         )
+        entry = self._behind.judge(self._behind.deduplicate(entry, staged), staged)
         self._log(entry)
         self._finish(entry)
+
+    def _forget(self, entry: StepEntry | None) -> None:
+        """Delete the files that no step from now on will read."""
+        keys = None if entry is None else entry.keys
+        self._checkpoint.keep(
+            runs=set() if entry is None else {run.step for run in entry.kept_runs},
+            keys=set() if keys is None else {fold.step for fold in keys.folds},
+        )
 
     def _quiet_step(
         self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int
@@ -300,14 +317,17 @@ class ReorderEngine:
             previous_frontier_ms=before.frontier_ms,
             clock=clock,
             staged=Totals(),
-            runs=before.live_runs,
+            runs=before.kept_runs,
             before=self._done.totals,
             logged_ms=now_ms,
             learned=before.learned,
+            keys=before.keys,
+            deduplicated_ms=self._behind.deduplicated_ms(before.frontier_ms),
         )
         if not entry.releasing_earlier:
             return False
-        self._checkpoint.keep_runs({run.step for run in entry.runs})
+        self._forget(before)
+        entry = self._behind.deduplicate(entry)
         self._log(entry)
         self._finish(entry)
         return True
@@ -329,7 +349,7 @@ class ReorderEngine:
     def _finish(self, entry: StepEntry) -> None:
         """Write the outputs of a logged step, account for them, and mark the step as done."""
         released = late = quarantined = 0
-        if entry.staged.late:
+        if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
             late = self._sink.write(
                 self._runs.late(entry), self._outputs.late, SOURCE_ORDER, entry.step
             )

@@ -12,6 +12,7 @@ PipelineError
     ├── TransactionError        a transaction came to nothing
     │   └── TransactionFencedError     someone newer has its name
     ├── TransactionOutcomeError a commit has no answer: it may have been carried out
+    ├── LateRowError            a row is late, and the late policy is to fail
     └── CheckpointError         a checkpoint is another job's, or does not hang together
 """
 
@@ -62,6 +63,10 @@ class TransactionFencedError(TransactionError):
 
 class TransactionOutcomeError(ReorderError):
     """A commit has no answer: it may have been carried out, or may be yet."""
+
+
+class LateRowError(ReorderError):
+    """A row is late, and the late policy is to fail. Nothing of its step is out."""
 
 
 class CheckpointError(ReorderError):

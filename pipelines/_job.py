@@ -85,10 +85,15 @@ def print_step(entry: StepEntry, done: StepDone) -> None:
         "read": entry.staged.read,
         "released": done.totals.released - entry.before.released,
         "late": entry.staged.late,
+        "rescued": entry.rescued or 0,
         "quarantined": sum(entry.staged.quarantined.values()),
+        "duplicates": entry.duplicates,
         "held": done.totals.held,
         "frontier_ms": entry.frontier_ms,
         "runs": len(entry.live_runs),
+        "runs_to_fold": len(entry.folding_runs),
+        "keys": 0 if entry.keys is None else entry.keys.keys,
+        "keys_bytes": 0 if entry.keys is None else entry.keys.size_bytes,
     }
     print(json.dumps(line), flush=True)  # noqa: T201 - the job's output
 
@@ -190,6 +195,7 @@ def _engine(
             event_time=str(settings.event_time),
             output_topic=settings.output_topic,
             output_partitions=outputs.released.partitions,
+            mode=settings.mode.value,
         )
     )
     return ReorderEngine(
@@ -278,12 +284,12 @@ def _end(
     Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
     that batch and refuses the next, and Spark gets the time to commit it.
     """
+    # A batch that gives way is an error to Spark and no news to anyone; others are told below.
+    spark.sparkContext.setLogLevel("FATAL")
     engine.close()
     deadline = time.monotonic() + _COMMIT_TIMEOUT_S
     while query.isActive and not engine.is_settled() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    # A batch that gives way is an error to Spark, and no news to anyone else.
-    spark.sparkContext.setLogLevel("FATAL")
     query.stop()
     spark.sparkContext.setLogLevel("ERROR")
     if isinstance(batches.error, StopRequestedError):

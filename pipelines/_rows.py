@@ -9,12 +9,14 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 
 from consumer import (
     FRONTIER_HEADER,
+    LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
+    STALE,
     TOO_FAR_FUTURE,
 )
 from pipelines._event_time_columns import with_event_time
@@ -30,6 +32,8 @@ RUN_SCHEMA: Final = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>, event_time_ms bigint, reason string"
 )
+REPEATS_SCHEMA: Final = "topic string, partition int, offset bigint"
+BEHIND_SCHEMA: Final = f"{RUN_SCHEMA}, last_released_ms bigint"
 RUN_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp_ms", "key", "value", "headers",
     "event_time_ms", "reason",
@@ -124,13 +128,22 @@ def output_partition(spark: SparkSession, partitions: int) -> Column:
 
 
 def with_reason_headers(rows: DataFrame, frontier_ms: int) -> DataFrame:
-    """Rows of a side output, with what happened to them in headers behind their own."""
-    late_by = _number(frontier_ms) - F.col("event_time_ms")
+    """Rows of a side output, with what happened to them in headers behind their own.
+
+    Args:
+        rows: `RUN_COLUMNS` and `last_released_ms`.
+        frontier_ms: The frontier they were held against.
+    """
+    time_ms, last_ms = F.col("event_time_ms"), F.col("last_released_ms")
+    late_by = F.when(F.col("reason") == LATE, _number(frontier_ms) - time_ms).when(
+        F.col("reason") == STALE, last_ms - time_ms
+    )
     added = F.filter(
         F.array(
             _header(REASON_HEADER, F.col("reason")),
-            _header(LATE_BY_HEADER, F.when(F.col("reason") == LATE, late_by)),
+            _header(LATE_BY_HEADER, late_by),
             _header(FRONTIER_HEADER, F.lit(frontier_ms)),
+            _header(LAST_RELEASED_HEADER, last_ms),
             _header(SOURCE_TOPIC_HEADER, F.col("topic")),
             _header(SOURCE_PARTITION_HEADER, F.col("partition")),
             _header(SOURCE_OFFSET_HEADER, F.col("offset")),

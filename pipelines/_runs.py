@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +13,22 @@ from consumer import (
     BEFORE_ALL_TIME_MS,
     LATE,
     QUARANTINE_REASONS,
+    STALE,
+    LatePolicy,
     Run,
     SourcePartition,
     Totals,
 )
 from pipelines._lateness import lateness_counts, read_lateness
-from pipelines._rows import RUN_SCHEMA, staged_rows, with_reason_headers
+from pipelines._rows import (
+    BEHIND_SCHEMA,
+    REPEATS_SCHEMA,
+    RUN_COLUMNS,
+    RUN_SCHEMA,
+    SOURCE_ORDER,
+    staged_rows,
+    with_reason_headers,
+)
 from pipelines._run_reader import rows_between
 
 if TYPE_CHECKING:
@@ -31,6 +42,9 @@ if TYPE_CHECKING:
 _OBSERVED_PARTITIONS: Final = 64
 """Beyond so many source partitions their maxima are read from the run instead: one expression each
 in the code that stages would outgrow what the JVM compiles."""
+
+_FEW_REPEATS: Final = 500_000
+"""Up to so many, their places are sent to all tasks, and the rows need not be moved."""
 
 _RUN_OPTIONS: Final = {
     # Keys and values hardly repeat within a page: dictionaries and checksums cost a third.
@@ -50,14 +64,16 @@ class Staged:
     """What staging saw of a batch.
 
     Attributes:
-        totals: Counts of its rows.
+        totals: Counts of its rows; those behind the frontier count as late until they are judged.
         run: The run they are in.
+        first_behind_ms: Smallest event time of the rows behind the frontier, if there are any.
         max_event_time_ms: Greatest usable event time of each source partition, late rows included.
         lateness: How late the rows of each source partition were, if that was asked for.
     """
 
     totals: Totals
     run: Run
+    first_behind_ms: int
     max_event_time_ms: Mapping[SourcePartition, int | None]
     lateness: Mapping[SourcePartition, StepLateness]
 
@@ -90,7 +106,7 @@ class SortedRuns:
             rows: The batch, as `read_source` gives it.
             step: The step.
             partitions: All source partitions.
-            frontier_ms: The frontier before the step: rows behind it are late.
+            frontier_ms: The frontier before the step: rows behind it are marked.
             latest_ms: Rows beyond it come from a wrong clock.
             learn_from: Count how late rows are against these clocks.
         """
@@ -115,18 +131,21 @@ class SortedRuns:
         run = Run(
             step=step,
             rows=totals.held,
-            min_event_time_ms=BEFORE_ALL_TIME_MS if seen["first"] is None else seen["first"],
-            max_event_time_ms=BEFORE_ALL_TIME_MS if seen["last"] is None else seen["last"],
+            min_event_time_ms=_time(seen["first"]),
+            max_event_time_ms=_time(seen["last"]),
+            behind=totals.late,
+            max_behind_ms=_time(seen["last-behind"]),
+            size_bytes=self._checkpoint.size_bytes(folder),
         )
         if in_passing:
             found = {p: seen[f"max-{number}"] for number, p in enumerate(partitions)}
         else:
             found = self._maxima_of(folder)
         lateness = read_lateness(seen["lateness"], partitions) if learned else {}
-        return Staged(totals, run, found, lateness)
+        return Staged(totals, run, _time(seen["first-behind"]), found, lateness)
 
-    def due(self, entry: StepEntry) -> DataFrame | None:
-        """The rows that a step releases; None when there are none for sure."""
+    def reached(self, entry: StepEntry) -> DataFrame | None:
+        """The rows on time that a step comes to; None when there are none for sure."""
         parts: list[DataFrame] = []
         bounds = (entry.previous_frontier_ms, entry.frontier_ms)
         if earlier := entry.releasing_earlier:
@@ -135,23 +154,74 @@ class SortedRuns:
         if own := entry.releasing_own:
             folders = [self._checkpoint.run_folder(own.step)]
             parts.append(rows_between(self._spark, folders, *bounds, with_low=True))
-        if not parts:
-            return None
-        return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
+        return _all_of(parts)
+
+    def behind(self, entry: StepEntry) -> DataFrame:
+        """The rows that a step found behind the frontier, without repeats, not judged."""
+        rows = self.read(entry.runs[-1]).where(F.col("reason") == LATE)
+        return self._without_repeats(rows, entry)
+
+    def due(self, entry: StepEntry) -> DataFrame | None:
+        """The rows that a step writes to the output; None when there are none for sure."""
+        parts: list[DataFrame] = []
+        on_time = self.reached(entry)
+        if on_time is not None:
+            parts.append(self._without_repeats(on_time, entry))
+        if entry.rescued:
+            rows = self._judged(entry).where(F.col("reason").isNull())
+            parts.append(rows.select(*RUN_COLUMNS))
+        if entry.staged.late and entry.late_policy is LatePolicy.EMIT:
+            parts.append(self.late(entry).select(*RUN_COLUMNS))
+        return _all_of(parts)
 
     def late(self, entry: StepEntry) -> DataFrame:
         """The rows that a step found late, with the headers that say so."""
-        rows = self._read(entry.step).where(F.col("reason") == LATE)
+        if entry.rescued is not None:
+            rows = self._judged(entry).where(F.col("reason").isNotNull())
+        else:
+            unknown = F.lit(None).cast("bigint")
+            rows = self.behind(entry).withColumn("last_released_ms", unknown)
         return with_reason_headers(rows, entry.previous_frontier_ms)
+
+    def describe_late(self, entry: StepEntry) -> str:
+        """The first of the rows that a step found late, in words."""
+        (row,) = self.late(entry).orderBy(*SOURCE_ORDER).take(1)
+        if row["reason"] == STALE:
+            compared = f"not newer than {row['last_released_ms']}, the last released of its key"
+        else:
+            late_by_ms = entry.previous_frontier_ms - row["event_time_ms"]
+            compared = f"{late_by_ms} ms behind the frontier, {entry.previous_frontier_ms}"
+        return (
+            f"topic {row['topic']!r}, partition {row['partition']}, offset {row['offset']}, "
+            f"key {row['key'] and bytes(row['key'])!r}: event time {row['event_time_ms']} is "
+            f"{compared}; {row['reason']} rows in this batch: {entry.staged.late} "
+            "(late_policy = fail)"
+        )
 
     def quarantined(self, entry: StepEntry) -> DataFrame:
         """The rows of a step without a usable event time, with the headers that say why."""
-        rows = self._read(entry.step).where(F.col("reason").isin(*QUARANTINE_REASONS))
-        return with_reason_headers(rows, entry.previous_frontier_ms)
+        rows = self.read(entry.runs[-1]).where(F.col("reason").isin(*QUARANTINE_REASONS))
+        unknown = F.lit(None).cast("bigint")
+        return with_reason_headers(
+            rows.withColumn("last_released_ms", unknown), entry.previous_frontier_ms
+        )
 
-    def _read(self, *steps: int) -> DataFrame:
-        folders = [self._checkpoint.run_folder(step) for step in steps]
+    def _judged(self, entry: StepEntry) -> DataFrame:
+        folder = self._checkpoint.behind_folder(entry.step)
+        return self._spark.read.schema(BEHIND_SCHEMA).parquet(folder)
+
+    def read(self, *runs: Run) -> DataFrame:
+        """All rows of some runs."""
+        folders = [self._checkpoint.run_folder(run.step) for run in runs]
         return self._spark.read.schema(RUN_SCHEMA).parquet(*folders)
+
+    def _without_repeats(self, rows: DataFrame, entry: StepEntry) -> DataFrame:
+        if not entry.duplicates:
+            return rows
+        folder = self._checkpoint.repeats_folder(entry.step)
+        repeats = self._spark.read.schema(REPEATS_SCHEMA).parquet(folder)
+        few = entry.duplicates <= _FEW_REPEATS
+        return rows.join(F.broadcast(repeats) if few else repeats, [*SOURCE_ORDER], "left_anti")
 
     def _maxima_of(self, folder: str) -> dict[SourcePartition, int | None]:
         grouped = self._spark.read.schema(RUN_SCHEMA).parquet(folder).groupBy("topic", "partition")
@@ -159,12 +229,22 @@ class SortedRuns:
         return {SourcePartition(row["topic"], row["partition"]): row["last"] for row in rows}
 
 
+def _all_of(parts: Sequence[DataFrame]) -> DataFrame | None:
+    return functools.reduce(lambda one, other: one.unionAll(other), parts) if parts else None
+
+
+def _time(observed_ms: int | None) -> int:
+    return BEFORE_ALL_TIME_MS if observed_ms is None else observed_ms
+
+
 def _counts() -> list[Column]:
-    on_time = F.col("reason").isNull()
+    on_time, behind = F.col("reason").isNull(), F.col("reason") == LATE
     return [
         F.count(F.lit(1)).alias("read"),
         F.min(F.when(on_time, F.col("event_time_ms"))).alias("first"),
         F.max(F.when(on_time, F.col("event_time_ms"))).alias("last"),
+        F.min(F.when(behind, F.col("event_time_ms"))).alias("first-behind"),
+        F.max(F.when(behind, F.col("event_time_ms"))).alias("last-behind"),
         *(
             F.count(F.when(F.col("reason") == reason, F.lit(1))).alias(reason)
             for reason in (LATE, *QUARANTINE_REASONS)

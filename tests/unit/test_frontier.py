@@ -11,6 +11,8 @@ import pytest
 from consumer import (
     ConservationError,
     EventClock,
+    KeyState,
+    LatePolicy,
     LearnedDelays,
     Run,
     SourcePartition,
@@ -132,14 +134,22 @@ def test_entry_and_mark_survive_json() -> None:
     assert learning == StepEntry.from_document(json.loads(json.dumps(learning.to_document())))
     entry, done = _entry(), StepDone(3, Totals(read=9, quarantined={"event-time-missing": 3}))
     assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
+    entry = _entry(
+        late_policy=LatePolicy.EMIT,
+        rescued=1,
+        keys=KeyState(horizon_ms=3),
+        deduplicated_ms=4,
+        duplicates=2,
+    )
+    assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
     assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
 
 
 @pytest.mark.parametrize("kind", [StepEntry, StepDone])
 def test_newer_step_format_is_refused(kind: type[StepEntry | StepDone]) -> None:
     """A step of a newer version is not guessed at."""
-    with pytest.raises(StateFormatError, match="format 2"):
-        kind.from_document({"format": 2})
+    with pytest.raises(StateFormatError, match="format 99"):
+        kind.from_document({"format": 99})
 
 
 def test_run_is_live_until_the_frontier_reaches_its_maximum() -> None:
@@ -174,3 +184,45 @@ def test_nothing_may_be_held_without_a_run() -> None:
     """When all runs are through, each row must be out."""
     with pytest.raises(ConservationError, match="none were left"):
         finish(_entry(clock=EventClock(frontier_ms=60)), released=8, late=2, quarantined=3)
+
+
+@pytest.mark.parametrize(("policy", "released", "late"), [
+    (LatePolicy.TOPIC, 8, 2),
+    (LatePolicy.EMIT, 10, 0),
+    (LatePolicy.DROP, 8, 0),
+])  # fmt: skip
+def test_late_rows_count_as_late_under_each_policy(
+    policy: LatePolicy, released: int, late: int
+) -> None:
+    """Wherever the late rows were written to, the totals are the same."""
+    entry = _entry(late_policy=policy)
+    done = finish(entry, released=released, late=late, quarantined=3)
+    assert (done.totals.released, done.totals.late, done.totals.held) == (23, 2, 1)
+    with pytest.raises(ConservationError):
+        finish(entry, released=released, late=late + 1, quarantined=3)
+
+
+def test_repeats_are_accounted_for() -> None:
+    """Rows dropped as repeats are neither held nor released."""
+    done = finish(_entry(duplicates=3), released=5, late=2, quarantined=3)
+    assert (done.totals.duplicates, done.totals.released, done.totals.held) == (3, 20, 1)
+
+
+def test_rescued_rows_must_come_out() -> None:
+    """A step that wrote fewer rows than it rescued has lost one."""
+    with pytest.raises(ConservationError, match="4 rows behind the frontier to write out"):
+        finish(_entry(rescued=4), released=3, late=2, quarantined=3)
+
+
+def test_runs_are_kept_for_what_they_tell_of_keys_and_repeats() -> None:
+    """Besides live runs those are kept that are to be folded, or may hold a repeat's original."""
+    live, through, old = Run(2, 5, 11, 60), Run(1, 5, 11, 40), Run(0, 0, -1, -1, 4, 20)
+    empty = Run(3, 0, -1, -1)
+    entry = _entry(runs=(old, through, live, empty))
+    assert entry.kept_runs == (live,)
+    entry = replace(entry, keys=KeyState(horizon_ms=20))
+    assert (entry.kept_runs, entry.folding_runs) == ((old, through, live), (old, through))
+    assert replace(entry, keys=KeyState(horizon_ms=21)).kept_runs == (through, live)
+    entry = replace(entry, deduplicated_ms=40)
+    assert (entry.kept_runs, entry.folding_runs) == ((old, through, live), (old,))
+    assert replace(entry, keys=None).kept_runs == (through, live)

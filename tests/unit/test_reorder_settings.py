@@ -9,6 +9,7 @@ import pytest
 
 from consumer import DelayPolicy, EventTimeSource, ReorderSettings
 from pipelines.settings import ReorderJob
+from producer import EVENT_ID_HEADER
 from producer.settings import SettingsError, load_settings
 from producer.settings_flags import given_flags
 
@@ -65,6 +66,12 @@ def test_topics_are_given_as_list_or_text() -> None:
     ({"delay_min": "2 s", "delay_max": "1 s"}, "delay_min must not be longer"),
     ({"delay_max": "30 d"}, "reorder.delay_max"),
     ({"delay_half_life": "0 s"}, "reorder.delay_half_life"),
+    ({"duplicates": "drop"}, "reorder.duplicates = 'drop'"),
+    ({"duplicates": "header:"}, "reorder.duplicates = 'header:'"),
+    ({"mode": "newest"}, "reorder.mode = 'newest'"),
+    ({"mode": "latest", "stale_topic": "ordered"}, "must differ"),
+    ({"late_policy": "keep"}, "reorder.late_policy = 'keep'"),
+    ({"key_ttl": "0 s"}, "reorder.key_ttl"),
     ({"starting_offsets": "now"}, "reorder.starting_offsets = 'now'"),
     ({"max_offsets_per_trigger": "0"}, "reorder.max_offsets_per_trigger"),
     ({"output_partitions": "0"}, "reorder.output_partitions"),
@@ -76,7 +83,7 @@ def test_wrong_setting_is_refused_by_name(flags: dict[str, str], message: str) -
 
 
 @pytest.mark.parametrize("given", [
-    {"input_topics": "a,b", "delay": "1500 ms", "idle_timeout": "2 min"},
+    {"input_topics": "a,b", "delay": "1500 ms", "idle_timeout": "2 min", "rescue": False},
     {"input_topics": (), "input_pattern": "readings-[a-z]+"},
     {"delay": "auto", "late_target": "0.01", "delay_min": "5 ms", "delay_max": "1 h"},
 ])  # fmt: skip
@@ -87,8 +94,27 @@ def test_settings_survive_as_flags(given: dict[str, Any]) -> None:
         ReorderJob, config=None, environ={"KAFKA_BOOTSTRAP_SERVERS": "h:1"}, flags=given
     )
     words = given_flags(job)
-    flags = {
+    switches = {"rescue": "--rescue" in words}
+    words = [word for word in words if word not in {"--rescue", "--no-rescue"}]
+    flags = switches | {
         name.removeprefix("--").replace("-", "_"): value
         for name, value in zip(words[::2], words[1::2], strict=True)
     }
     assert job == load_settings(ReorderJob, config=None, environ={}, flags=flags)
+
+
+@pytest.mark.parametrize(("given", "header"), [
+    ("keep", None),
+    ("event-id", EVENT_ID_HEADER),
+    ("header:ce_id", "ce_id"),
+    ("header:a:b", "a:b"),
+])  # fmt: skip
+def test_repeats_are_known_by_a_header(given: str, header: str | None) -> None:
+    """Ours by default, or the one that another producer writes."""
+    assert _load(duplicates=given).event_id_header == header
+
+
+def test_latest_mode_has_a_stale_topic() -> None:
+    """It takes the place of the late topic."""
+    assert _load(mode="latest").late == "ordered.stale"
+    assert _load(mode="latest", stale_topic="old").written_topics[1] == "old"

@@ -1,0 +1,268 @@
+"""What becomes of rows behind the frontier: late policies, and the rescue of those in order."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumer import (
+    FRONTIER_HEADER,
+    LAST_RELEASED_HEADER,
+    LATE,
+    LATE_BY_HEADER,
+    REASON_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
+    SourcePartition,
+)
+from pipelines._errors import LateRowError
+from producer import EVENT_ID_HEADER
+from tests.reorder_model import ReorderModel, Row
+from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from sequitur._topic_reader import TopicRecord
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+T0 = 1_700_000_000_000
+
+
+def _times(records: Iterable[TopicRecord], key: str) -> list[int]:
+    return [time_of(record) - T0 for record in records if record.key == key.encode()]
+
+
+def _named(records: Iterable[TopicRecord]) -> list[tuple[str, int]]:
+    return [((record.key or b"").decode(), time_of(record) - T0) for record in records]
+
+
+def _at_frontier_4000(job: Job) -> None:
+    """Key a is released up to 3000, c up to 4000, b not at all; the frontier is 4000."""
+    job.produce([event(T0 + t, key="a", partition=0) for t in (1000, 3000, 4500)])
+    job.produce([event(T0 + 4000, key="c", partition=1)])
+    job.produce([event(T0 + 5000, key="other", partition=p) for p in range(4)])
+    report = job.run()
+    assert report.frontier_ms == T0 + 4000
+    assert _times(job.released(), "a") == [1000, 3000]
+
+
+def test_rows_that_keep_their_keys_order_are_rescued(job: Job) -> None:
+    """Behind the frontier, but not older than its key's last released: released, in order."""
+    _at_frontier_4000(job)
+    job.produce(
+        [
+            event(T0 + 3500, key="a", partition=2),
+            event(T0 + 3000, key="a", partition=2),  # as old as the last one: no disorder
+            event(T0 + 2999, key="a", partition=2),  # true disorder
+            event(T0 + 3999, key="c", partition=2),
+            event(T0 + 10, key="b", partition=2),  # nothing of its key is out
+            Event(value=b'{"at":%d}' % (T0 + 3500), partition=2),  # no key, no order of its own
+        ]
+    )
+    report = job.run()
+    assert _times(job.released(), "a") == [1000, 3000, 3000, 3500]
+    assert _times(job.released(), "b") == [10]
+    late = {(record.key, time_of(record) - T0): record for record in job.late()}
+    assert set(late) == {(b"a", 2999), (b"c", 3999), (None, 3500)}
+    assert late[b"a", 2999].headers == (
+        (REASON_HEADER, LATE.encode()),
+        (LATE_BY_HEADER, b"1001"),
+        (FRONTIER_HEADER, str(T0 + 4000).encode()),
+        (LAST_RELEASED_HEADER, str(T0 + 3000).encode()),
+        (SOURCE_TOPIC_HEADER, job.topic.encode()),
+        (SOURCE_PARTITION_HEADER, b"2"),
+        (SOURCE_OFFSET_HEADER, b"3"),
+    )
+    assert late[None, 3500].header(LAST_RELEASED_HEADER) is None
+    assert (report.totals.late, report.totals.held) == (3, 5)
+    # What was rescued counts as released from now on.
+    job.produce([event(T0 + 9, key="b", partition=2), event(T0 + 3499, key="a", partition=2)])
+    assert job.run(drain=True).totals.late == 5
+    assert _times(job.released(), "a") == [1000, 3000, 3000, 3500, 4500]
+
+
+def test_rows_beyond_the_horizon_are_late_whatever_their_key(job: Job) -> None:
+    """Older than the TTL, a row is late: its key may have been forgotten."""
+    job = job.with_settings(key_ttl="2 s")
+    _at_frontier_4000(job)
+    job.produce([event(T0 + t, key="b", partition=2) for t in (1999, 2000)])
+    job.run()
+    assert _times(job.released(), "b") == [2000]
+    assert _times(job.late(), "b") == [1999]
+
+
+def test_rescue_that_is_switched_on_late_knows_nothing_of_the_past(job: Job) -> None:
+    """What went out before is not known by key: older rows are late, as they were without."""
+    _at_frontier_4000(job.with_settings(rescue=False))
+    job.produce([event(T0 + 3500, key="b", partition=2)])
+    assert job.run().totals.late == 1
+    job.produce([event(T0 + 8000, key="other", partition=p) for p in range(4)])
+    assert job.run().frontier_ms == T0 + 7000
+    job.produce([event(T0 + 6999, key="b", partition=2)])
+    assert job.run().totals.late == 1
+    assert _times(job.released(), "b") == [6999]
+
+
+def test_emitted_late_rows_are_flagged_in_place(job: Job) -> None:
+    """Late rows go to the output, sorted before what the step releases, and headers tell them."""
+    job = job.with_settings(late_policy="emit", rescue=False)
+    _at_frontier_4000(job)
+    job.produce([event(T0 + t, key="a", partition=2) for t in (3998, 3999, 4000)])
+    report = job.run()
+    (partition,) = [p for p in by_partition(job.released()).values() if p[-1].key == b"a"]
+    last = [(time_of(r) - T0, r.header(REASON_HEADER)) for r in partition][-3:]
+    assert last == [(3998, LATE.encode()), (3999, LATE.encode()), (4000, None)]
+    assert (report.totals.late, report.totals.held) == (2, 5)
+    assert job.late() == []
+
+
+def test_dropped_late_rows_are_counted(job: Job) -> None:
+    """Under drop a late row is in no topic, and in the report."""
+    job = job.with_settings(late_policy="drop", rescue=False)
+    _at_frontier_4000(job)
+    job.produce([event(T0 + 3999, key="a", partition=2)])
+    report = job.run(drain=True)
+    assert (report.totals.read, report.totals.released, report.totals.late) == (9, 8, 1)
+    assert len(job.released()) == 8
+    assert job.late() == []
+
+
+def test_late_row_fails_the_job_if_that_is_wanted(job: Job) -> None:
+    """The error names the row and how late it is; nothing of its step is out; it can go on."""
+    strict = job.with_settings(late_policy="fail")
+    _at_frontier_4000(strict)
+    released = len(job.released())
+    job.produce([event(T0 + 9000, key="a", partition=p) for p in range(4)])
+    job.produce([event(T0 + 3999, key="c", partition=2)])
+    message = (
+        f"topic '{job.topic}', partition 2, offset 2, key b'c': event time {T0 + 3999} is "
+        f"1 ms behind the frontier, {T0 + 4000}; late rows in this batch: 1"
+    )
+    for _ in range(2):
+        with pytest.raises(LateRowError, match=message):
+            strict.run()
+    assert len(job.released()) == released
+    report = job.run(drain=True)
+    assert (report.totals.read, report.totals.released, report.totals.late) == (13, 12, 1)
+
+
+class _Crash(Exception):  # noqa: N818 - it stands for a kill
+    """The process dies here."""
+
+
+def _crash(*_: object, **__: object) -> None:
+    raise _Crash
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pipelines._keys.KeyHistory.fold",
+        "pipelines._runs.SortedRuns.stage",  # behind the fold
+        "pipelines._keys.KeyHistory.judge",
+        "pipelines._checkpoint.Checkpoint.write_entry",
+        "pipelines._sink.TopicSink.write",
+        "pipelines._checkpoint.Checkpoint.write_done",
+    ],
+)
+def test_crash_changes_no_verdict(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    """Wherever it dies, the step rescues and refuses the same rows, each of them once."""
+    monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 1)
+    _at_frontier_4000(job)
+    job.produce([event(T0 + 6000, key="other", partition=p) for p in range(4)])
+    job.run()  # the first run is through: the next step folds it
+    before = Counter(_named(job.released()))
+    job.produce([event(T0 + t, key="a", partition=2, n=n) for n, t in enumerate((4600, 4400))])
+    job.produce([event(T0 + t, key="c", partition=2) for t in (3999, 4700)])
+    with monkeypatch.context() as patched:
+        patched.setattr(place, _crash)
+        with pytest.raises(_Crash):
+            job.run()
+    # Even if the settings change meanwhile: what is logged stays as it was decided.
+    logged = "_sink" in place or "write_done" in place
+    report = (job.with_settings(late_policy="drop") if logged else job).run()
+    rescued, late = [("a", 4600), ("c", 4700)], [("a", 4400), ("c", 3999)]
+    assert Counter(rescued) == Counter(_named(job.released())) - before
+    assert Counter(late) == Counter(_named(job.late()))
+    assert {r.header(LAST_RELEASED_HEADER) for r in job.late()} == {
+        str(T0 + 4500).encode(),
+        str(T0 + 4000).encode(),
+    }
+    assert (report.totals.late, report.totals.held) == (2, 4)
+    job.run(drain=True)
+    folds = [f.name for f in (tmp_path / "checkpoint" / "keys").iterdir() if f.is_dir()]
+    assert len(folds) == 1
+    assert [f for f in (tmp_path / "checkpoint" / "behind").iterdir() if f.is_dir()] == []
+
+
+@pytest.mark.parametrize("duplicates", ["keep", "event-id"])
+def test_output_is_the_references_row_for_row(
+    job: Job, monkeypatch: pytest.MonkeyPatch, duplicates: str
+) -> None:
+    """Random disorder and repeats over several lives, with folds: what comes out is the model's."""
+    monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 2)
+    drops = duplicates != "keep"
+    if drops:  # as with very many rows: nothing is broadcast
+        monkeypatch.setattr("pipelines._keys._FEW_ROWS", 0)
+        monkeypatch.setattr("pipelines._runs._FEW_REPEATS", 0)
+    job = job.with_settings(key_ttl="6 s", duplicates=duplicates, duplicate_window="2 s")
+    rng = random.Random(len(duplicates))
+    sources = [SourcePartition(job.topic, number) for number in range(4)]
+    model = ReorderModel(
+        delay_ms=1000,
+        idle_timeout_ms=1 << 40,
+        ends=dict.fromkeys(sources, 0),
+        rescue=True,
+        key_ttl_ms=6000,
+        duplicate_window_ms=2000 if drops else None,
+    )
+    events: list[tuple[int, str | None, str | None]] = []
+    for life in range(6):
+        batch: list[Row] = []
+        for number in range(rng.randrange(20, 60)):
+            time_ms = T0 + 1500 * life + rng.randrange(1500) - rng.choice([0, 900, 4000, 9000])
+            key = rng.choice(["a", "b", "c", "d", "e", "f", None])
+            new = (time_ms, key, rng.choice([None, f"producer:{life * 100 + number}"]))
+            sent = new if rng.random() < 0.7 or not events else rng.choice(events[-40:])
+            events.append(sent)
+            source = rng.choice(sources)
+            batch.append(Row(sent[0], source, model.ends[source], sent[1], sent[2]))
+            model.ends[source] += 1
+        job.produce(_event_of(row) for row in batch)
+        job.run()
+        model.batch(batch, now_ms=0)
+    report = job.run(drain=True)
+    model.drain()
+    assert model.late != []
+    assert bool(model.repeats) == drops
+    totals = report.totals
+    assert (totals.released, totals.late) == (len(model.released), len(model.late))
+    assert (totals.duplicates, totals.held) == (len(model.repeats), 0)
+    expected = [_identity(_event_of(row)) for row in model.released]
+    for partition in by_partition(job.released()).values():
+        actual = [_identity(record) for record in partition]
+        assert [row for row in expected if row in set(actual)] == actual
+    assert sorted(_identity(_event_of(row)) for row in model.late) == sorted(
+        _identity(record) for record in job.late()
+    )
+
+
+def _event_of(row: Row) -> Event:
+    key = None if row.key is None else row.key.encode()
+    place = (row.event_time_ms, row.source.partition, row.offset)
+    headers: Headers = [] if row.event_id is None else [(EVENT_ID_HEADER, row.event_id.encode())]
+    value = b'{"at":%d,"from":%d,"offset":%d}' % place
+    return Event(value=value, key=key, partition=row.source.partition, headers=headers)
+
+
+def _identity(record: Any) -> tuple[bytes, bytes]:
+    return (record.value, record.key or b"")

@@ -1,0 +1,62 @@
+"""When runs are folded, what is merged, and what is forgotten."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from consumer import Fold, KeyState, Run
+from consumer._key_state import FOLDED_BYTES, FOLDED_ROWS, FOLDED_RUNS
+
+
+def _runs(count: int, *, rows: int = 10, size_bytes: int = 100) -> list[Run]:
+    return [Run(step, rows, 5, 9, size_bytes=size_bytes) for step in range(count)]
+
+
+@pytest.mark.parametrize(("runs", "folded"), [
+    (_runs(FOLDED_RUNS - 1), False),
+    (_runs(FOLDED_RUNS), True),
+    (_runs(2, rows=FOLDED_ROWS // 2 - 1), False),
+    (_runs(2, rows=FOLDED_ROWS // 2), True),
+    (_runs(2, size_bytes=FOLDED_BYTES // 2 - 1), False),
+    (_runs(2, size_bytes=FOLDED_BYTES // 2), True),
+    ([], False),
+])  # fmt: skip
+def test_runs_wait_until_there_is_enough_to_fold(runs: list[Run], folded: bool) -> None:
+    """Many runs, many rows or many bytes make a fold, of all that wait; less makes none."""
+    upkeep = KeyState().upkeep(runs)
+    assert (upkeep is not None) == folded
+    assert upkeep is None or upkeep.runs == tuple(runs)
+
+
+def test_folds_are_merged_while_they_are_not_much_larger() -> None:
+    """A small fold is taken up by the next one, a large one is left until there is as much."""
+    large, small, smaller = Fold(1, 100_000, 9, 50), Fold(2, 1_200, 9, 60), Fold(3, 600, 9, 70)
+    upkeep = KeyState(folds=(large, small, smaller)).upkeep(_runs(FOLDED_RUNS))
+    assert upkeep is not None
+    assert upkeep.folds == (small, smaller)
+    after = KeyState(folds=(large, small, smaller)).with_fold(Fold(9, 1_500, 9, 80), upkeep)
+    assert [fold.step for fold in after.folds] == [1, 9]
+    assert (after.keys, after.size_bytes) == (101_500, 18)
+
+
+def test_empty_fold_is_not_kept() -> None:
+    """A fold of rows without a key, or of keys long silent, leaves nothing to read."""
+    upkeep = KeyState().upkeep(_runs(FOLDED_RUNS))
+    assert upkeep is not None
+    assert KeyState().with_fold(Fold(9, 0, 300, -1), upkeep) == KeyState()
+
+
+def test_silent_keys_are_forgotten_and_the_horizon_stays() -> None:
+    """A fold goes when its last key is older than the TTL; a longer TTL brings no time back."""
+    state = KeyState(folds=(Fold(1, 1, 1, 899), Fold(2, 1, 1, 900)))
+    state = state.expire(frontier_ms=1000, ttl_ms=100)
+    assert (state.horizon_ms, [fold.step for fold in state.folds]) == (900, [2])
+    assert state.expire(frontier_ms=1001, ttl_ms=1000).horizon_ms == 900
+
+
+def test_state_survives_json() -> None:
+    """What is logged with a step reads back the same."""
+    state = KeyState(horizon_ms=7, folds=(Fold(1, 2, 3, 4), Fold(5, 6, 7, 8)))
+    assert state == KeyState.from_document(json.loads(json.dumps(state.to_document())))
