@@ -177,7 +177,7 @@ class LearnedDelays:
 
     Attributes:
         partitions: How late the rows of each were.
-        late_target: What was promised when it last learned.
+        late_target: What is promised; 0 while a fixed delay is in its place.
     """
 
     partitions: Mapping[SourcePartition, LatenessHistogram] = field(default_factory=dict)
@@ -198,6 +198,10 @@ class LearnedDelays:
             step, reached_ms=reached_ms, half_life_ms=half_life_ms, is_backlog=is_backlog
         )
         return replace(self, partitions={**self.partitions, partition: after})
+
+    def set_aside(self) -> Self:
+        """The same, kept for later while a fixed delay is in its place."""
+        return replace(self, late_target=0.0)
 
     @property
     def together(self) -> LatenessHistogram:

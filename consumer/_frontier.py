@@ -270,14 +270,21 @@ class StepDone:
     Attributes:
         step: Number of the step.
         totals: Counts of this and all earlier steps.
+        seconds: How long the step took, in the life that finished it.
     """
 
     step: int
     totals: Totals
+    seconds: float = 0.0
 
     def to_document(self) -> dict[str, Any]:
         """The mark as a JSON document."""
-        return {"format": STEP_FORMAT, "step": self.step, "totals": asdict(self.totals)}
+        return {
+            "format": STEP_FORMAT,
+            "step": self.step,
+            "totals": asdict(self.totals),
+            "seconds": self.seconds,
+        }
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -287,7 +294,11 @@ class StepDone:
             StateFormatError: Written by something else, or by a newer version.
         """
         _check_format(document)
-        return cls(step=document["step"], totals=Totals(**document["totals"]))
+        return cls(
+            step=document["step"],
+            totals=Totals(**document["totals"]),
+            seconds=document.get("seconds", 0.0),
+        )
 
 
 NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())

@@ -13,6 +13,7 @@ from pydantic import (
     PlainSerializer,
     TypeAdapter,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -21,6 +22,7 @@ from consumer._event_time import EventTimeSpec
 from consumer._late_policy import LatePolicy, ReorderMode
 from producer import EVENT_ID_HEADER
 from producer.settings import Duration, Section, format_duration, milliseconds
+from producer.sources._spec import parse_address
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -197,6 +199,10 @@ class ReorderSettings(Section):
         le=10_000,
         description="Partitions of output topics we create; by default as many as the input",
     )
+    metrics: str | None = Field(
+        default=None,
+        description="HOST:PORT to serve Prometheus metrics at, under /metrics; without it, nowhere",
+    )
     replication_factor: int = Field(
         default=-1, ge=-1, description="Replicas of topics we create; -1: the broker's default"
     )
@@ -230,8 +236,8 @@ class ReorderSettings(Section):
 
     @property
     def delay_policy(self) -> DelayPolicy | None:
-        """What a learned delay has to keep to; None of a fixed one."""
-        if isinstance(self.delay, timedelta):
+        """What a learned delay has to keep to; None of a fixed one, and where nothing is held."""
+        if isinstance(self.delay, timedelta) or self.mode is ReorderMode.LATEST:
             return None
         return DelayPolicy(
             late_target=self.late_target,
@@ -262,6 +268,13 @@ class ReorderSettings(Section):
     def written_topics(self) -> tuple[str, ...]:
         """All topics that the job writes."""
         return (self.output_topic, self.late, self.quarantine)
+
+    @field_validator("metrics")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_address(value)
+        return value
 
     @model_validator(mode="after")
     def _input_is_given_once(self) -> Self:

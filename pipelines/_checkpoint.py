@@ -64,6 +64,20 @@ class JobIdentity:
     mode: str
 
 
+def check_format(root: str, found: Mapping[str, Any]) -> None:
+    """Check that a folder's `format.json` is one that this version reads.
+
+    Raises:
+        CheckpointError: It belongs to something else, or to a newer version.
+    """
+    if found.get("kind") != _KIND:
+        raise CheckpointError(f"{root} is not a reorder job's")
+    if found.get("format") != CHECKPOINT_FORMAT:
+        raise CheckpointError(
+            f"{root} has format {found.get('format')}; this version reads {CHECKPOINT_FORMAT}"
+        )
+
+
 class Checkpoint:
     """The folder, and what stands in it.
 
@@ -211,13 +225,7 @@ class Checkpoint:
         self._write(name, document)
 
     def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        if found.get("kind") != _KIND:
-            raise CheckpointError(f"{self.root} is not a reorder job's")
-        if found.get("format") != CHECKPOINT_FORMAT:
-            raise CheckpointError(
-                f"{self.root} has format {found.get('format')}; "
-                f"this version reads {CHECKPOINT_FORMAT}"
-            )
+        check_format(self.root, found)
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise CheckpointError(

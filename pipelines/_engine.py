@@ -24,7 +24,8 @@ Spark, or a restart, not repeat the step before it.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from consumer import (
@@ -74,7 +75,7 @@ class ReorderEngine:
 
     One step at a time, whoever asks for it: Spark's stream thread for batches, the driver's loop
     for ticks. `_entry` and `_done` are the newest step and the newest done mark, as on disk; they
-    change under `_lock` alone.
+    change under `_lock` alone, as does `_begun_s`, when the running step began.
 
     Args:
         spark: The session.
@@ -111,6 +112,7 @@ class ReorderEngine:
         self._sink = TopicSink(spark, kafka, settings, checkpoint)
         self._lock = threading.Lock()
         self._stopping = False
+        self._begun_s = time.monotonic()
         self._entry, self._done = checkpoint.latest()
 
     @property
@@ -127,6 +129,11 @@ class ReorderEngine:
     def frontier_ms(self) -> int:
         """The frontier; `BEFORE_ALL_TIME_MS` before it first moves."""
         return BEFORE_ALL_TIME_MS if self._entry is None else self._entry.frontier_ms
+
+    @property
+    def learned(self) -> LearnedDelays | None:
+        """What the delays are learned from; None with a fixed delay."""
+        return None if self._entry is None or self._policy is None else self._entry.learned
 
     @property
     def steps(self) -> int:
@@ -170,6 +177,7 @@ class ReorderEngine:
         with self._lock:
             if self._stopping:
                 raise StopRequestedError
+            self._begun_s = time.monotonic()
             entry = self._entry
             if entry is None or batch_id > entry.batch_id:
                 self._new_batch(rows, batch_id)
@@ -188,6 +196,7 @@ class ReorderEngine:
         its last rows for ever.
         """
         with self._lock:
+            self._begun_s = time.monotonic()
             entry = self._settled()
             if entry is None or not entry.live_runs:
                 return False
@@ -208,6 +217,7 @@ class ReorderEngine:
     def drain(self) -> bool:
         """Release everything held; whether anything was."""
         with self._lock:
+            self._begun_s = time.monotonic()
             entry = self._settled()
             if entry is None or not entry.live_runs:
                 return False
@@ -280,6 +290,8 @@ class ReorderEngine:
             learned = learn(
                 learned or LearnedDelays(), clock, after, staged.lateness, policy=self._policy
             )
+        elif learned is not None:
+            learned = learned.set_aside()
         entry = StepEntry(
             step=step,
             kind=StepKind.BATCH,
@@ -360,6 +372,7 @@ class ReorderEngine:
         if due is not None:
             released = self._sink.write(due, self._outputs.released, RELEASE_ORDER, entry.step)
         done = finish(entry, released=released, late=late, quarantined=quarantined)
+        done = replace(done, seconds=round(time.monotonic() - self._begun_s, 3))
         self._checkpoint.write_done(done)
         self._done = done
         self._sink.step_is_done(entry.step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,8 @@ from pipelines._checkpoint import Checkpoint, JobIdentity
 from pipelines._engine import Outputs, ReorderEngine, StopRequestedError
 from pipelines._errors import ReorderError, TopicError
 from pipelines._kafka_topics import KafkaTopics
+from pipelines._metrics import serve_metrics
+from pipelines._progress import counts, print_step, promised_and_achieved
 from pipelines._rows import read_source
 from pipelines._sink import OutputTopic
 from producer.settings import milliseconds
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from consumer import ReorderSettings, StepDone, StepEntry, Totals
+    from consumer import LearnedDelays, ReorderSettings, StepDone, StepEntry, Totals
     from pipelines._stop import Stop
     from producer import KafkaSettings
 
@@ -44,6 +45,7 @@ class JobReport:
         steps: Batches, ticks and drains.
         seconds: How long this run took.
         records_per_s: Rows this run read a second.
+        learned: What the delays were learned from; None with a fixed delay.
     """
 
     totals: Totals
@@ -51,6 +53,7 @@ class JobReport:
     steps: int
     seconds: float
     records_per_s: float
+    learned: LearnedDelays | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values, for `json.dumps`."""
@@ -60,42 +63,8 @@ class JobReport:
             "steps": self.steps,
             "seconds": round(self.seconds, 3),
             "records_per_s": round(self.records_per_s, 1),
+            **promised_and_achieved(self.learned),
         }
-
-
-def counts(totals: Totals) -> dict[str, Any]:
-    """Counts of rows as plain values: read = released + late + quarantined + duplicates + held."""
-    return {
-        "read": totals.read,
-        "released": totals.released,
-        "late": totals.late,
-        "quarantined": sum(totals.quarantined.values()),
-        "duplicates": totals.duplicates,
-        "held": totals.held,
-        "quarantined_by_reason": dict(totals.quarantined),
-    }
-
-
-def print_step(entry: StepEntry, done: StepDone) -> None:
-    """One JSON line a step: what it read and released, and where things stand."""
-    line = {
-        "step": entry.step,
-        "kind": entry.kind.value,
-        "batch_id": entry.batch_id,
-        "read": entry.staged.read,
-        "released": done.totals.released - entry.before.released,
-        "late": entry.staged.late,
-        "rescued": entry.rescued or 0,
-        "quarantined": sum(entry.staged.quarantined.values()),
-        "duplicates": entry.duplicates,
-        "held": done.totals.held,
-        "frontier_ms": entry.frontier_ms,
-        "runs": len(entry.live_runs),
-        "runs_to_fold": len(entry.folding_runs),
-        "keys": 0 if entry.keys is None else entry.keys.keys,
-        "keys_bytes": 0 if entry.keys is None else entry.keys.size_bytes,
-    }
-    print(json.dumps(line), flush=True)  # noqa: T201 - the job's output
 
 
 def run_reorder(
@@ -126,7 +95,36 @@ def run_reorder(
         ConservationError: A row is unaccounted for.
     """
     begun = time.monotonic()
-    engine = _engine(spark, kafka, settings, on_step=on_step, now_ms=now_ms)
+    with serve_metrics(settings.metrics) as measure:
+
+        def tell(entry: StepEntry, done: StepDone) -> None:
+            measure(entry, done)
+            on_step(entry, done)
+
+        engine = _engine(spark, kafka, settings, on_step=tell, now_ms=now_ms)
+        return _run(
+            spark,
+            kafka,
+            settings,
+            engine,
+            begun=begun,
+            stop=stop,
+            available_now=available_now,
+            drain=drain,
+        )
+
+
+def _run(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    engine: ReorderEngine,
+    *,
+    begun: float,
+    stop: Stop,
+    available_now: bool,
+    drain: bool,
+) -> JobReport:
     read_before = engine.totals.read
     engine.recover()
     batches = _Batches(engine)
@@ -155,6 +153,7 @@ def run_reorder(
         steps=engine.steps,
         seconds=seconds,
         records_per_s=(engine.totals.read - read_before) / seconds,
+        learned=engine.learned,
     )
 
 

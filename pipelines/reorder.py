@@ -3,24 +3,36 @@ r"""The reorder job, for spark-submit.
     spark-submit --jars "$(python -m pipelines.jars list spark | paste -sd,)" \
         pipelines/reorder.py --config job.toml
 
-One JSON line a step on standard output, and the final report as the last one.
+One JSON line a step on standard output, and the final report as the last one; on a terminal one
+line that renews itself, and the report as a table. spark-submit hides the terminal, so say
+`--progress live`; `sequitur reorder` does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from typing import Final
+import sys
+from typing import TYPE_CHECKING, Final
 
 import typer
+from rich.console import Console
 
 from consumer import ConsumerError
 from pipelines._errors import PipelineError
 from pipelines._job import run_reorder
+from pipelines._progress import LiveLine, ProgressStyle, print_step, report_table
 from pipelines._stop import Stop, stop_on_signals
 from pipelines.session import build_session
-from pipelines.settings import AvailableNow, Drain, ReorderJob, ReportFile
+from pipelines.settings import AvailableNow, Drain, Progress, ReorderJob, ReportFile
 from producer.settings_flags import with_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumer import StepDone, StepEntry
+    from pipelines._job import JobReport
 
 FAILED_EXIT_CODE: Final = 3
 
@@ -34,6 +46,7 @@ def reorder(
     available_now: AvailableNow = False,
     drain: Drain = False,
     report: ReportFile = None,
+    progress: Progress = ProgressStyle.AUTO,
 ) -> None:
     """Restore event-time order: read topics, hold each row for the delay, write it in its place."""
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
@@ -42,23 +55,38 @@ def reorder(
     try:
         spark = build_session("sequitur reorder")
         with stop_on_signals(stop, spark):
-            result = run_reorder(
-                spark,
-                settings.kafka,
-                settings.reorder,
-                stop=stop,
-                available_now=available_now,
-                drain=drain,
-            )
-            document = json.dumps(result.as_json())
-            typer.echo(document)
+            with _shown(progress) as (on_step, on_end):
+                result = run_reorder(
+                    spark,
+                    settings.kafka,
+                    settings.reorder,
+                    stop=stop,
+                    available_now=available_now,
+                    drain=drain,
+                    on_step=on_step,
+                )
+            on_end(result)
             if report is not None:
                 report.parent.mkdir(parents=True, exist_ok=True)
-                report.write_text(document + "\n")
+                report.write_text(json.dumps(result.as_json()) + "\n")
             spark.stop()
     except (ConsumerError, PipelineError) as error:
         typer.echo(f"reorder: {error}", err=True)
         raise typer.Exit(FAILED_EXIT_CODE) from None
+
+
+@contextlib.contextmanager
+def _shown(
+    progress: ProgressStyle,
+) -> Iterator[tuple[Callable[[StepEntry, StepDone], None], Callable[[JobReport], None]]]:
+    """What shows each step, and what shows the end."""
+    if progress.on(is_terminal=sys.stdout.isatty()) is ProgressStyle.JSON:
+        yield print_step, lambda result: typer.echo(json.dumps(result.as_json()))
+        return
+    # spark-submit stands between us and the terminal, so rich would not find one.
+    console = Console(force_terminal=True)
+    with LiveLine(console) as line:
+        yield line, lambda result: console.print(report_table(result.as_json()))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from consumer import ReorderSettings
+from pipelines._progress import ProgressStyle
 from producer.settings import KafkaSettings, Settings
 
 
@@ -23,6 +24,10 @@ AvailableNow = Annotated[
     bool, typer.Option("--available-now", help="End when what is there now is read")
 ]
 Drain = Annotated[bool, typer.Option("--drain", help="At the end release what is held, too")]
+Progress = Annotated[
+    ProgressStyle,
+    typer.Option("--progress", help="live: one line that renews itself; json: a line a step"),
+]
 ReportFile = Annotated[
     Path | None, typer.Option("--report", help="Write the final report to this file, as JSON")
 ]

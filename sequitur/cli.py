@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,16 +13,14 @@ from rich.table import Table
 
 from consumer import ConsumerError, parse_event_time_spec
 from pipelines._errors import PipelineError
-from pipelines.launch import run_spark_submit
-from pipelines.session import DEFAULT_MASTER
-from pipelines.settings import AvailableNow, Drain, ReorderJob, ReportFile
 from producer import KafkaSettings, ProducerError
 from producer._cli import produce
-from producer.settings import Settings, environment_name
-from producer.settings_flags import given_flags, with_flags
+from producer.settings import Settings
+from producer.settings_flags import with_flags
 from sequitur._broker_cli import broker_app
 from sequitur._errors import SequiturError
 from sequitur._journal_cli import journal_app
+from sequitur._reorder_cli import reorder_app
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.verify import TopicCheck, TopicReport
 
@@ -40,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(broker_app, name="broker")
 app.add_typer(journal_app, name="journal")
+app.add_typer(reorder_app, name="reorder")
 app.command()(produce)
 
 
@@ -47,35 +45,6 @@ class VerifyJob(Settings):
     """What the check of a topic needs."""
 
     kafka: KafkaSettings
-
-
-@app.command()
-@with_flags(ReorderJob)
-def reorder(
-    settings: ReorderJob,
-    available_now: AvailableNow = False,
-    drain: Drain = False,
-    report: ReportFile = None,
-    master: Annotated[str, typer.Option(help="Spark master")] = DEFAULT_MASTER,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="Spark setting, as KEY=VALUE; may be repeated")
-    ] = None,
-) -> None:
-    """Restore event-time order: run the reorder job through spark-submit."""
-    options: dict[str, str] = {}
-    for given in conf or ():
-        key, separator, value = given.partition("=")
-        if not separator:
-            raise typer.BadParameter(f"{given!r}: expected KEY=VALUE", param_hint="--conf")
-        options[key] = value
-    words = given_flags(settings)
-    words += ["--available-now"] if available_now else []
-    words += ["--drain"] if drain else []
-    words += ["--report", str(report)] if report is not None else []
-    if settings.kafka.sasl_password is not None:
-        twin = environment_name("kafka", "sasl_password")
-        os.environ[twin] = settings.kafka.sasl_password.get_secret_value()
-    run_spark_submit(words, master=master, options=options)
 
 
 @app.command()

@@ -59,6 +59,18 @@ def test_a_signal_ends_the_job_cleanly(
     assert sorted(time_of(record) for record in released) == [T0 + 10 * n for n in range(1600)]
 
 
+def test_live_progress_comes_through_spark_submit(job: Job) -> None:
+    """A terminal behind spark-submit shows one line that renews itself, and a table at the end."""
+    job.produce([event(T0 + 10 * n, partition=n % 4) for n in range(400)])
+    flags = ("--available-now", "--drain", "--progress", "live")
+    with SubmittedJob(job.kafka, job.settings, *flags) as life:
+        said = life.end()
+    assert "\x1b[2K" in said  # the line was cleared and written again
+    assert "released 400 · late 0" in said
+    assert "Rows since the checkpoint began" in said
+    assert "{" not in said
+
+
 def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
     """What is wrong is said in a line, not in a traceback, and the status tells."""
     wrong = job.with_settings(input_topics=["no-such-topic"])

@@ -1,0 +1,189 @@
+"""`sequitur reorder`: the reorder job through spark-submit; `reorder inspect`: what it has kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from typer.core import TyperGroup
+
+from pipelines._inspection import CheckpointReport, inspect_checkpoint
+from pipelines._progress import ProgressStyle, instant
+from pipelines.launch import run_spark_submit
+from pipelines.session import DEFAULT_MASTER
+from pipelines.settings import AvailableNow, Drain, Progress, ReorderJob, ReportFile
+from producer.settings import environment_name
+from producer.settings_flags import given_flags, with_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+_NARROWEST: Final = 110
+"""The tables need this many columns; a pipe has none, and rich would take 80."""
+
+
+class _JobUnlessNamed(TyperGroup):
+    """`sequitur reorder FLAGS` is the job; a name in the first place is another command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the job's name in front where no command is named."""
+        if not args or args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+reorder_app = typer.Typer(
+    cls=_JobUnlessNamed,
+    help="Restore event-time order: run the reorder job through spark-submit.",
+    pretty_exceptions_enable=False,
+)
+
+
+@reorder_app.command(epilog="sequitur reorder inspect CHECKPOINT shows what a job has kept.")
+@with_flags(ReorderJob)
+def run(  # noqa: PLR0917 - a command's parameters are flags: given by name
+    settings: ReorderJob,
+    available_now: AvailableNow = False,
+    drain: Drain = False,
+    report: ReportFile = None,
+    progress: Progress = ProgressStyle.AUTO,
+    master: Annotated[str, typer.Option(help="Spark master")] = DEFAULT_MASTER,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="Spark setting, as KEY=VALUE; may be repeated")
+    ] = None,
+) -> None:
+    """Restore event-time order: run the reorder job through spark-submit."""
+    options: dict[str, str] = {}
+    for given in conf or ():
+        key, separator, value = given.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{given!r}: expected KEY=VALUE", param_hint="--conf")
+        options[key] = value
+    words = given_flags(settings)
+    words += ["--available-now"] if available_now else []
+    words += ["--drain"] if drain else []
+    words += ["--report", str(report)] if report is not None else []
+    # Through spark-submit the job sees neither the terminal nor its width, so it is told.
+    shown = progress.on(is_terminal=sys.stdout.isatty())
+    words += ["--progress", shown.value]
+    if shown is ProgressStyle.LIVE:
+        os.environ["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    if settings.kafka.sasl_password is not None:
+        twin = environment_name("kafka", "sasl_password")
+        os.environ[twin] = settings.kafka.sasl_password.get_secret_value()
+    run_spark_submit(words, master=master, options=options)
+
+
+@reorder_app.command()
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="The job's folder, a path or a URI")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not tables")] = False,
+) -> None:
+    """Show frontier, clocks, held rows, keys and the last steps of a job, running or not.
+
+    Needs no Spark, and only reads.
+    """
+    report = inspect_checkpoint(checkpoint)
+    if as_json:
+        typer.echo(json.dumps(report.as_json(), indent=2))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, _NARROWEST))
+    console.print(Group(*_tables(report)))
+
+
+def _tables(report: CheckpointReport) -> list[RenderableType]:
+    document = report.as_json()
+    tables: list[RenderableType] = [_overview(report, document)]
+    if document["partitions"]:
+        tables.append(_partitions(document["partitions"]))
+    if document["runs"]:
+        tables.append(_runs(document["runs"]))
+    if document["steps"]:
+        tables.append(_steps(document["steps"]))
+    return tables
+
+
+def _overview(report: CheckpointReport, document: dict[str, object]) -> Table:
+    table = Table(title=f"Reorder job in {report.root}", title_justify="left", show_header=False)
+    for name, value in report.job.items():
+        if value:
+            shown = ", ".join(value) if isinstance(value, list) else str(value)
+            table.add_row(name.replace("_", " "), shown)
+    table.add_section()
+    table.add_row("frontier", instant(report.frontier_ms))
+    totals = report.done.totals
+    table.add_row("read", f"{totals.read:,}")
+    table.add_row("released", f"{totals.released:,}")
+    table.add_row("late", f"{totals.late:,}")
+    quarantined = ", ".join(f"{why} {rows:,}" for why, rows in sorted(totals.quarantined.items()))
+    table.add_row("quarantined", f"{sum(totals.quarantined.values()):,} {quarantined}".strip())
+    table.add_row("duplicates", f"{totals.duplicates:,}")
+    table.add_row("held", f"{totals.held:,}")
+    keys = report.keys
+    table.add_row("keys", f"{keys.rows:,} rows, {keys.size_bytes:,} B in {keys.files:,} files")
+    learned = document["learned"]
+    if isinstance(learned, dict):
+        text = "{late_target:.3%} promised; {late_share:.3%} late, lately {recent_late_share:.3%}"
+        table.add_row("learned delay", text.format(**learned))
+    return table
+
+
+def _partitions(partitions: Sequence[dict[str, object]]) -> Table:
+    table = _table("Clocks", "topic", "partition", "event time", "delay s", "position", "to go", "")
+    for found in partitions:
+        position, end = int(str(found["position"])), int(str(found["high_watermark"]))
+        reached, delay_ms = found["max_event_time_ms"], int(str(found["delay_ms"]))
+        table.add_row(
+            str(found["topic"]),
+            str(found["partition"]),
+            instant(reached if isinstance(reached, int) else None),
+            f"{delay_ms / 1000:.1f}",
+            f"{position:,}",
+            f"{max(0, end - position):,}",
+            "idle" if found["was_idle"] else "live",
+        )
+    return table
+
+
+def _runs(runs: Sequence[dict[str, int]]) -> Table:
+    table = _table("Runs", "step", "rows", "held", "bytes", "from", "to")
+    for found in runs:
+        table.add_row(
+            f"{found['step']:,}",
+            f"{found['rows']:,}",
+            f"{found['held']:,}",
+            f"{found['size_bytes']:,}",
+            instant(found["min_event_time_ms"]),
+            instant(found["max_event_time_ms"]),
+        )
+    return table
+
+
+def _steps(steps: Sequence[dict[str, object]]) -> Table:
+    counted = ("read", "released", "late", "quarantined", "held", "seconds")
+    table = _table("Last steps", "step", "kind", *counted)
+    for found in steps:
+        if found["done"]:
+            table.add_row(
+                str(found["step"]), str(found["kind"]), *(f"{found[c]:,}" for c in counted)
+            )
+        else:
+            table.add_row(str(found["step"]), str(found["kind"]), "not done")
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 and column == "topic" else "right")
+    return table

@@ -1,0 +1,212 @@
+"""`sequitur reorder inspect`: what a checkpoint holds, read without Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from consumer import (
+    EventClock,
+    LearnedDelays,
+    Run,
+    SourcePartition,
+    StepDone,
+    StepEntry,
+    StepKind,
+    StepLateness,
+    Totals,
+)
+from pipelines._checkpoint import CHECKPOINT_FORMAT
+from pipelines._errors import CheckpointError
+from pipelines._inspection import inspect_checkpoint
+from sequitur.cli import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A = SourcePartition("readings", 0)
+T0 = 1_700_000_000_000
+_JOB = {
+    "format": CHECKPOINT_FORMAT,
+    "kind": "sequitur-reorder",
+    "input_topics": ["readings"],
+    "input_pattern": None,
+    "event_time": "json:at",
+    "output_topic": "ordered",
+    "output_partitions": 4,
+}
+
+
+def _entry(step: int, **changes: Any) -> StepEntry:
+    clock = EventClock().observe(
+        A, max_event_time_ms=T0 + 5000, position=8, high_watermark=11, now_ms=0
+    )
+    values: dict[str, Any] = {
+        "step": step,
+        "kind": StepKind.BATCH,
+        "batch_id": step,
+        "previous_frontier_ms": T0,
+        "clock": clock.advance(now_ms=0, delay_ms=3000, idle_timeout_ms=1000),
+        "staged": Totals(read=4, late=1),
+        "runs": (Run(step, 3, T0 + 1000, T0 + 5000),),
+        "before": Totals(read=4, released=4),
+        "logged_ms": T0,
+    }
+    return StepEntry(**{**values, **changes})
+
+
+def _write_entry(root: Path, entry: StepEntry) -> None:
+    path = root / "frontier" / f"{entry.step:012d}"
+    path.write_text(json.dumps(entry.to_document()))
+    (path.parent / f".{path.name}.crc").write_bytes(b"crc")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkpoint of two steps; the run of the second holds two rows and has one that is late."""
+    root = tmp_path / "checkpoint"
+    for folder in ("frontier", "done", "runs/000000000001", "spark"):
+        (root / folder).mkdir(parents=True)
+    (root / "format.json").write_text(json.dumps(_JOB))
+    for step in (0, 1):
+        _write_entry(root, _entry(step))
+        done = StepDone(step, Totals(read=4 * (step + 1), released=5, late=step), seconds=0.5)
+        (root / "done" / f"{step:012d}").write_text(json.dumps(done.to_document()))
+    rows = pa.table(
+        {
+            "event_time_ms": pa.array([T0 - 1, T0 + 1000, T0 + 3000, T0 + 5000], pa.int64()),
+            "reason": pa.array(["late", None, None, None], pa.string()),
+        }
+    )
+    pq.write_table(rows, root / "runs" / "000000000001" / "part-0.parquet")
+    (root / "runs" / "000000000001" / "_SUCCESS").touch()
+    (root / "runs" / "000000000001" / ".part-0.parquet.crc").touch()
+    return root
+
+
+def test_it_shows_frontier_clocks_held_rows_and_totals(root: Path) -> None:
+    """All that a running job would tell, and the rows that each run still holds."""
+    found = inspect_checkpoint(str(root)).as_json()
+    assert found["job"]["output_topic"] == "ordered"
+    assert found["frontier_ms"] == T0 + 2000
+    assert found["totals"]["held"] == 2
+    (run,) = found["runs"]
+    assert (run["step"], run["rows"], run["held"]) == (1, 3, 2)
+    assert run["size_bytes"] > 0
+    (clock,) = found["partitions"]
+    assert (clock["position"], clock["high_watermark"], clock["was_idle"]) == (8, 11, False)
+    assert (clock["delay_ms"], clock["max_event_time_ms"]) == (3000, T0 + 5000)
+    assert [(step["step"], step["done"], step["seconds"]) for step in found["steps"]] == [
+        (0, True, 0.5),
+        (1, True, 0.5),
+    ]
+    assert found["keys"] == {"files": 0, "rows": 0, "size_bytes": 0}
+    assert found["learned"] is None
+
+
+def test_a_step_cut_short_holds_all_that_it_staged(root: Path) -> None:
+    """A step that is logged and not done has released nothing of its run."""
+    (root / "done" / "000000000001").unlink()
+    report = inspect_checkpoint(str(root))
+    assert [found.held for found in report.runs] == [3]
+    assert [done is None for _, done in report.steps] == [False, True]
+    assert report.as_json()["steps"][-1] == {"step": 1, "kind": "batch", "done": False}
+
+
+def test_keys_and_learned_delay_are_shown(root: Path) -> None:
+    """The size of keys/, and of a learned delay what was promised and achieved."""
+    (root / "keys").mkdir()
+    pq.write_table(pa.table({"key": [b"a", b"b"]}), root / "keys" / "part-0.parquet")
+    learned = LearnedDelays(late_target=0.01).learn(
+        A, StepLateness(rows=200, late=1), reached_ms=T0, half_life_ms=1000, is_backlog=False
+    )
+    _write_entry(root, _entry(1, learned=learned))
+    found = inspect_checkpoint(root.as_uri()).as_json()
+    assert (found["keys"]["files"], found["keys"]["rows"]) == (1, 2)
+    assert found["learned"] == {
+        "late_target": 0.01,
+        "late_share": 0.005,
+        "recent_late_share": 0.005,
+    }
+
+
+def test_a_fresh_checkpoint_is_shown(root: Path) -> None:
+    """Before the first step there is a job, and nothing else."""
+    for folder in ("frontier", "done"):
+        for path in (root / folder).iterdir():
+            path.unlink()
+    found = inspect_checkpoint(f"file:{root}").as_json()
+    assert (found["frontier_ms"], found["totals"]["read"], found["steps"]) == (-1, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 99}, "has format 99; this version reads"),
+        ({"kind": "other"}, "is not a reorder job's"),
+    ],
+)
+def test_foreign_or_newer_checkpoint_is_refused(
+    root: Path, changes: dict[str, Any], message: str
+) -> None:
+    """What another program or a newer version wrote is named, and not guessed at."""
+    (root / "format.json").write_text(json.dumps({**_JOB, **changes}))
+    with pytest.raises(CheckpointError, match=message):
+        inspect_checkpoint(str(root))
+
+
+def test_newer_step_is_refused(root: Path) -> None:
+    """So is a single step of a newer format."""
+    (root / "frontier" / "000000000001").write_text(json.dumps({"format": 99}))
+    with pytest.raises(CheckpointError, match="step of format 99"):
+        inspect_checkpoint(str(root))
+
+
+def test_run_that_vanishes_while_it_is_read_is_told(root: Path) -> None:
+    """A running job removes runs that are through: then another look is wanted."""
+    (root / "runs" / "000000000001" / "part-0.parquet").unlink()
+    (root / "runs" / "000000000001" / "_SUCCESS").unlink()
+    (root / "runs" / "000000000001" / ".part-0.parquet.crc").unlink()
+    (root / "runs" / "000000000001").rmdir()
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        inspect_checkpoint(str(root))
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("/no/such/folder", "is not a reorder job's checkpoint"),
+        ("abc://bucket/folder", "only local paths, and what pyarrow reaches without Spark"),
+    ],
+)
+def test_what_cannot_be_read_is_named(location: str, message: str) -> None:
+    """A folder that is not there, and a file system that needs Spark, are said to be so."""
+    with pytest.raises(CheckpointError, match=message):
+        inspect_checkpoint(location)
+
+
+def test_command_prints_tables_or_json(root: Path) -> None:
+    """For people tables, for programs JSON; neither asks for the job's settings."""
+    runner = CliRunner()
+    shown = runner.invoke(app, ["reorder", "inspect", str(root)])
+    assert shown.exit_code == 0, shown.output
+    for word in ("Clocks", "Runs", "Last steps", "2023-11-14 22:13:22", "live"):
+        assert word in shown.output
+    printed = runner.invoke(app, ["reorder", "inspect", str(root), "--json"])
+    assert json.loads(printed.output) == inspect_checkpoint(str(root)).as_json()
+
+
+def test_job_needs_no_name_of_its_own() -> None:
+    """`sequitur reorder FLAGS` is the job: its flags are in the help, and wrong ones told."""
+    runner = CliRunner()
+    shown = runner.invoke(app, ["reorder", "--help"], env={"COLUMNS": "200"})
+    assert "--idle-timeout" in shown.output
+    assert "reorder inspect CHECKPOINT" in shown.output
+    wrong = runner.invoke(app, ["reorder", "--delay", "soon"])
+    assert wrong.exit_code == 2
+    assert "reorder.delay = 'soon'" in wrong.output

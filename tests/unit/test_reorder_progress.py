@@ -1,0 +1,245 @@
+"""What a running job tells, on a terminal, in JSON and to Prometheus: where every row is."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from consumer import (
+    EventClock,
+    LearnedDelays,
+    Run,
+    SourcePartition,
+    StepDone,
+    StepEntry,
+    StepKind,
+    StepLateness,
+    Totals,
+)
+from pipelines._errors import ReorderError
+from pipelines._job import JobReport
+from pipelines._metrics import JobMetrics, serve_metrics
+from pipelines._progress import (
+    LiveLine,
+    ProgressStyle,
+    instant,
+    live_text,
+    print_step,
+    report_table,
+)
+from sequitur._ports import choose_free
+
+A = SourcePartition("readings", 0)
+B = SourcePartition("readings", 1)
+T0 = 1_700_000_000_000
+
+
+def _step(*, learned: bool = False) -> tuple[StepEntry, StepDone]:
+    clock = EventClock()
+    for partition, behind in ((A, 0), (B, 12)):
+        clock = clock.observe(
+            partition,
+            max_event_time_ms=T0,
+            position=100,
+            high_watermark=100 + behind,
+            now_ms=0,
+        )
+    clock = clock.advance(now_ms=0, delay_ms={A: 500, B: 2000}, idle_timeout_ms=1000)
+    lateness = StepLateness(rows=200, late=2)
+    delays = LearnedDelays(late_target=0.05).learn(
+        A, lateness, reached_ms=T0, half_life_ms=1000, is_backlog=False
+    )
+    entry = StepEntry(
+        step=7,
+        kind=StepKind.BATCH,
+        batch_id=6,
+        previous_frontier_ms=T0 - 5000,
+        clock=clock,
+        staged=Totals(read=200, late=3, quarantined={"event-time-missing": 4}),
+        runs=(Run(7, 193, T0 - 3000, T0),),
+        before=Totals(read=1000, released=950, late=10),
+        logged_ms=T0,
+        learned=delays if learned else None,
+    )
+    totals = Totals(
+        read=1200, released=1100, late=13, quarantined={"event-time-missing": 4}, duplicates=5
+    )
+    return entry, StepDone(7, totals, seconds=0.75)
+
+
+def _sums_up(found: dict[str, Any]) -> bool:
+    parts = ("released", "late", "quarantined", "duplicates", "held")
+    return bool(found["read"] == sum(found[name] for name in parts))
+
+
+def test_a_step_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that reads the output gets a document a line, with all that the step did."""
+    print_step(*_step())
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {
+        "step": 7,
+        "kind": "batch",
+        "batch_id": 6,
+        "read": 200,
+        "released": 150,
+        "late": 3,
+        "rescued": 0,
+        "quarantined": 4,
+        "duplicates": 5,
+        "held": 78,
+        "frontier_ms": T0 - 2000,
+        "runs": 1,
+        "runs_to_fold": 0,
+        "keys": 0,
+        "keys_bytes": 0,
+        "lag": 12,
+        "seconds": 0.75,
+    }
+
+
+def test_a_learned_delay_is_told_with_what_it_promised(capsys: pytest.CaptureFixture[str]) -> None:
+    """Promised against achieved: the target, and the share of rows that were late."""
+    print_step(*_step(learned=True))
+    line = json.loads(capsys.readouterr().out)
+    shown = {name: line[name] for name in ("delay_ms", "late_target", "late_share")}
+    assert shown == {"delay_ms": 2000, "late_target": 0.05, "late_share": 0.01}
+    entry, done = _step(learned=True)
+    text = live_text(entry, done, rate=10, now_ms=T0).plain
+    assert text.endswith("delay 2.0 s, late 1.00% of 5.00%")
+
+
+def test_live_line_shows_where_every_row_is() -> None:
+    """On a terminal one line tells the counts, the speed and how far the frontier is behind."""
+    entry, done = _step()
+    assert live_text(entry, done, rate=1234.5, now_ms=T0 + 1000).plain == (
+        "step 7 · read 1,200 (1,234/s, 12 to go) · released 1,100 · late 13 · quarantined 4 · "
+        "duplicates 5 · held 78 · frontier 2023-11-14 22:13:18 (3.0 s ago)"
+    )
+
+
+def test_live_line_renews_itself() -> None:
+    """The line stays one line however many steps there are, and the speed is that of this run."""
+    output = io.StringIO()
+    times = iter([0, 2000, 2000, 4000, 4000])
+    console = Console(file=output, force_terminal=True, width=200)
+    with LiveLine(console, lambda: next(times)) as line:
+        line(*_step())
+        line(*_step())
+    shown = output.getvalue()
+    assert shown.count("\n") == 1
+    assert "(100/s" in shown
+    assert "(50/s" in shown
+
+
+@pytest.mark.parametrize(
+    ("style", "is_terminal", "shown"),
+    [
+        (ProgressStyle.AUTO, True, ProgressStyle.LIVE),
+        (ProgressStyle.AUTO, False, ProgressStyle.JSON),
+        (ProgressStyle.JSON, True, ProgressStyle.JSON),
+        (ProgressStyle.LIVE, False, ProgressStyle.LIVE),
+    ],
+)
+def test_progress_is_live_on_a_terminal(
+    style: ProgressStyle, is_terminal: bool, shown: ProgressStyle
+) -> None:
+    """A pipe gets JSON and a terminal the live line, unless one of them is asked for."""
+    assert style.on(is_terminal=is_terminal) is shown
+
+
+def test_final_report_accounts_for_every_row() -> None:
+    """Read = released + late + quarantined + duplicates + held, in JSON and in the table."""
+    entry, done = _step(learned=True)
+    report = JobReport(
+        done.totals,
+        entry.frontier_ms,
+        steps=8,
+        seconds=2.0,
+        records_per_s=600.0,
+        learned=entry.learned,
+    )
+    document = report.as_json()
+    assert _sums_up(document)
+    output = io.StringIO()
+    Console(file=output, width=100).print(report_table(document))
+    rows = [line.strip("│ ").split("│") for line in output.getvalue().splitlines() if "│" in line]
+    shown = {name.strip(): value.strip() for name, value in rows}
+    names = ("read", "late", "held", "event-time-missing", "late, promised", "late, achieved")
+    assert {name: shown[name] for name in names} == {
+        "late, promised": "5.000%",
+        "late, achieved": "1.000%",
+        "read": "1,200",
+        "late": "13",
+        "held": "78",
+        "event-time-missing": "4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (None, "-"),
+        (-1, "-"),
+        (0, "1970-01-01 00:00:00"),
+        (T0, "2023-11-14 22:13:20"),
+        (1 << 60, "1,152,921,504,606,846,976 ms"),
+    ],
+)
+def test_instants_are_shown_whatever_they_are(time_ms: int | None, text: str) -> None:
+    """An event time may be anything that fits; showing it never fails."""
+    assert instant(time_ms) == text
+
+
+def _scraped(text: str) -> dict[tuple[str, ...], float]:
+    return {
+        (
+            sample.name.removeprefix("sequitur_reorder_"),
+            *sorted(sample.labels.values()),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_are_served_and_account_for_every_row() -> None:
+    """One scrape sees one step: counts that fit together, clocks, delays, and how long it took."""
+    address = f"127.0.0.1:{choose_free()}"
+    with serve_metrics(address) as tell:
+        tell(*_step(learned=True))
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            found = _scraped(answer.read().decode())
+    out = ("rows_released_total", "rows_late_total", "rows_duplicate_total", "rows_held")
+    quarantined = sum(value for name, value in found.items() if "quarantined_total" in name[0])
+    assert sum(found[(name,)] for name in out) + quarantined == found["rows_read_total",] == 1200
+    assert found["rows_quarantined_total", "event-time-missing"] == 4
+    assert found["frontier_timestamp_seconds",] == T0 / 1000 - 2
+    assert found["source_lag_rows", "1", "readings"] == 12
+    assert found["delay_seconds", "1", "readings"] == 2.0
+    assert found["partition_idle", "0", "readings"] == 0
+    assert found["step_duration_seconds_sum", "batch"] == 0.75
+    assert found["late_target_ratio",] == 0.05
+    assert found["live_runs",] == 1
+    assert found["steps",] == 8
+
+
+def test_metrics_before_the_first_step_are_none() -> None:
+    """A scrape during the start is answered, with nothing that could be taken for a count."""
+    registry = CollectorRegistry()
+    JobMetrics(registry)
+    names = [metric.name for metric in registry.collect()]
+    assert names == ["sequitur_reorder_step_duration_seconds"]
+
+
+def test_address_in_use_is_an_error() -> None:
+    """A job that cannot serve its metrics says so at the start."""
+    address = f"127.0.0.1:{choose_free()}"
+    with serve_metrics(address), pytest.raises(ReorderError, match="cannot listen on"):  # noqa: SIM117
+        with serve_metrics(address):
+            pass
