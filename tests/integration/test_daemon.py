@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
     from tests.brokers import Broker
     from tests.conftest import MakeTopic
+    from tests.daemon_process import DaemonProcess
     from tests.integration.conftest import StartDaemon
 
 _NOWHERE = "127.0.0.1:1"
-_A_FEW_SAMPLES_S = 0.2
+_ACCEPTED = "sequitur_producer_events_accepted_total"
+_PERSISTED = "sequitur_producer_events_persisted_total"
 
 
 def _free_port() -> int:
@@ -47,6 +49,19 @@ def _get(port: int, path: str) -> tuple[int, str]:
 def _told_of(report: dict[str, Any]) -> int:
     told: int = report["persisted"] + report["not_persisted"] + report["possibly_persisted"]
     return told
+
+
+def _metric(port: int, name: str) -> float:
+    """One of the daemon's own counts, now."""
+    lines = _get(port, "/metrics")[1].splitlines()
+    (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")]
+    return float(value)
+
+
+def _wait_until_above(daemon: DaemonProcess, port: int, name: str, value: float) -> None:
+    while not _metric(port, name) > value:
+        assert daemon.process.poll() is None, daemon.log
+        time.sleep(0.02)
 
 
 def _wait_for_events(broker: Broker, topic: str) -> None:
@@ -138,11 +153,16 @@ def test_a_second_signal_ends_it_at_once(
 ) -> None:
     """With the broker away it would drain for long; every event is still told of."""
     topic = make_topic(partitions=1)
-    daemon = start_daemon("--topic", topic, "--drain-timeout", "1 min", "--durability", "none")
-    _wait_for_events(broker, topic)
+    port = _free_port()
+    daemon = start_daemon(
+        *("--topic", topic, "--drain-timeout", "1 min", "--durability", "none"),
+        *("--health", f"127.0.0.1:{port}"),
+    )
+    daemon.wait_for("producer started")
+    _wait_until_above(daemon, port, _PERSISTED, 0)
     broker.pause()
     try:
-        time.sleep(_A_FEW_SAMPLES_S)
+        _wait_until_above(daemon, port, _ACCEPTED, _metric(port, _ACCEPTED))
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("stopping")
         daemon.signal(signal.SIGTERM)
@@ -151,6 +171,7 @@ def test_a_second_signal_ends_it_at_once(
         assert time.monotonic() - started < 5
     finally:
         broker.resume()
+    assert report["persisted"] > 0
     assert report["possibly_persisted"] + report["not_persisted"] > 0
     assert report["accepted"] == _told_of(report)
 
@@ -160,18 +181,23 @@ def test_a_drain_keeps_its_limit(
 ) -> None:
     """With Kafka killed while it ran, it ends when the limit is over, and tells of each event."""
     topic = make_topic(partitions=1)
-    daemon = start_daemon("--topic", topic, "--drain-timeout", "1 s", "--durability", "none")
-    _wait_for_events(broker, topic)
+    port = _free_port()
+    daemon = start_daemon(
+        *("--topic", topic, "--drain-timeout", "1 s", "--durability", "none"),
+        *("--health", f"127.0.0.1:{port}"),
+    )
+    daemon.wait_for("producer started")
+    _wait_until_above(daemon, port, _PERSISTED, 0)
     broker.kill()
     try:
-        time.sleep(_A_FEW_SAMPLES_S)
+        _wait_until_above(daemon, port, _ACCEPTED, _metric(port, _ACCEPTED))
         daemon.signal(signal.SIGTERM)
         started = time.monotonic()
         report = daemon.end(status=1)
         assert 0.9 < time.monotonic() - started < 5
     finally:
         broker.start()
-    assert report["accepted"] == _told_of(report) > report["persisted"]
+    assert report["accepted"] == _told_of(report) > report["persisted"] > 0
 
 
 def test_metrics_and_report_count_the_same(
