@@ -132,6 +132,7 @@ class Recovery:
         last_sequence = await self._wire.last_sequence(
             lane.topic, lane.partition, sequencer.identity
         )
+        lane.active_at_s = asyncio.get_running_loop().time()
         if not sequencer.query_due:
             return
         for slot in sequencer.on_described(last_sequence):
@@ -143,6 +144,9 @@ class Recovery:
         """Read the log for slots of which the broker knows nothing: it may have forgotten us."""
         sequencer = lane.sequencer
         asked = {slot.batch.first_id(): slot for slot in sequencer if slot.maybe}
+        if not asked:  # they have expired meanwhile
+            sequencer.on_searched(())
+            return
         since_ms = min(slot.batch.oldest_timestamp_ms() for slot in asked.values())
         try:
             found = await self._wire.find_events(

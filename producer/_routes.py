@@ -134,6 +134,7 @@ class Routes:
         if state is None:
             sequencer = Sequencer[Batch](self._sender.identity, window=window)
             lane = Lane(topic, partition, sequencer)
+            lane.active_at_s = asyncio.get_running_loop().time()
             self._rounds.renewed(lane)
             return lane
         sequencer = Sequencer[Batch](

@@ -47,8 +47,8 @@ _MAX_REQUEST_BYTES: Final = 16 << 20
 _MAX_ODD_ANSWERS: Final = 5
 _MAX_SWEEP_S: Final = 1.0
 _REST_S: Final = 60.0
-"""After so long without an answer a broker may have forgotten a producer; expiry is 24 h at most
-settings, but topics can be re-created and tests set it to seconds."""
+"""After so long without an answer a broker may have forgotten a producer: expiry is 24 h in the
+usual settings, and should not be set below this."""
 
 _log = Logger(__name__)
 
@@ -172,11 +172,11 @@ class Sender:
         sequencer = lane.sequencer
         if lane.recovering or now_s < lane.retry_at_s:
             return None
+        if now_s - lane.active_at_s > _REST_S:
+            sequencer.rest()
         lost = sequencer.query_due or sequencer.renewal_due
         if lost and not self._recovery.begin(lane):
             return None
-        if not sequencer.slots and now_s - lane.active_at_s > _REST_S:
-            sequencer.rest()
         slot = sequencer.next_to_send()
         if slot is None:
             return None

@@ -15,7 +15,9 @@ batches. All of the idempotence rests on this machine never breaking those rules
   a renewal. It waits until no request is under way.
 - A batch whose earlier answer was lost may be in the log (`Slot.maybe`). If the broker then does
   not recognise it, renumbering could double it. So the broker is asked first for the last sequence
-  that it holds of us (DescribeProducers); see `Sequencer.query_due` and `on_described`.
+  that it holds of us (DescribeProducers); see `Sequencer.query_due` and `on_described`. It is also
+  asked before such a batch is sent again after a long silence (`Sequencer.rest`): a broker that has
+  forgotten us would take it once more.
 
 A batch may get its number long before it is sent: the journal keeps it under its number while the
 window is full or no broker is there. Such batches stand in the *backlog*, behind the window. What a
@@ -433,8 +435,14 @@ class Sequencer(Generic[BatchT]):
         self.backlog.clear()
 
     def rest(self) -> None:
-        """The partition was idle for so long that the broker may have forgotten us."""
-        self._confirmed = False
+        """Nothing was heard of the broker for so long that it may have forgotten us.
+
+        It would take what it already has once more: what may be in the log is asked for first.
+        """
+        if not self.slots:
+            self._confirmed = False
+        elif all(slot.state is State.READY for slot in self.slots):
+            self.unknown |= any(slot.maybe for slot in self.slots)
 
     def _is_stranded(self, index: int) -> bool:
         return self._gap is not None and index >= self._gap

@@ -127,10 +127,10 @@ def read_partitions(bootstrap_servers: str, topic: str) -> list[list[Any]]:
         }
     )
     found = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-    ends = {partition: watermarks(consumer, topic, partition)[1] for partition in found}
+    bounds = {partition: watermarks(consumer, topic, partition) for partition in found}
     messages: list[list[Any]] = [[] for _ in found]
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
-    left = sum(ends.values())
+    consumer.assign([TopicPartition(topic, p, first) for p, (first, _) in bounds.items()])
+    left = sum(end - first for first, end in bounds.values())
     while left:
         consumed = consumer.consume(min(left, 10_000), timeout=30)
         assert consumed, f"topic {topic} ends before its end"

@@ -121,14 +121,28 @@ class SequencerMachine(RuleBasedStateMachine):
         self.broker.restart()
 
     @rule()
+    @precondition(lambda self: not self.wire and not self.ghosts)
+    def broker_is_silent_for_long(self) -> None:
+        """It forgets us, and keeps what it has; with or without a batch that it never answered."""
+        self.sequencer.rest()
+        self.broker.forget()
+
+    @rule()
     @precondition(lambda self: self.sequencer.query_due or self.sequencer.renewal_due)
     def recover(self) -> None:
         """What the sender's recovery does."""
         sequencer = self.sequencer
         if sequencer.query_due:
             described = self.broker.describe(sequencer.identity)
-            for slot in sequencer.on_described(described):
-                self.persisted.update(slot.batch)
+            if described is None and sequencer.unknown:
+                log = set(self.broker.log)
+                found = [slot for slot in sequencer if slot.batch[0] in log]
+                for slot in found:
+                    self.persisted.update(slot.batch)
+                sequencer.on_searched(found)
+            else:
+                for slot in sequencer.on_described(described):
+                    self.persisted.update(slot.batch)
             while sequencer.query_due:
                 slot = sequencer.slots[0]
                 self._settle(slot, sequencer.drop(slot))

@@ -79,6 +79,31 @@ def test_a_rested_partition_goes_alone_again() -> None:
     assert not sequencer.has_room
 
 
+def test_after_a_long_silence_a_doubtful_batch_is_asked_for_before_it_is_sent_again() -> None:
+    """The broker may have it and have forgotten us: it would take it once more."""
+    sequencer = _sequencer()
+    lost, behind = _sent(sequencer, "lost", "behind")
+    sequencer.on_answer(lost, Answer.UNKNOWN)
+    sequencer.rest()
+    assert _wants(sequencer) == ""  # the other one's answer may still come
+    sequencer.on_answer(behind, Answer.UNKNOWN)
+    sequencer.rest()
+    assert (sequencer.next_to_send(), _wants(sequencer)) == (None, "query")
+    assert sequencer.on_described(None) == []
+    sequencer.on_searched([lost])
+    assert sequencer.next_to_send() is behind
+    assert (behind.base_sequence, _wants(sequencer)) == (10, "")
+
+
+def test_a_silence_with_nothing_in_doubt_asks_nothing() -> None:
+    """A batch that was surely not taken is just sent again."""
+    sequencer = _sequencer()
+    (slot,) = _sent(sequencer, "a")
+    sequencer.on_answer(slot, Answer.RETRIABLE)
+    sequencer.rest()
+    assert sequencer.next_to_send() is slot
+
+
 def test_nothing_overtakes_a_failed_batch() -> None:
     """While a batch waits to be sent again, none is admitted; it goes first, as it was."""
     sequencer = _sequencer()
