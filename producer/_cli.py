@@ -8,7 +8,7 @@ to standard error. Its exit status:
 | 0 | the source ended or a signal came; what was accepted is in the topic or the dead-letter file, or in the journal, from where the next start sends it |
 | 1 | as 0, but of some events it is not sure that they are in the topic, and no journal keeps them |
 | 2 | the settings were refused |
-| 3 | it could not start, or the source or the journal failed; the log says why |
+| 3 | it could not start, the source or the journal failed, or the dead-letter file is full; the log says why |
 
 A second signal changes nothing of that: without a journal it usually means 1.
 """  # noqa: E501 - a table's row is one line

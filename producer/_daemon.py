@@ -68,7 +68,9 @@ class _Daemon:
         self._kafka = kafka
         self._produce = produce
         self._source: Source = make_source(produce, max_event_bytes=producer.max_request_size)
-        self._dead_letters = _open_dead_letters(dead_letter_file(produce, producer))
+        self._dead_letters = _open_dead_letters(
+            dead_letter_file(produce, producer), produce.dead_letter_limit
+        )
         self._given_up = GivenUpEvents(self._dead_letters, self._source.name)
         self._producer = IdempotentProducer(kafka, producer, on_given_up=self._given_up.keep)
         self._has_journal = producer.journaling != "none"
@@ -276,8 +278,8 @@ class _Daemon:
         self._stopping.set()
 
 
-def _open_dead_letters(path: Path) -> DeadLetterFile:
+def _open_dead_letters(path: Path, limit_bytes: int) -> DeadLetterFile:
     try:
-        return DeadLetterFile(path)
+        return DeadLetterFile(path, limit_bytes=limit_bytes)
     except OSError as error:
         raise ProducerError(f"the dead-letter file {path} cannot be written: {error}") from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from producer._settings import ProducerSettings
-from producer.settings import Duration, KafkaSettings, Section, Settings
+from producer.settings import Duration, KafkaSettings, Section, Settings, Size
 from producer.sources import SourceSettings, parse_address
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ class ProduceSettings(SourceSettings, Section):
         default=None,
         description="File for what could not be sent, with where it stood and why; without it, "
         f"<journal>{_DEAD_LETTERS}",
+    )
+    dead_letter_limit: Size = Field(
+        default=1 << 30,
+        gt=0,
+        description="Bytes the dead-letter file may have, beyond which the daemon ends",
     )
     health: str | None = Field(
         default=None,

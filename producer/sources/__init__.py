@@ -2,6 +2,7 @@
 
 from producer.sources._dead_letter import DeadLetter, DeadLetterFile, read_dead_letters
 from producer.sources._errors import (
+    DeadLettersFullError,
     KeySpecError,
     LostFileError,
     NoRoomError,
@@ -18,6 +19,7 @@ from producer.sources._spec import SourceSpec, parse_address, parse_source
 __all__ = [
     "DeadLetter",
     "DeadLetterFile",
+    "DeadLettersFullError",
     "Intake",
     "IntakeTicket",
     "KeySpecError",

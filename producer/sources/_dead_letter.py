@@ -2,7 +2,9 @@
 
 It is opened for appending only and never shortened: what is in it is no longer anywhere else. A
 crash between a `sync` and the journal's next round repeats entries under the same `source` and
-`where`; it never loses one whose source position is in the journal.
+`where`; it never loses one whose source position is in the journal. At its limit it takes no more,
+and the daemon ends: the position before the event stays in the journal, and so does an event that a
+broker refused.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+from producer.sources._errors import DeadLettersFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +55,7 @@ class DeadLetterFile:
         path: The file; made, with its folder, if it is not there.
         now_ms: The clock.
         max_raw_bytes: Bytes of an event that an entry keeps.
+        limit_bytes: How large the file may become, with what earlier daemons put there.
 
     Raises:
         OSError: It cannot be written, from here and from every method.
@@ -62,18 +67,20 @@ class DeadLetterFile:
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         max_raw_bytes: int = MAX_RAW_BYTES,
+        limit_bytes: int | None = None,
     ) -> None:
         self.path = path
         self.written = 0
         self._now_ms = now_ms
         self._max_raw_bytes = max_raw_bytes
+        self._limit_bytes = limit_bytes
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._owes_sync = False
-        size = os.fstat(self._file).st_size
-        if size == 0:
+        self._size = os.fstat(self._file).st_size
+        if self._size == 0:
             _sync_folder(path.parent)
-        elif os.pread(self._file, 1, size - 1) != b"\n":
+        elif os.pread(self._file, 1, self._size - 1) != b"\n":
             self._append(b"\n")  # a crash cut the last entry; the next one gets its own line
 
     def __enter__(self) -> Self:
@@ -85,7 +92,11 @@ class DeadLetterFile:
     def write(
         self, source: str, where: str, reason: str, raw: bytes, key: bytes | None = None
     ) -> None:
-        """Append an entry. It is on disk after the next `sync`."""
+        """Append an entry. It is on disk after the next `sync`.
+
+        Raises:
+            DeadLettersFullError: There is no room for it; nothing was written.
+        """
         entry: dict[str, str | int] = {
             "source": source,
             "where": where,
@@ -96,7 +107,14 @@ class DeadLetterFile:
         }
         if key is not None:
             entry["key"] = base64.b64encode(key).decode()
-        self._append(msgspec.json.encode(entry) + b"\n")
+        line = msgspec.json.encode(entry) + b"\n"
+        if self._limit_bytes is not None and self._size + len(line) > self._limit_bytes:
+            raise DeadLettersFullError(
+                f"the dead-letter file {self.path} has {self._size} bytes, and dead_letter_limit "
+                f"is {self._limit_bytes}: move it away, or raise the limit; not kept was {where}: "
+                f"{reason}"
+            )
+        self._append(line)
         self.written += 1
 
     def sync(self) -> None:
@@ -129,7 +147,9 @@ class DeadLetterFile:
     def _append(self, data: bytes) -> None:
         self._owes_sync = True
         while data:
-            data = data[os.write(self._file, data) :]
+            written = os.write(self._file, data)
+            self._size += written
+            data = data[written:]
 
 
 def read_dead_letters(path: Path) -> Iterator[DeadLetter]:

@@ -1,12 +1,13 @@
 """The errors of the daemon's sources.
 
 SourceError
-├── SourceSpecError     the setting `source` names no source
-├── KeySpecError        the setting `key` names no place
-├── PositionError       the journal's position is not one of this source, or of another recording
-├── LostFileError       a file with unread events is gone, and `on_lost_file` is `fail`
-├── NoRoomError         the producer took nothing in time
-└── StoppingError       the daemon stops: the events were not accepted
+├── SourceSpecError       the setting `source` names no source
+├── KeySpecError          the setting `key` names no place
+├── PositionError         the journal's position is not one of this source, or of another recording
+├── LostFileError         a file with unread events is gone, and `on_lost_file` is `fail`
+├── DeadLettersFullError  the dead-letter file has its limit, and takes no more
+├── NoRoomError           the producer took nothing in time
+└── StoppingError         the daemon stops: the events were not accepted
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class PositionError(SourceError):
 
 class LostFileError(SourceError):
     """A file that was read up to a position is gone, or was cut, before it was read to its end."""
+
+
+class DeadLettersFullError(SourceError):
+    """The dead-letter file is as large as it may become: what could not be sent has no place."""
 
 
 class NoRoomError(SourceError):

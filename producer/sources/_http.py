@@ -27,7 +27,12 @@ from aiohttp import web
 from producer._log import Logger
 from producer._outcomes import NotPersisted, Persisted
 from producer._record import Record
-from producer.sources._errors import NoRoomError, SourceError, StoppingError
+from producer.sources._errors import (
+    DeadLettersFullError,
+    NoRoomError,
+    SourceError,
+    StoppingError,
+)
 from producer.sources._intake import SourceStatistics
 from producer.sources._line_splitter import LineSplitter
 
@@ -85,6 +90,8 @@ class HttpSource:
         self._parser = parser
         self._limits = limits or HttpLimits()
         self._held_bytes = 0
+        self._failed = asyncio.Event()
+        self._failure: DeadLettersFullError | None = None
         self._statistics = SourceStatistics()
 
     def statistics(self) -> SourceStatistics:
@@ -92,7 +99,12 @@ class HttpSource:
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
-        """Listen until the daemon stops; requests that were begun are answered."""
+        """Listen until the daemon stops; requests that were begun are answered.
+
+        Raises:
+            SourceError: The address cannot be listened on.
+            DeadLettersFullError: What a client sent is no event, and could not be kept.
+        """
         del position
         runner = web.AppRunner(self.application(intake), access_log=None)
         await runner.setup()
@@ -105,10 +117,15 @@ class HttpSource:
             self.port = runner.addresses[0][1]
             self.listening.set()
             _log.info("listening", host=self.host, port=self.port)
-            await intake.stopping.wait()
+            waits = [asyncio.create_task(e.wait()) for e in (intake.stopping, self._failed)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
         finally:
             self.listening.clear()
             await runner.cleanup()
+        if self._failure is not None:
+            raise self._failure
 
     def application(self, intake: Intake) -> web.Application:
         """The web application, without a server."""
@@ -142,6 +159,11 @@ class HttpSource:
             return self._no_room(f"no room within {limits.room_timeout_s:g} s")
         except StoppingError:
             return self._no_room("the daemon stops")
+        except DeadLettersFullError as error:
+            # The client hears of it, and so does whoever runs the daemon: it ends.
+            self._failure = self._failure or error
+            self._failed.set()
+            return self._no_room("what is no event has no place any more: the daemon ends")
         finally:
             self._held_bytes -= reserved
 

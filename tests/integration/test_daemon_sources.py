@@ -6,8 +6,11 @@ import json
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from producer.sources import read_dead_letters
 from tests.daemon_process import read_partitions
@@ -164,3 +167,44 @@ def test_a_recording_is_replayed_with_its_pauses(
     assert [json.loads(message.value())["n"] for message in messages] == list(range(5))
     sent_ms = [message.timestamp()[1] for message in messages]
     assert 480 <= sent_ms[-1] - sent_ms[0] < 5_000
+
+
+def test_a_full_dead_letter_file_ends_it_and_loses_nothing(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """It stops before the line that it could keep nowhere; with room again it goes on there."""
+    topic = make_topic(partitions=1)
+    lines = tmp_path / "lines.jsonl"
+    lines.write_bytes(_lines([0]) + b"nonsense\n" * 3 + _lines([1]))
+    letters = tmp_path / "letters.jsonl"
+    words = ["--topic", topic, "--source", f"file:{lines}", "--no-follow", "--name", "reader"]
+    words += ["--dead-letter", str(letters)]
+    report = start_daemon(*words, "--dead-letter-limit", "300 B").end(status=3)
+    assert "dead_letter_limit is 300" in report["error"]
+    assert str(letters) in report["error"]
+    assert letters.stat().st_size <= 300
+    report = start_daemon(*words).end()
+    assert _numbers(broker, topic) == [0, 1]
+    found = {letter.where.partition(" (")[0] for letter in read_dead_letters(letters)}
+    assert found == {f"{lines} line {n} byte {20 + 9 * (n - 2)}" for n in (2, 3, 4)}
+
+
+def test_a_client_hears_when_what_it_sent_could_not_be_kept(
+    make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """503, and the daemon ends with the reason."""
+    daemon = start_daemon(
+        *("--topic", make_topic(partitions=1), "--source", "http:127.0.0.1:0"),
+        *("--dead-letter-limit", "10 B"),
+    )
+    port = daemon.wait_for("listening")["port"]
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/events", b"nonsense", {"Content-Type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused, urllib.request.urlopen(request):
+        pass
+    with refused.value as answer:
+        assert answer.code == 503
+    report = daemon.end(status=3)
+    assert "dead_letter_limit is 10" in report["error"]
+    assert report["accepted"] == 0

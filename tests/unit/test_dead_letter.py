@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from producer.sources import DeadLetter, DeadLetterFile, read_dead_letters
+import pytest
+
+from producer.sources import DeadLetter, DeadLetterFile, DeadLettersFullError, read_dead_letters
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_an_entry_says_where_and_why(tmp_path: Path) -> None:
@@ -58,6 +58,22 @@ def test_a_cut_entry_does_not_spoil_the_next(tmp_path: Path) -> None:
     with DeadLetterFile(path) as file:
         file.write("stdin", "second", "no JSON", b"")
     assert [entry.where for entry in read_dead_letters(path)] == ["first", "second"]
+
+
+def test_it_keeps_its_limit(tmp_path: Path) -> None:
+    """Also over a restart; an entry is there wholly or not at all, and what is lacking is said."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path) as file:
+        file.write("stdin", "first", "no JSON", b"")
+    size = path.stat().st_size
+    with DeadLetterFile(path, limit_bytes=2 * size) as file:
+        with pytest.raises(DeadLettersFullError, match="not kept was second: no JSON") as full:
+            file.write("stdin", "second", "no JSON", b"x" * 100)
+        assert f"{path} has {size} bytes, and dead_letter_limit is {2 * size}" in str(full.value)
+        assert path.stat().st_size == size
+        file.write("stdin", "third", "no JSON", b"")
+        assert file.written == 1
+    assert [entry.where for entry in read_dead_letters(path)] == ["first", "third"]
 
 
 def test_a_sync_without_entries_costs_nothing(
