@@ -59,7 +59,15 @@ SECTION_NAMES: Final = ("kafka", "broker", "producer", "produce", "reorder")
 """Every section any of our programs knows; a program may use a subset."""
 
 _NOT_SETTINGS: Final = frozenset(
-    {"SEQUITUR_CACHE", "SEQUITUR_IVY_SETTINGS", "SEQUITUR_REQUIRE_CONTAINERS"}
+    {
+        "SEQUITUR_CACHE",
+        "SEQUITUR_IVY_SETTINGS",
+        # Of the tests:
+        "SEQUITUR_KILL_ROUNDS",
+        "SEQUITUR_KILL_SEED",
+        "SEQUITUR_REQUIRE_CONTAINERS",
+        "SEQUITUR_TEST_BROKER",
+    }
 )
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:\[\]]+):[0-9]{1,5}", re.ASCII)
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
     from tests.brokers import Broker
     from tests.conftest import MakeTopic
 
-_ROUNDS = int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10"))
+_ROUNDS = max(1, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10")))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _DISTURBED_ROUNDS = max(4, _ROUNDS if _ROUNDS > 10 else _ROUNDS * 3 // 5)
 """A restart of the broker takes seconds, and CI has but a minute."""
+_FEW_ROUNDS = max(1, _ROUNDS * 2 // 5)
+"""For what differs from the others in little."""
+_MORE_LIVES = 20
 _PARTITIONS = 4
 _KEYS = 23
 _BURST_LINES = 30_000
+_RECORDED_LINES = 200_000
 _STARTING_S = 0.2
 _LOADED_S = 0.5
 _ROUND_TIMEOUT_S = 60
@@ -69,6 +73,28 @@ class GrowingFile:
 
 
 @dataclass
+class Recording:
+    """Numbered events that were recorded before; they do not grow."""
+
+    path: Path
+    lines: int
+
+    def __post_init__(self) -> None:
+        self.path.write_bytes(_lines(0, self.lines))
+
+    @property
+    def source(self) -> str:
+        """The setting that reads it."""
+        return f"replay:{self.path}"
+
+    def grow(self, lines: int) -> None:
+        """It is all there."""
+
+    def finish(self) -> None:
+        """It is all there."""
+
+
+@dataclass
 class FillingFolder:
     """Numbered events in files, which come one by one."""
 
@@ -92,9 +118,19 @@ class FillingFolder:
         """All files are whole."""
 
 
+Growing = GrowingFile | Recording | FillingFolder
+
+
+class MakeRounds(Protocol):
+    """Makes the rounds of a daemon with these settings."""
+
+    def __call__(self, growing: Growing, *settings: str) -> Rounds:
+        """For what it reads."""
+
+
 def _lines(first: int, count: int) -> bytes:
     return b"".join(
-        b'{"n":%d,"k":"key-%d","text":"%b"}\n' % (n, n % _KEYS, b"." * (n % 100))
+        b'{"n":%d,"k":"key-%d","t":%d,"text":"%b"}\n' % (n, n % _KEYS, n, b"." * (n % 100))
         for n in range(first, first + count)
     )
 
@@ -107,7 +143,8 @@ class Rounds:
     topic: str
     folder: Path
     random: Random
-    growing: GrowingFile | FillingFolder
+    growing: Growing
+    settings: tuple[str, ...] = ()
     recovered: int = 0
 
     def start(self, *arguments: str) -> DaemonProcess:
@@ -116,7 +153,7 @@ class Rounds:
             self.broker.bootstrap_servers,
             self.folder / "state",
             *("--topic", self.topic, "--source", self.growing.source, "--key", "json:k"),
-            *("--name", "survivor", "--poll-interval", "10 ms", *arguments),
+            *("--name", "survivor", "--poll-interval", "10 ms", *self.settings, *arguments),
         )
 
     def live_and_die(self, *, while_loaded: bool) -> None:
@@ -134,6 +171,10 @@ class Rounds:
 
     def finish(self) -> None:
         """The last life reads to the file's end, and ends by itself."""
+        for _ in range(_MORE_LIVES):
+            if self.recovered:
+                break
+            self.live_and_die(while_loaded=True)
         self.growing.finish()
         with self.start("--no-follow") as daemon:
             report = daemon.end()
@@ -160,17 +201,17 @@ class Rounds:
 
 
 @pytest.fixture
-def make_rounds(
-    broker: Broker, make_topic: MakeTopic, tmp_path: Path
-) -> Iterator[Callable[[GrowingFile | FillingFolder], Rounds]]:
+def make_rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Iterator[MakeRounds]:
     """A topic, and the daemon before it; the broker is left running."""
     topic = make_topic(partitions=_PARTITIONS)
-    yield lambda growing: Rounds(broker, topic, tmp_path, Random(_SEED), growing)
+    yield lambda growing, *settings: Rounds(
+        broker, topic, tmp_path, Random(_SEED), growing, settings
+    )
     broker.start()
 
 
 @pytest.fixture
-def rounds(make_rounds: Callable[[GrowingFile | FillingFolder], Rounds], tmp_path: Path) -> Rounds:
+def rounds(make_rounds: MakeRounds, tmp_path: Path) -> Rounds:
     """The daemon follows a file."""
     return make_rounds(GrowingFile(tmp_path / "events.jsonl", Random(_SEED)))
 
@@ -214,14 +255,40 @@ def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: 
 
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_between_files_loses_and_doubles_nothing(
-    make_rounds: Callable[[GrowingFile | FillingFolder], Rounds], tmp_path: Path
+    make_rounds: MakeRounds, tmp_path: Path
 ) -> None:
     """Of a folder: a file that was sent and not renamed yet is not sent again."""
     folder = tmp_path / "spool"
     folder.mkdir()
     rounds = make_rounds(FillingFolder(folder))
-    for _ in range(_ROUNDS // 2):
+    for _ in range(max(1, _ROUNDS // 2)):
         rounds.live_and_die(while_loaded=True)
     rounds.finish()
     rounds.check()
     assert {path.suffix for path in folder.iterdir()} == {".done"}
+
+
+@pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
+def test_killing_it_with_an_async_journal_loses_and_doubles_nothing(
+    make_rounds: MakeRounds, tmp_path: Path
+) -> None:
+    """What it has written is the kernel's, and outlives the process, if not a power cut."""
+    growing = GrowingFile(tmp_path / "events.jsonl", Random(_SEED))
+    rounds = make_rounds(growing, "--durability", "journal-async")
+    for number in range(_FEW_ROUNDS):
+        rounds.live_and_die(while_loaded=number % 4 < 3)
+    rounds.finish()
+    rounds.check()
+
+
+@pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
+def test_killing_a_replay_loses_and_doubles_nothing(
+    make_rounds: MakeRounds, tmp_path: Path
+) -> None:
+    """The next start goes on in the recording where the journal says."""
+    recording = Recording(tmp_path / "recorded.jsonl", _RECORDED_LINES)
+    rounds = make_rounds(recording, "--speed", "0", "--replay-event-time", "json:t")
+    for _ in range(_FEW_ROUNDS):
+        rounds.live_and_die(while_loaded=True)
+    rounds.finish()
+    rounds.check()

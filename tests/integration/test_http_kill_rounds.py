@@ -1,0 +1,88 @@
+"""`kill -9` of the daemon while a client posts to it: what was answered 202 is there, once."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.daemon_process import read_partitions
+
+if TYPE_CHECKING:
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+    from tests.integration.conftest import StartDaemon
+
+_ROUNDS = max(2, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10")) * 2 // 5)
+_SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
+_BODY_EVENTS = 50
+_BUSY_S = (0.05, 0.5)
+_TIMEOUT_S = 60
+
+
+@dataclass
+class Client:
+    """Posts numbered events, body after body, and remembers which bodies were answered 202."""
+
+    bodies: list[range] = field(default_factory=list)
+    kept: set[range] = field(default_factory=set)
+
+    def post_until_nobody_answers(self, port: int) -> None:
+        """A body without an answer is not posted again."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+        headers = {"Content-Type": "application/x-ndjson"}
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while True:
+                first = len(self.bodies) * _BODY_EVENTS
+                body = range(first, first + _BODY_EVENTS)
+                self.bodies.append(body)
+                lines = b"".join(b'{"n":%d,"k":"key-%d"}\n' % (n, n % 7) for n in body)
+                connection.request("POST", "/events", lines, headers)
+                with connection.getresponse() as response:
+                    response.read()
+                    assert response.status == 202
+                self.kept.add(body)
+        connection.close()
+
+
+@pytest.mark.timeout(_TIMEOUT_S + _ROUNDS * 20)
+def test_killing_it_under_posts_loses_nothing_that_it_answered_and_doubles_nothing(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """A body without an answer is there wholly or not at all; order holds for all."""
+    topic = make_topic(partitions=4)
+    words = ("--topic", topic, "--source", "http:127.0.0.1:0", "--key", "json:k", "--name", "web")
+    random = Random(_SEED)
+    client = Client()
+    with ThreadPoolExecutor() as threads:
+        for _ in range(_ROUNDS):
+            daemon = start_daemon(*words)
+            port = daemon.wait_for("listening")["port"]
+            posting = threads.submit(client.post_until_nobody_answers, port)
+            time.sleep(random.uniform(*_BUSY_S))
+            daemon.kill()
+            posting.result(_TIMEOUT_S)
+    daemon = start_daemon(*words)
+    daemon.wait_for("listening")
+    daemon.signal(signal.SIGTERM)
+    assert daemon.end()["kept"] == 0
+    partitions = read_partitions(broker.bootstrap_servers, topic)
+    numbers = [[json.loads(m.value())["n"] for m in partition] for partition in partitions]
+    assert all(a < b for partition in numbers for a, b in pairwise(partition))
+    found = Counter(n for partition in numbers for n in partition)
+    assert client.kept
+    for body in client.bodies:
+        copies = {found.pop(n, 0) for n in body}
+        assert copies == {1} or (copies == {0} and body not in client.kept)
+    assert not found
