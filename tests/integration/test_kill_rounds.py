@@ -35,7 +35,8 @@ _FEW_ROUNDS = max(1, _ROUNDS * 2 // 5)
 _MORE_LIVES = 20
 _PARTITIONS = 4
 _KEYS = 23
-_BURST_LINES = 30_000
+_STEP_LINES = 3_000
+_STEP_S = 0.02
 _RECORDED_LINES = 200_000
 _STARTING_S = 0.2
 _LOADED_S = 0.5
@@ -163,11 +164,18 @@ class Rounds:
                 self.recovered += daemon.wait_for("producer started")["recovered"]
             else:
                 daemon.wait_for("starting")
-            limit_s = _LOADED_S if while_loaded else _STARTING_S
-            end_s = time.monotonic() + self.random.uniform(0, limit_s)
-            self.growing.grow(_BURST_LINES)
-            time.sleep(max(0, end_s - time.monotonic()))
+            self.feed(self.random.uniform(0, _LOADED_S if while_loaded else _STARTING_S))
             daemon.kill()
+
+    def feed(self, seconds: float) -> None:
+        """Let it grow for so long, again and again: there is always something on its way."""
+        end_s = time.monotonic() + seconds
+        while True:
+            self.growing.grow(_STEP_LINES)
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(left_s, _STEP_S))
 
     def finish(self) -> None:
         """The last life reads to the file's end, and ends by itself."""
@@ -240,10 +248,9 @@ def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: 
         begin, end = disturbances[number % len(disturbances)]
         with rounds.start() as daemon:
             rounds.recovered += daemon.wait_for("producer started")["recovered"]
-            rounds.growing.grow(_BURST_LINES)
-            time.sleep(rounds.random.uniform(0, _LOADED_S))
+            rounds.feed(rounds.random.uniform(0, _LOADED_S))
             begin()
-            time.sleep(rounds.random.uniform(0, _LOADED_S))
+            rounds.feed(rounds.random.uniform(0, _LOADED_S))
             daemon.kill()
         if number % 2:
             # The next life meets the disturbed broker, and dies of something else.
