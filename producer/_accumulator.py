@@ -20,6 +20,7 @@ Nothing here does I/O; the sender takes the batches out.
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from producer._batch import HEADER_SIZE, new_builder, seal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
     from random import Random
+    from types import ModuleType
 
     from producer._batch import Builder, Header
     from producer._bulk import Columns, Piece
@@ -91,6 +93,8 @@ class Accumulator:
         self._on_due = on_due
         self._on_given_up = on_given_up
         self._linger: asyncio.TimerHandle | None = None
+        self._bulk: Any = None  # the module, once it is loaded
+        self._loading: asyncio.Future[ModuleType] | None = None
         self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
 
     def add(self, route: Route, record: Record) -> Delivery:
@@ -197,17 +201,11 @@ class Accumulator:
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
     ) -> bool:
         """Accept events a column at a time: all of them, or none if they are not alike enough."""
-        if len(records) < BULK_RECORDS:
-            return False
-        from producer._bulk import columns_of, fill  # noqa: PLC0415 - Arrow is loaded for bulks alone
-
-        columns = columns_of(records, route.keys, self._id_prefix, self.next_event)
+        columns = self._columns_of(route, records)
         if columns is None:
             return False
         size = int(columns.sizes.sum())
         if not whole and size > self.room.limit - self.room.used:
-            return False
-        if int(columns.sizes.max()) > route.batch_bytes - HEADER_SIZE:
             return False
         now_ms = int(time.time() * 1000)
         indices = (columns.order + ticket.accepted).tolist()
@@ -228,26 +226,50 @@ class Accumulator:
                     self._seal(lane)
                     if partition is None:
                         route.sticky.move_on(lane.partition, self._random.random())
-        fill(columns, pieces, self.next_event)
+        self._bulk.fill(columns, pieces, self.next_event)
         self.next_event += len(records)
         ticket.accepted += len(records)
         self.room.take(size)
         return True
 
+    def _columns_of(self, route: Route, records: Sequence[Record]) -> Columns | None:
+        """Records as columns; None if they are few, not alike, or it is too early for columns.
+
+        What lays out columns brings Arrow with it, a fifth of a second and 35 MiB: few daemons
+        ever need it, and the loop cannot stand still for so long. The first bulk has it loaded
+        beside the loop, and goes the way of single records until it is there.
+        """
+        if len(records) < BULK_RECORDS:
+            return None
+        if self._bulk is None:
+            if self._loading is None:
+                self._loading = self._loop.run_in_executor(None, import_module, "producer._bulk")
+                self._loading.add_done_callback(self._on_loaded)
+            return None
+        columns: Columns | None = self._bulk.columns_of(
+            records, route.keys, self._id_prefix, self.next_event
+        )
+        if columns is None or int(columns.sizes.max()) > route.batch_bytes - HEADER_SIZE:
+            return None
+        return columns
+
+    def _on_loaded(self, loading: asyncio.Future[ModuleType]) -> None:
+        if not loading.cancelled():
+            self._bulk = loading.result()
+
     def _reserve(
         self, route: Route, lane: Lane, columns: Columns, among: tuple[int, int], now_ms: int
     ) -> Piece:
         """Take events into the lane's open batch if it takes any, else into another."""
-        from producer._bulk import BulkBuilder  # noqa: PLC0415
-
+        piece: Piece | None
         if lane.open is not None:
             builder = lane.open.builder
-            if isinstance(builder, BulkBuilder):
+            if isinstance(builder, self._bulk.BulkBuilder):
                 piece = builder.reserve(columns, *among, now_ms)
                 if piece is not None:
                     return piece
             self._seal(lane)
-        fresh = BulkBuilder(route.batch_bytes, now_ms)
+        fresh = self._bulk.BulkBuilder(route.batch_bytes, now_ms)
         self._open(lane, fresh, self.next_event + int(columns.order[among[0]]))
         piece = fresh.reserve(columns, *among, now_ms)
         assert piece is not None, "an event larger than a batch is no column's"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -202,3 +204,26 @@ async def test_singles_between_bulks_keep_their_place(monkeypatch: pytest.Monkey
     assert values == list(range(3_000))
     ids = [dict(record.headers)[EVENT_ID_HEADER] for record in wire.records["events", 0]]
     assert [int((event_id or b"").rpartition(b":")[2]) for event_id in ids] == list(range(3_000))
+
+
+async def test_the_first_bulk_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lays out columns is loaded in another thread; until then records go one by one."""
+    loading, loaded = threading.Event(), threading.Event()
+
+    def slow_import(name: str) -> Any:
+        loading.set()
+        assert loaded.wait(30)
+        return import_module(name)
+
+    monkeypatch.setattr(accumulator_module, "import_module", slow_import)
+    wire = FakeWire()
+    monkeypatch.setattr(client_module, "Wire", lambda *_args, **_kwargs: wire)
+    async with IdempotentProducer("ignored:9092") as producer:
+        try:
+            first = await producer.send_many("events", [b"1"] * 1_000)
+            assert await asyncio.to_thread(loading.wait, 30)
+            await asyncio.wait_for(first.settled_all(), 30)
+            assert first.persisted == 1_000
+        finally:
+            loaded.set()
+        assert (await (await producer.send_many("events", [b"2"] * 1_000))).persisted == 1_000
