@@ -38,14 +38,19 @@ class LossyWire(Wire):
         self.identity = await super().new_producer_id()
         return self.identity
 
-    def produce(self, node: int, topics: list[tuple[str, list[tuple[int, bytes]]]]) -> Any:
+    def produce(
+        self,
+        node: int,
+        topics: list[tuple[str, list[tuple[int, bytes]]]],
+        transactional_id: str | None = None,
+    ) -> Any:
         """Send it, or lose its answer, or do nothing."""
         if self.mode == "cut":
             raise RetriableError("the test has cut the connection")
         self.base_sequences += [
             stamp_of(data).base_sequence for _, batches in topics for _, data in batches
         ]
-        answers = super().produce(node, topics)
+        answers = super().produce(node, topics, transactional_id)
         if self.mode == "whole":
             return answers
         self.mode = "cut"
