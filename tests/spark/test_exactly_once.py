@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,15 +16,16 @@ from pipelines._commit_tokens import CommitTokens
 from pipelines._errors import SinkError
 from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
 from pipelines._record_columns import with_records
+from pipelines.launch import spark_submit_command, spark_submit_environment
 from producer import KafkaSettings
 from sequitur._topic_reader import read_topic
 from tests.document_folder import DocumentFolder
 from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.standalone_cluster import standalone_cluster
 from tests.tokens import token_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -34,6 +37,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 T0 = 1_700_000_000_000
 _ROWS = 5000
 _BATCH_ROWS = 1024
+_SUBMIT_TIMEOUT_S = 150
 
 
 def _die() -> None:
@@ -97,6 +101,45 @@ def test_killed_task_is_repeated_and_doubles_nothing(
     assert sum(row["rows"] for row in told) == _ROWS
     found = [int(record.value or b"") for record in read_topic(kafka, topic)]
     assert sorted(found) == list(range(_ROWS))
+
+
+def test_speculative_copy_doubles_nothing(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Of a task that hangs Spark starts a copy on another host: the rows are there once."""
+    topic = make_topic(partitions=1)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    tokens.open({topic: 1}, newest=-1, done=-1)
+    with standalone_cluster(tmp_path) as master:
+        command = spark_submit_command(
+            [kafka.bootstrap_servers, topic, f"app-{topic}", tokens.job, str(_ROWS)],
+            job=Path(__file__).with_name("speculation_job.py"),
+            master=master,
+            options={
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.memory": "512m",
+                "spark.executor.memory": "512m",
+                "spark.task.maxFailures": "1",
+                "spark.speculation": "true",
+                "spark.speculation.interval": "100ms",
+                "spark.speculation.task.duration.threshold": "1s",  # a stage of one task
+            },
+        )
+        done = subprocess.run(
+            command,
+            env=spark_submit_environment(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=_SUBMIT_TIMEOUT_S,
+            check=False,
+        )
+    assert f"written {_ROWS}\n" in done.stdout, done.stdout + done.stderr
+    found = [int(record.value or b"") for record in read_topic(kafka, topic)]
+    assert found == list(range(_ROWS))
 
 
 class _Failing(PartitionWriter):

@@ -1,0 +1,78 @@
+"""Run by spark-submit: an output partition whose first attempt hangs until a copy has written it.
+
+    speculation_job.py BOOTSTRAP_SERVERS TOPIC APP JOB ROWS
+
+The topic has one partition. Prints how many rows Spark was told of in the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from consumer import OutputPartition
+from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
+from pipelines._record_columns import with_records
+from producer import KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+_BATCH_ROWS = 1024
+_TIMEOUT_S = 60.0
+
+
+def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> None:
+    """Write that many rows as step 0."""
+    kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
+    writer = PartitionWriter(
+        kafka=kafka,
+        app=app,
+        job=job,
+        topic=topic,
+        partitions=1,
+        step=0,
+        batch_rows=_BATCH_ROWS,
+        transaction_timeout_ms=60_000,
+    )
+
+    def hanging(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from tests.tokens import token_of  # noqa: PLC0415 - in the task only
+
+        yield from batches
+        context = TaskContext.get()
+        if context is None or context.attemptNumber() > 0:
+            return
+        where = OutputPartition(topic, 0)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            token = token_of(kafka, app, where)
+            if token is not None and token.step == 0:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError("no copy of this task has written the partition")
+            time.sleep(0.05)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return writer(hanging(batches))
+
+    spark = SparkSession.builder.getOrCreate()
+    sent = spark.range(int(rows), numPartitions=1).selectExpr(
+        "cast(cast(id as string) as binary) key",
+        "cast(cast(id as string) as binary) value",
+        "cast(array() as array<struct<key: string, value: binary>>) headers",
+    )
+    laid_out = with_records(sent, _BATCH_ROWS)
+    written = laid_out.mapInArrow(write, WRITTEN_SCHEMA).collect()
+    print("written", sum(row["rows"] for row in written))  # noqa: T201
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
