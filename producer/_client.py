@@ -36,8 +36,8 @@ from producer._log import Logger
 from producer._outcomes import NotPersisted
 from producer._record import Record
 from producer._routes import until_answered
-from producer._sequencer import Identity
 from producer._settings import ProducerSettings
+from producer._slot import Identity
 from producer._statistics import NOTHING_COUNTED
 from producer._ticket import Ticket
 from producer._wire import Wire, close_within
@@ -121,18 +121,19 @@ class IdempotentProducer:
         if self._closed or self._wire is not None:
             raise ProducerClosedError("a producer is started once")
         settings = self._settings
-        if settings.journal is not None and settings.journaling != "none":
-            self._journal = await asyncio.to_thread(
-                Journal.open,
-                settings.journal,
-                producer=self._name,
-                limits=JournalLimits.within(settings.journal_limit),
-            )
-            self._former = self._journal.recovered
+        # First, so that a bad certificate does not leave the journal locked.
         self._wire = Wire(
             self._kafka, client_id=self._name, request_timeout=settings.request_timeout
         )
         try:
+            if settings.journal is not None and settings.journaling != "none":
+                self._journal = await asyncio.to_thread(
+                    Journal.open,
+                    settings.journal,
+                    producer=self._name,
+                    limits=JournalLimits.within(settings.journal_limit),
+                )
+                self._former = self._journal.recovered
             identity = await self._become_somebody(self._wire)
         except BaseException:
             await close_within(self._wire, _WIRE_CLOSE_S)

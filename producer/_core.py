@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from producer._journal import Journal
     from producer._journal_state import Recovered
     from producer._lane import Lane, Route
-    from producer._sequencer import Identity
     from producer._settings import ProducerSettings
+    from producer._slot import Identity
     from producer._wire import Wire
 
 _log = Logger(__name__)

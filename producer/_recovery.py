@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from producer._backoff import Backoff
     from producer._lane import Batch, Lane
     from producer._rounds import Rounds
-    from producer._sequencer import Identity, Slot
     from producer._settlement import Settlement
+    from producer._slot import Identity, Slot
     from producer._statistics import Counters
     from producer._wire import Wire
 

@@ -13,7 +13,7 @@ from producer._journal_codec import Ack, Acks, Frame, Identity, Position, Renewa
 
 if TYPE_CHECKING:
     from producer._lane import Batch, Lane
-    from producer._sequencer import Slot
+    from producer._slot import Slot
 
     Numbered: TypeAlias = tuple[Lane, Slot[Batch], Stamp]
 

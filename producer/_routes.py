@@ -13,7 +13,8 @@ from producer._backoff import Backoff
 from producer._batch import Stamp
 from producer._errors import FatalError, ProducerClosedError, RetriableError
 from producer._lane import Batch, Lane, Route
-from producer._sequencer import Identity, Sequencer
+from producer._sequencer import Sequencer
+from producer._slot import Identity
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from producer._links import Links
 from producer._log import Logger
 from producer._recovery import Recovery
 from producer._round import stamp_of
-from producer._sequencer import Identity, Slot, State, Verdict
+from producer._slot import Identity, Slot, State, Verdict
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from producer._given_up import events_of
 from producer._log import Logger
 from producer._outcomes import NotPersisted, PossiblyPersisted
-from producer._sequencer import State, Verdict
+from producer._slot import State, Verdict
 
 if TYPE_CHECKING:
     from producer._accumulator import Accumulator

@@ -34,7 +34,7 @@ from producer._errors import BrokerError, FatalError, OutcomeUnknownError, Retri
 from producer._event_search import find_events
 from producer._log import Logger
 from producer._refusals import translated, why_not_connected
-from producer._sequencer import Identity
+from producer._slot import Identity
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from producer._answers import Answer
 from producer._batch import count_of, records_of, stamp_of
 from producer._errors import OutcomeUnknownError, RetriableError
-from producer._sequencer import Identity
+from producer._slot import Identity
 from producer._wire import PartitionAnswer
 from tests.property.model_broker import ModelBroker, Request
 

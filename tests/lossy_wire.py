@@ -12,7 +12,7 @@ from producer._wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from producer._sequencer import Identity
+    from producer._slot import Identity
 
 
 class LossyWire(Wire):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from producer._sequencer import Identity
+    from producer._slot import Identity
     from tests.brokers import Broker
     from tests.conftest import MakeTopic
 

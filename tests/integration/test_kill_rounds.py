@@ -18,6 +18,7 @@ import pytest
 
 from producer import EVENT_ID_HEADER, parse_event_id
 from tests.daemon_process import DaemonProcess, read_partitions
+from tests.log_file import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ _PARTITIONS = 4
 _KEYS = 23
 _STEP_LINES = 3_000
 _STEP_S = 0.02
+_STEPS_PER_ROTATION = 7
 _RECORDED_LINES = 200_000
 _STARTING_S = 0.2
 _LOADED_S = 0.5
@@ -71,6 +73,35 @@ class GrowingFile:
         with self.path.open("ab") as file:
             file.write(self._torn)
         self._torn = b""
+
+
+@dataclass
+class RotatedFile:
+    """Numbered events in a log file that is rotated, a few times in each life."""
+
+    path: Path
+    lines: int = 0
+    _steps: int = 0
+
+    @property
+    def source(self) -> str:
+        """The setting that reads it."""
+        return f"file:{self.path}"
+
+    def grow(self, lines: int) -> None:
+        """Append half of the lines, rotate at times, and append the other half."""
+        self._append(lines // 2)
+        self._steps += 1
+        if self._steps % _STEPS_PER_ROTATION == 0:
+            LogFile(self.path).rotate()
+        self._append(lines // 2)
+
+    def finish(self) -> None:
+        """All lines are whole."""
+
+    def _append(self, lines: int) -> None:
+        LogFile(self.path).append(_lines(self.lines, lines))
+        self.lines += lines
 
 
 @dataclass
@@ -119,7 +150,7 @@ class FillingFolder:
         """All files are whole."""
 
 
-Growing = GrowingFile | Recording | FillingFolder
+Growing = GrowingFile | RotatedFile | Recording | FillingFolder
 
 
 class MakeRounds(Protocol):
@@ -282,6 +313,22 @@ def test_killing_it_with_an_async_journal_loses_and_doubles_nothing(
     """What it has written is the kernel's, and outlives the process, if not a power cut."""
     growing = GrowingFile(tmp_path / "events.jsonl", Random(_SEED))
     rounds = make_rounds(growing, "--durability", "journal-async")
+    for number in range(_FEW_ROUNDS):
+        rounds.live_and_die(while_loaded=number % 4 < 3)
+    rounds.finish()
+    rounds.check()
+
+
+@pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
+def test_killing_it_while_the_file_is_rotated_loses_and_doubles_nothing(
+    make_rounds: MakeRounds, tmp_path: Path
+) -> None:
+    """Its position is in a file that has another name by the next start."""
+    log = RotatedFile(tmp_path / "events.jsonl")
+    rounds = make_rounds(log, "--rotate-wait", "50 ms")
+    LogFile(log.path).append(b"")
+    with rounds.start("--no-follow") as daemon:
+        daemon.end()  # so that it has been at this file; what was rotated before is not its own
     for number in range(_FEW_ROUNDS):
         rounds.live_and_die(while_loaded=number % 4 < 3)
     rounds.finish()

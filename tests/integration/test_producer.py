@@ -23,8 +23,8 @@ from producer import (
     Record,
     parse_event_id,
 )
-from producer._sequencer import Identity
 from producer._settings import Compression
+from producer._slot import Identity
 from producer._topics import create_topic
 from producer._wire import Wire
 from sequitur._topic_reader import watermarks

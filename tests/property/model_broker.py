@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from producer._answers import Answer
-from producer._sequencer import WINDOW, Identity, following
+from producer._sequencer import WINDOW
+from producer._slot import Identity, following
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from producer._answers import Answer
-from producer._sequencer import (
-    MAX_SEQUENCE,
-    WINDOW,
-    Identity,
-    Sequencer,
-    Slot,
-    State,
-    Verdict,
-)
+from producer._sequencer import WINDOW, Sequencer
+from producer._slot import MAX_SEQUENCE, Identity, Slot, State, Verdict
 from tests.property.model_broker import ModelBroker, Request
 
 Records = tuple[int, ...]

@@ -24,7 +24,7 @@ from producer import (
     parse_event_id,
 )
 from producer._journal_errors import JournalFailedError
-from producer._sequencer import Identity
+from producer._slot import Identity
 from tests.fake_wire import DROPPED, LOST, FakeWire, Fault
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from producer._backoff import Backoff
 from producer._lane import Lane
 from producer._links import Links
 from producer._refusals import translated, why_not_connected
-from producer._sequencer import Identity, Sequencer
+from producer._sequencer import Sequencer
+from producer._slot import Identity
 from producer._wire import Wire
 from tests.fake_wire import FakeWire
 

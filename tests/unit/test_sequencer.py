@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 
 from producer._answers import Answer
-from producer._sequencer import (
-    MAX_EPOCH,
-    MAX_SEQUENCE,
-    Identity,
-    Sequencer,
-    Slot,
-    State,
-    Verdict,
-    following,
-)
+from producer._sequencer import Sequencer
+from producer._slot import MAX_EPOCH, MAX_SEQUENCE, Identity, Slot, State, Verdict, following
 
 _ID = Identity(1, 0)
 

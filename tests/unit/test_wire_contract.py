@@ -26,7 +26,7 @@ from aiokafka.structs import TopicPartition
 from producer import KafkaSettings, RetriableError
 from producer._answers import MEANINGS, Answer
 from producer._describe_producers import DescribeProducersRequest, DescribeProducersResponseV0
-from producer._sequencer import Identity
+from producer._slot import Identity
 from producer._wire import PartitionAnswer, Wire
 
 
