@@ -7,6 +7,8 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Each has a broker and a Spark of its own; most tests wait most of the time.
+TEST_PROCESSES ?= 2
 EVENTS ?= 8000000
 
 .PHONY: help setup jars demo test test-fast test-containers bench-producer bench-reorder bench-reorder-shape bench-delay check format clean
@@ -31,7 +33,7 @@ demo: setup ## The main job on this machine's CPU readings: a table, and demo.pn
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
 test: setup ## All tests; those against containers where Docker's engine can run
-	@$(BIN)/python -m pytest tests --ignore=tests/containers
+	@$(BIN)/python -m pytest tests --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=loadfile
 	@tests/containers/run
 
 test-fast: setup ## Tests that need neither broker nor Spark
