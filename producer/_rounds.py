@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from producer._journal_codec import Batch as JournalBatch
@@ -42,6 +43,7 @@ _INLINE_BYTES: Final = 32 << 10
 """Below this a round is encoded and appended at once: a thread would take longer to answer."""
 _MARKS_WAIT_S: Final = 0.05
 _ROOM_WAIT_S: Final = 0.1
+_FULL_WARNING_S: Final = 1.0
 _ENCODERS: Final = 3
 _THREADS: Final = _ENCODERS + 2  # they encode, and one of them appends; one syncs, one reclaims
 
@@ -91,6 +93,7 @@ class Rounds:
         self._durable_cut = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._reclaiming: asyncio.Task[None] | None = None
+        self._full_reason = ""
         self._failure: Exception | None = None
 
     @property
@@ -227,8 +230,12 @@ class Rounds:
         return Round(accumulator.cuts, is_cut=True, fresh=fresh, positions=positions)
 
     async def _write(self, round_: Round) -> None:
-        """Encode a round, and append it once there is room."""
+        """Encode a round, and append it once there is room; who waits for long is told why."""
+        warning_s = self._loop.time() + _FULL_WARNING_S
         while not await self._try_to_write(round_):
+            if self._loop.time() >= warning_s:
+                warning_s = inf
+                _log.warning("no room in the journal: senders wait", reason=self._full_reason)
             # What the journal is told of other batches makes room, and must not wait for it.
             self._freed.clear()
             await self._try_to_write(Round(0))
@@ -236,6 +243,8 @@ class Rounds:
                 await self._in_thread(self._journal.reclaim)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._freed.wait(), _ROOM_WAIT_S)
+        if warning_s == inf:
+            _log.info("there is room in the journal again")
 
     async def _try_to_write(self, round_: Round) -> bool:
         self._fill(round_)
@@ -246,7 +255,7 @@ class Rounds:
             else:
                 self._perform(round_)
         except JournalFullError as error:
-            _log.debug("the journal is full", reason=str(error))
+            self._full_reason = str(error)
             self._empty(round_)
             return False
         if not round_.must_last:

@@ -23,7 +23,7 @@ from producer import (
     RetriableError,
     parse_event_id,
 )
-from producer._journal_errors import JournalFailedError
+from producer._journal_errors import JournalFailedError, JournalFullError
 from producer._slot import Identity
 from tests.fake_wire import DROPPED, LOST, FakeWire, Fault
 
@@ -334,6 +334,36 @@ async def test_what_expires_is_gone_from_the_journal(
     async with make() as producer:
         await (await producer.send("t", b"2"))
     assert _values(wire) == [b"0", b"2"]
+
+
+async def test_a_full_disk_is_told_to_who_runs_it(
+    wire: FakeWire,
+    make: Callable[..., IdempotentProducer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """That senders wait for room on the disk is said once, and that there is some again, too."""
+    monkeypatch.setattr("producer._rounds._FULL_WARNING_S", 0.0)
+    caplog.set_level("INFO", logger="producer._rounds")
+    async with make() as producer:
+        await (await producer.send("t", b"0"))
+        journal = producer._journal
+        assert journal is not None
+        append, failures = journal.append, iter([True] * 3)
+
+        def full_at_first(frames: Any) -> None:
+            if next(failures, False):
+                raise JournalFullError("no space left on the disk of journal")
+            append(frames)
+
+        monkeypatch.setattr(journal, "append", full_at_first)
+        await (await producer.send("t", b"1"))
+    assert _values(wire) == [b"0", b"1"]
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "senders wait" in warnings[0]
+    assert "no space left on the disk" in warnings[0]
+    assert "room in the journal again" in caplog.text
 
 
 async def test_a_full_journal_holds_senders_back(
