@@ -50,6 +50,7 @@ _TOPIC_RESOURCE: Final = 2
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _NEW_ID_TIMEOUT_MS: Final = 60_000
 _WHY_NOT_TIMEOUT_MS: Final = 3_000
+_BOOTSTRAP_END_S: Final = 0.5
 
 _log = Logger(__name__)
 
@@ -97,6 +98,7 @@ class Wire:
         del options["bootstrap_servers"]
         self._security = options
         self._bootstrapped = False
+        self._bootstrapping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Reach any broker and learn of the others.
@@ -108,7 +110,7 @@ class Wire:
         if self._bootstrapped:
             return
         try:
-            await self._client.bootstrap()
+            await self._bootstrap()
         except _NOT_CONNECTED as error:
             raise await self._why_not(
                 (host, port) for host, port, _ in self._client.hosts
@@ -117,7 +119,27 @@ class Wire:
 
     async def close(self) -> None:
         """Close the connections."""
+        bootstrapping = self._bootstrapping
+        if bootstrapping is not None:
+            await asyncio.wait([bootstrapping], timeout=_BOOTSTRAP_END_S)
+            bootstrapping.cancel()
         await self._client.close()
+
+    async def _bootstrap(self) -> None:
+        """Ask the addresses we started from.
+
+        Who is cancelled meanwhile does not cut it short: the client would forget the connection it
+        asks on, and leave it open.
+        """
+        if self._bootstrapping is None:
+            self._bootstrapping = asyncio.get_running_loop().create_task(self._client.bootstrap())
+            self._bootstrapping.add_done_callback(self._on_bootstrapped)
+        await asyncio.shield(self._bootstrapping)
+
+    def _on_bootstrapped(self, bootstrapping: asyncio.Task[None]) -> None:
+        self._bootstrapping = None
+        if not bootstrapping.cancelled():
+            bootstrapping.exception()  # whoever wanted to know may be gone
 
     def partitions(self, topic: str) -> int | None:
         """How many partitions a topic has; None while that is not known."""
@@ -153,7 +175,7 @@ class Wire:
         if await self._client.force_metadata_update():
             return True
         try:
-            await self._client.bootstrap()
+            await self._bootstrap()
         except _NOT_CONNECTED:
             return False
         return bool(await self._client.force_metadata_update())

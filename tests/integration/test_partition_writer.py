@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from pipelines._partition_writer import PartitionWriter
 from pipelines._transaction import Transaction
 from producer import KafkaSettings
 from sequitur._topic_reader import read_topic
+from tests.brokers import POLL_S
 from tests.document_folder import DocumentFolder
 from tests.record_bytes import Header, record_bytes, records
 from tests.tokens import token_of
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _PARTITION = 2
 _BATCH_ROWS = 64
+_TOKEN_TIMEOUT_S = 30.0
 
 
 def _numbered(count: int, *, of: str = "row") -> Iterator[pa.BinaryArray]:
@@ -91,6 +94,18 @@ class _Output:
     def token(self) -> CommitToken | None:
         return token_of(self.kafka, self.app, OutputPartition(self.topic, _PARTITION))
 
+    def written_token(self, step: int) -> CommitToken | None:
+        """The token once it is that of a step.
+
+        A commit is answered when it is decided; the group's coordinator hears of it a moment later.
+        """
+        deadline = time.monotonic() + _TOKEN_TIMEOUT_S
+        while True:
+            token = self.token()
+            if (token is not None and token.step == step) or time.monotonic() > deadline:
+                return token
+            time.sleep(POLL_S)
+
     def delete_tokens(self) -> None:
         """Lose all tokens, as when offsets expire."""
         admin = AdminClient(self.kafka.librdkafka())
@@ -119,7 +134,7 @@ def test_rows_and_token_are_there_together(output: _Output) -> None:
     job = output.established().job
     assert output.write(job, _numbered(100)) == 100
     assert output.values() == _expected(100)
-    assert output.token() == CommitToken(job=job, step=0, rows=100, partitions=4)
+    assert output.written_token(0) == CommitToken(job=job, step=0, rows=100, partitions=4)
 
 
 def test_payloads_are_opaque(output: _Output) -> None:
@@ -199,7 +214,7 @@ def test_older_attempt_is_fenced_by_a_newer_one(output: _Output) -> None:
     with pytest.raises(TransactionFencedError, match="fenced off: a newer attempt"):
         output.write(job, given_up())
     assert output.values() == _expected(100)
-    assert output.token() == CommitToken(job=job, step=0, rows=100, partitions=4)
+    assert output.written_token(0) == CommitToken(job=job, step=0, rows=100, partitions=4)
 
 
 def test_what_a_dead_attempt_left_open_is_not_read(output: _Output) -> None:
@@ -273,7 +288,7 @@ def test_tokens_are_kept_from_expiring(output: _Output) -> None:
     tokens = output.tokens(DocumentFolder(), clock=lambda: now_s[0])
     tokens.open({output.topic: 4}, newest=-1, done=-1)
     output.write(tokens.job, _numbered(10))
-    written = output.token()
+    written = output.written_token(0)
     now_s[0] = 3600.0
     tokens.step_is_done(0)
     assert output.token() == written == CommitToken(tokens.job, step=0, rows=10, partitions=4)

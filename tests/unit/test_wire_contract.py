@@ -5,6 +5,7 @@ Each test names what an upgrade may break, so that it is seen here and not in pr
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from datetime import timedelta
 from io import BytesIO
@@ -226,3 +227,52 @@ async def test_no_broker_is_a_retriable_error() -> None:
     with pytest.raises(RetriableError):
         await wire.last_sequence("t", 0, Identity(1, 0))
     await wire.close()
+
+
+async def test_who_gives_up_waiting_does_not_cut_the_bootstrap_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client would lose sight of the connection it asks on; closing waits for it instead."""
+    asking, answered = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    async def bootstrap(_client: AIOKafkaClient) -> None:
+        asking.set()
+        try:
+            await answered.wait()
+            ended.append("answered")
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
+    wire = await _wire()
+    waiting = asyncio.create_task(wire.start())
+    await asking.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended == []
+    closing = asyncio.create_task(wire.close())
+    await asyncio.sleep(0)
+    answered.set()
+    await closing
+    assert ended == ["answered"]
+
+
+async def test_closing_does_not_wait_long_for_a_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that never answers holds up nobody."""
+    monkeypatch.setattr("producer._wire._BOOTSTRAP_END_S", 0.0)
+    asking = asyncio.Event()
+
+    async def bootstrap(_client: AIOKafkaClient) -> None:
+        asking.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
+    wire = await _wire()
+    waiting = asyncio.create_task(wire.start())
+    await asking.wait()
+    await asyncio.wait_for(wire.close(), 10)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
