@@ -102,7 +102,7 @@ class Bench:
         """
         drawn = fill(self._bootstrap_servers, topic, workload)
         there = read_written(self._bootstrap_servers, topic)
-        if (there.rows, there.event_time_sum) != (workload.events, int(drawn.event_time_ms.sum())):
+        if (there.rows, there.event_time_sum) != (workload.events, drawn.event_time_sum):
             raise RuntimeError(f"{topic} holds {there.rows} rows of {workload.events} events")
         return drawn
 
@@ -157,7 +157,7 @@ def check(contender: Contender, drawn: Columns, written: Written, late: Written)
     may_be_late = int(drawn.late.sum())
     if contender.accounts_for_all:
         found = (written.rows + late.rows, written.event_time_sum + late.event_time_sum)
-        if found != (events, int(times.sum())) or late.rows > may_be_late:
+        if found != (events, drawn.event_time_sum) or late.rows > may_be_late:
             raise RuntimeError(
                 f"{contender.name}: {written.rows} rows in order and {late.rows} late "
                 f"(at most {may_be_late} are) do not make the {events} events"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -10,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 _BATCH: Final = 20_000
 _PATIENCE_S: Final = 30.0
+_POLL_S: Final = 0.2
 _EVENT_TIME: Final = re.compile(rb'"occurred_at":([0-9]+)')
 
 
@@ -49,10 +51,15 @@ def read_written(bootstrap_servers: str, topic: str) -> Written:
     at_work = set(partitions)
     newest: dict[bytes, int] = {}
     rows = event_time_sum = inversions = 0
+    heard_s = time.monotonic()
     try:
         while at_work:
-            messages = consumer.consume(_BATCH, timeout=_PATIENCE_S)
-            if not messages:
+            # Waits for so many, or so long: what is left at the end is fewer.
+            messages = consumer.consume(_BATCH, timeout=_POLL_S)
+            now_s = time.monotonic()
+            if messages:
+                heard_s = now_s
+            elif now_s - heard_s > _PATIENCE_S:
                 raise RuntimeError(f"{topic}: nothing heard for {_PATIENCE_S:g} s")
             for message in messages:
                 error = message.error()

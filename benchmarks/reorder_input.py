@@ -69,6 +69,11 @@ class Columns:
     event_time_ms: np.ndarray[Any, np.dtype[np.int64]]
     late: np.ndarray[Any, np.dtype[np.bool_]]
 
+    @property
+    def event_time_sum(self) -> int:
+        """Of all event times; from six million events on it is more than 64 bits hold."""
+        return FIRST_MS * len(self.event_time_ms) + int((self.event_time_ms - FIRST_MS).sum())
+
 
 def columns(workload: Workload) -> Columns:
     """Draw the events."""

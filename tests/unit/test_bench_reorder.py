@@ -13,7 +13,7 @@ from benchmarks.reorder_input import Workload, columns, key_and_value
 
 _WORKLOAD = Workload(events=20_000, late_share=0.01)
 _DRAWN = columns(_WORKLOAD)
-_SUM = int(_DRAWN.event_time_ms.sum())
+_SUM = _DRAWN.event_time_sum
 _LATE = int(_DRAWN.late.sum())
 _NOTHING = Written(0, 0, 0)
 _ALL = Written(_WORKLOAD.events, _SUM, 0)
@@ -34,6 +34,12 @@ def test_the_same_settings_give_the_same_events() -> None:
     assert key == b"host-01177|3"
     assert json.loads(value)["usage"] == 12.34
     assert 70 <= len(value) <= 80
+
+
+def test_event_times_add_up_beyond_64_bits() -> None:
+    """Eight million event times do: the whole run came to nothing over it."""
+    drawn = columns(Workload())
+    assert drawn.event_time_sum == sum(drawn.event_time_ms.tolist()) > 1 << 63
 
 
 @pytest.mark.parametrize("contender", [_OURS, _PEER, _LOOSE])
