@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from consumer import BEFORE_ALL_TIME_MS, KeyState, LatePolicy, ReorderMode
 from pipelines._errors import LateRowError
-from pipelines._keys import KeyHistory
 from pipelines._repeats import Repeats
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from consumer import ReorderSettings, Run, StepEntry
     from pipelines._checkpoint import Checkpoint
+    from pipelines._keys import KeyHistory
     from pipelines._runs import SortedRuns, Staged
 
 _BEYOND_ALL_TIME_MS: Final = (1 << 63) - 1
@@ -25,23 +23,23 @@ class BehindRows:
     """Duplicates, rescue, late policy and latest mode.
 
     Args:
-        spark: The session.
         checkpoint: The job's folder.
         settings: The job's settings.
         runs: The runs in that folder.
+        history: How far keys have been released.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
         checkpoint: Checkpoint,
         settings: ReorderSettings,
         runs: SortedRuns,
+        history: KeyHistory,
     ) -> None:
         self._settings = settings
         self._runs = runs
         self._is_latest = settings.mode is ReorderMode.LATEST
-        self._history = KeyHistory(spark, checkpoint, settings.mode)
+        self._history = history
         self._repeats = Repeats(checkpoint, runs, settings.event_id_header)
 
     def passed_ms(self, frontier_ms: int) -> int:
@@ -111,11 +109,8 @@ class BehindRows:
             return entry
         if entry.keys is not None:
             judged = self._history.judge(
-                self._runs.behind(entry),
-                staged.run,
+                entry,
                 first_behind_ms=staged.first_behind_ms,
-                earlier=entry.runs[:-1],
-                keys=entry.keys,
                 frontier_ms=self.passed_ms(entry.previous_frontier_ms),
             )
             entry = replace(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumer import (
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-CHECKPOINT_FORMAT: Final = 2
+CHECKPOINT_FORMAT: Final = 3
 _KIND: Final = "sequitur-reorder"
+_LOCAL_SCHEME: Final = "file"
 _KEPT_STEPS: Final = 100
 _OFFSETS_HEAD_LINES: Final = 2  # Spark's version and metadata, then one line a source
 
@@ -101,6 +103,14 @@ class Checkpoint:
     def root(self) -> str:
         """The folder as a URI."""
         return str(self._root.toString())
+
+    def local(self, folder: str) -> Path | None:
+        """Where a folder of these is for programs; None on a file system that only Hadoop reaches.
+
+        On a cluster a local folder is one that all machines share: Spark itself needs that, too.
+        """
+        uri = self._jvm.org.apache.hadoop.fs.Path(folder).toUri()
+        return Path(uri.getPath()) if uri.getScheme() == _LOCAL_SCHEME else None
 
     @property
     def spark_folder(self) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from consumer import (
@@ -42,8 +42,8 @@ from consumer import (
 from pipelines._behind import BehindRows
 from pipelines._errors import CheckpointError
 from pipelines._rows import RELEASE_ORDER, SOURCE_ORDER
-from pipelines._runs import SortedRuns
-from pipelines._sink import OutputTopic, TopicSink
+from pipelines._sink import TopicSink
+from pipelines._state import open_state
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -54,20 +54,12 @@ if TYPE_CHECKING:
     from consumer import ReorderSettings, SourcePartition, StepDone
     from pipelines._checkpoint import Checkpoint
     from pipelines._kafka_topics import KafkaTopics
+    from pipelines._sink import Outputs
     from producer import KafkaSettings
 
 
 class StopRequestedError(Exception):
     """A batch that was about to begin gives way to a stop. Spark repeats it at the next start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Topics the engine writes to."""
-
-    released: OutputTopic
-    late: OutputTopic
-    quarantine: OutputTopic
 
 
 class ReorderEngine:
@@ -107,8 +99,8 @@ class ReorderEngine:
         self._checkpoint = checkpoint
         self._now_ms = now_ms
         self._on_step = on_step
-        self._runs = SortedRuns(spark, checkpoint)
-        self._behind = BehindRows(spark, checkpoint, settings, self._runs)
+        self._runs, history = open_state(spark, checkpoint, settings, outputs)
+        self._behind = BehindRows(checkpoint, settings, self._runs, history)
         self._sink = TopicSink(spark, kafka, settings, checkpoint)
         self._lock = threading.Lock()
         self._stopping = False

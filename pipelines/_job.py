@@ -11,13 +11,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pipelines._checkpoint import Checkpoint, JobIdentity
-from pipelines._engine import Outputs, ReorderEngine, StopRequestedError
+from pipelines._engine import ReorderEngine, StopRequestedError
 from pipelines._errors import ReorderError, TopicError
 from pipelines._kafka_topics import KafkaTopics
 from pipelines._metrics import serve_metrics
 from pipelines._progress import counts, print_step, promised_and_achieved
 from pipelines._rows import read_source
-from pipelines._sink import OutputTopic
+from pipelines._sink import Outputs, OutputTopic
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:

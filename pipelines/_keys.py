@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from consumer import KeyState, Run, Upkeep
+    from consumer import KeyState, Run, StepEntry, Upkeep
     from pipelines._checkpoint import Checkpoint
+    from pipelines._runs import SortedRuns
 
-KEY_SCHEMA: Final = "key binary, event_time_ms bigint, topic string, partition int, offset bigint"
+KEY_SCHEMA: Final = (
+    "key binary, event_time_ms bigint, topic string, partition int, offset bigint, "
+    "output_partition int"
+)
 """Where the last released row came from is kept in latest mode alone: there it breaks ties."""
 _PLACE: Final = ("event_time_ms", "topic", "partition", "offset")
 
@@ -52,13 +56,17 @@ class KeyHistory:
         spark: The session.
         checkpoint: Where runs and folds stand.
         mode: Which rows pass: those not older than the last of their key, or those after it.
+        runs: The runs.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: Checkpoint, mode: ReorderMode) -> None:
+    def __init__(
+        self, spark: SparkSession, checkpoint: Checkpoint, mode: ReorderMode, runs: SortedRuns
+    ) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
+        self._runs = runs
         self._latest = mode is ReorderMode.LATEST
-        self._columns = ("key", *(_PLACE if self._latest else _PLACE[:1]))
+        self._columns = ("key", *(_PLACE if self._latest else _PLACE[:1]), "output_partition")
 
     def fold(self, upkeep: Upkeep, step: int, *, horizon_ms: int) -> Fold:
         """Put runs and folds into one new fold, without keys that were last seen long ago.
@@ -76,8 +84,8 @@ class KeyHistory:
             # The fewer tasks, the more of a key's rows are brought together before they are moved.
             .coalesce(self._spark.sparkContext.defaultParallelism)
             .groupBy("key")
-            .agg(self._last())
-            .select("key", *self._place("last"))
+            .agg(self._last(), F.first("output_partition").alias("output_partition"))
+            .select("key", *self._place("last"), "output_partition")
             .observe(
                 observed,
                 F.count(F.lit(1)).alias("keys"),
@@ -94,17 +102,8 @@ class KeyHistory:
             max_event_time_ms=BEFORE_ALL_TIME_MS if seen["last"] is None else seen["last"],
         )
 
-    def judge(
-        self,
-        behind: DataFrame,
-        run: Run,
-        *,
-        first_behind_ms: int,
-        earlier: Sequence[Run],
-        keys: KeyState,
-        frontier_ms: int,
-    ) -> Judged:
-        """Decide on the rows of a run that are behind the frontier, and write that to a file.
+    def judge(self, entry: StepEntry, *, first_behind_ms: int, frontier_ms: int) -> Judged:
+        """Decide on the rows that a step found behind the frontier, and write that to a file.
 
         A row is rescued when it has a key, is not behind the horizon, and not older than what was
         released of its key; in latest mode, where all rows are judged, when it has no key, or is
@@ -112,13 +111,12 @@ class KeyHistory:
         other: those that pass go out in event-time order, each as new as the one before it.
 
         Args:
-            behind: These rows.
-            run: Their run, as it was just staged.
+            entry: The step, not logged yet; the run with these rows is the last of its runs.
             first_behind_ms: The smallest event time of these rows.
-            earlier: The runs of earlier steps that are kept.
-            keys: The folds and the horizon.
             frontier_ms: All rows of earlier steps up to it are out.
         """
+        keys = kept_keys(entry)
+        behind, run, earlier = self._runs.behind(entry), entry.runs[-1], entry.runs[:-1]
         event_time = F.col("event_time_ms")
         # Whatever is older than each row that may be rescued has no say in it.
         after_ms = max(first_behind_ms, keys.horizon_ms)
@@ -188,3 +186,17 @@ class KeyHistory:
         narrow = [part.select(*self._columns) for part in parts]
         both = narrow[0] if len(narrow) == 1 else narrow[0].unionAll(narrow[1])
         return both.where(F.col("key").isNotNull())
+
+
+def _kept(entry: StepEntry) -> KeyState:
+    """What is kept of keys; rows are judged only where something is."""
+    if entry.keys is None:
+        raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
+    return entry.keys
+
+
+def kept_keys(entry: StepEntry) -> KeyState:
+    """What is kept of keys; rows are judged only where something is."""
+    if entry.keys is None:
+        raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
+    return entry.keys

@@ -15,6 +15,7 @@ no row is touched in Python, unless a batch would be too large.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -35,10 +36,13 @@ from pipelines._record_batches import cut
 from pipelines._transaction import Transaction, TransactionNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
 
     from pipelines._connections import Connections
     from producer import KafkaSettings
+
+    _Batch: TypeAlias = "tuple[memoryview, int]"
 
 WRITTEN_SCHEMA: Final = "rows bigint, bytes bigint"
 
@@ -84,10 +88,36 @@ class PartitionWriter:
             TransactionError: The transaction came to nothing, or someone newer fenced us off.
             TransactionOutcomeError: It is not known what became of it.
         """
-        first = next((batch for batch in batches if len(batch)), None)
+
+        def cut_up(limit: int) -> Iterator[tuple[memoryview, int]]:
+            rows = 0
+            for batch in filter(len, batches):
+                yield from cut(batch, rows, self.batch_rows, limit)
+                rows += len(batch)
+
+        return self.send(partition, cut_up)
+
+    def send(
+        self, partition: int, batches: Callable[[int], Iterator[tuple[memoryview, int]]]
+    ) -> tuple[int, int]:
+        """Send rows to a partition unless they are there; how many they are, and their bytes.
+
+        Args:
+            partition: The partition.
+            batches: Gives Kafka's batches, none larger than so many bytes if need not be: their
+                records, laid out, and how many.
+
+        Raises:
+            CommitTokenError: What the partition holds is not known, or is not what the step has.
+            TransactionError: The transaction came to nothing, or someone newer fenced us off.
+            TransactionOutcomeError: It is not known what became of it.
+        """
+        connections = kept_connections(self.kafka)
+        laid_out = batches(connections.batch_bytes(self.topic))
+        first = next(laid_out, None)
         if first is None:
             return 0, 0
-        return _Attempt(self, partition, kept_connections(self.kafka)).run(first, batches)
+        return _Attempt(self, partition, connections).run(first, laid_out)
 
 
 class _Attempt:
@@ -100,11 +130,11 @@ class _Attempt:
         self._group = commits_group(writer.app)
         self._run = connections.run
 
-    def run(self, first: pa.BinaryArray, rest: Iterator[pa.BinaryArray]) -> tuple[int, int]:
+    def run(self, first: _Batch, rest: Iterator[_Batch]) -> tuple[int, int]:
         transaction = self._opened()
         there = self._rows_there()
         if there is not None:
-            return self._same(there, len(first) + sum(len(batch) for batch in rest)), 0
+            return self._same(there, first[1] + sum(count for _, count in rest)), 0
         self._run(transaction.begin())
         try:
             rows, size = self._send(transaction, first, rest)
@@ -153,17 +183,13 @@ class _Attempt:
         return there
 
     def _send(
-        self, transaction: Transaction, first: pa.BinaryArray, rest: Iterator[pa.BinaryArray]
+        self, transaction: Transaction, first: _Batch, rest: Iterator[_Batch]
     ) -> tuple[int, int]:
-        limit = self._connections.batch_bytes(self._writer.topic)
         rows = size = 0
-        batch: pa.BinaryArray | None = first
-        while batch is not None:
-            for records, count in cut(batch, rows, self._writer.batch_rows, limit):
-                self._run(transaction.send(records, count))
-                size += len(records)
-            rows += len(batch)
-            batch = next(rest, None)
+        for records, count in itertools.chain((first,), rest):
+            self._run(transaction.send(records, count))
+            size += len(records)
+            rows += count
         return rows, size
 
     def _token(self, rows: int) -> CommitToken:

@@ -25,35 +25,39 @@ from producer.settings import milliseconds
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from consumer import ReorderSettings
+    from consumer import EventTimeSpec, ReorderSettings
     from producer import KafkaSettings
 
 RUN_SCHEMA: Final = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>, event_time_ms bigint, reason string"
+    "headers array<struct<key: string, value: binary>>, output_partition int, "
+    "event_time_ms bigint, reason string"
 )
 REPEATS_SCHEMA: Final = "topic string, partition int, offset bigint"
 BEHIND_SCHEMA: Final = f"{RUN_SCHEMA}, last_released_ms bigint"
 RUN_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp_ms", "key", "value", "headers",
-    "event_time_ms", "reason",
+    "output_partition", "event_time_ms", "reason",
 )  # fmt: skip
+SOURCE_COLUMNS: Final = RUN_COLUMNS[:7]
 SOURCE_ORDER: Final = ("topic", "partition", "offset")
 RELEASE_ORDER: Final = ("event_time_ms", *SOURCE_ORDER)
 """A total order, so that a repeated step gives the same rows in the same order."""
 
+_SHOWN_ROWS: Final = 16
 _FETCH_BYTES: Final = 8 << 20
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
 def read_source(spark: SparkSession, kafka: KafkaSettings, settings: ReorderSettings) -> DataFrame:
-    """The input topics as a stream of `RUN_COLUMNS`; `reason` is set where there is no event time.
+    """The input topics as a stream of `SOURCE_COLUMNS`.
 
     Spark looks for new partitions, and new topics of a pattern, before each batch, and reads them
     from their beginning.
 
-    The stream carries a watermark, so that Spark's progress shows event times. Nothing that keeps
-    state follows, so the watermark drops nothing.
+    The stream carries a watermark, so that Spark's progress shows event times: those of one row in
+    `_SHOWN_ROWS`, since reading one costs Spark as much as all else that it does to a row. Nothing
+    that keeps state follows, so the watermark drops nothing.
     """
     reader = (
         spark.readStream.format("kafka")
@@ -77,11 +81,17 @@ def read_source(spark: SparkSession, kafka: KafkaSettings, settings: ReorderSett
         "value",
         "headers",
     )
+    is_shown = F.col("offset") % _SHOWN_ROWS == 0
+    looked_at = rows.withColumns(
+        {"_value": F.col("value"), "value": F.when(is_shown, F.col("value"))}
+    )
     skew = F.lit(milliseconds(settings.max_future_skew))
-    shown = F.when(F.col("event_time_ms") <= F.col("timestamp_ms") + skew, F.col("event_time_ms"))
+    in_time = is_shown & (F.col("event_time_ms") <= F.col("timestamp_ms") + skew)
     return (
-        with_event_time(rows, settings.event_time)
-        .withColumn("event_time", F.timestamp_millis(shown))
+        with_event_time(looked_at, settings.event_time)
+        .withColumns({"event_time": F.timestamp_millis(F.when(in_time, F.col("event_time_ms")))})
+        .withColumns({"value": F.col("_value")})
+        .select(*SOURCE_COLUMNS, "event_time")
         .withWatermark("event_time", f"{milliseconds(settings.longest_delay)} milliseconds")
     )
 
@@ -92,16 +102,27 @@ def _subscription(settings: ReorderSettings) -> tuple[str, str]:
     return "subscribe", ",".join(settings.input_topics)
 
 
-def staged_rows(rows: DataFrame, *, frontier_ms: int, latest_ms: int) -> DataFrame:
-    """A batch's rows as they are staged: with a reason where they are late or too far ahead.
+def staged_rows(
+    rows: DataFrame,
+    event_time: EventTimeSpec,
+    output: Column,
+    *,
+    frontier_ms: int,
+    latest_ms: int,
+) -> DataFrame:
+    """A batch's rows as they are staged: with a reason where they are late or have no event time.
 
     Args:
         rows: The batch, as `read_source` gives it.
+        event_time: Where the event time stands.
+        output: The output partition, see `output_partition`.
         frontier_ms: Rows behind it are late.
         latest_ms: Rows beyond it come from a wrong clock.
     """
     return (
-        rows.withColumn("_frontier", _number(frontier_ms))
+        with_event_time(rows, event_time)
+        .withColumn("output_partition", output)
+        .withColumn("_frontier", _number(frontier_ms))
         .withColumn("_latest", _number(latest_ms))
         .withColumn(
             "reason",

@@ -26,6 +26,7 @@ from pipelines._rows import (
     RUN_COLUMNS,
     RUN_SCHEMA,
     SOURCE_ORDER,
+    output_partition,
     staged_rows,
     with_reason_headers,
 )
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from consumer import EventClock, StepEntry, StepLateness
+    from consumer import EventClock, EventTimeSpec, StepEntry, StepLateness
     from pipelines._checkpoint import Checkpoint
+    from pipelines._sink import Rows
 
 _OBSERVED_PARTITIONS: Final = 64
 """Beyond so many source partitions their maxima are read from the run instead: one expression each
@@ -84,11 +86,21 @@ class SortedRuns:
     Args:
         spark: The session.
         checkpoint: Where the runs stand.
+        event_time: Where the event time of a row stands.
+        output_partitions: Partitions of the output topic.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        event_time: EventTimeSpec,
+        output_partitions: int,
+    ) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
+        self._event_time = event_time
+        self._output = output_partition(spark, output_partitions)
 
     def stage(
         self,
@@ -116,7 +128,13 @@ class SortedRuns:
         learned = [] if learn_from is None else [lateness_counts(learn_from, partitions)]
         folder = self._checkpoint.run_folder(step)
         (
-            staged_rows(rows, frontier_ms=frontier_ms, latest_ms=latest_ms)
+            staged_rows(
+                rows,
+                self._event_time,
+                self._output,
+                frontier_ms=frontier_ms,
+                latest_ms=latest_ms,
+            )
             .observe(
                 observed, *_counts(), *maxima, *(column.alias("lateness") for column in learned)
             )
@@ -161,7 +179,7 @@ class SortedRuns:
         rows = self.read(entry.runs[-1]).where(F.col("reason") == LATE)
         return self._without_repeats(rows, entry)
 
-    def due(self, entry: StepEntry) -> DataFrame | None:
+    def due(self, entry: StepEntry) -> Rows | None:
         """The rows that a step writes to the output; None when there are none for sure."""
         parts: list[DataFrame] = []
         on_time = self.reached(entry)
@@ -171,11 +189,14 @@ class SortedRuns:
             rows = self._judged(entry).where(F.col("reason").isNull())
             parts.append(rows.select(*RUN_COLUMNS))
         if entry.staged.late and entry.late_policy is LatePolicy.EMIT:
-            parts.append(self.late(entry).select(*RUN_COLUMNS))
+            parts.append(self._late(entry).select(*RUN_COLUMNS))
         return _all_of(parts)
 
-    def late(self, entry: StepEntry) -> DataFrame:
+    def late(self, entry: StepEntry) -> Rows:
         """The rows that a step found late, with the headers that say so."""
+        return self._late(entry)
+
+    def _late(self, entry: StepEntry) -> DataFrame:
         if entry.rescued is not None:
             rows = self._judged(entry).where(F.col("reason").isNotNull())
         else:
@@ -185,7 +206,7 @@ class SortedRuns:
 
     def describe_late(self, entry: StepEntry) -> str:
         """The first of the rows that a step found late, in words."""
-        (row,) = self.late(entry).orderBy(*SOURCE_ORDER).take(1)
+        (row,) = self._late(entry).orderBy(*SOURCE_ORDER).take(1)
         if row["reason"] == STALE:
             compared = f"not newer than {row['last_released_ms']}, the last released of its key"
         else:
@@ -198,7 +219,7 @@ class SortedRuns:
             "(late_policy = fail)"
         )
 
-    def quarantined(self, entry: StepEntry) -> DataFrame:
+    def quarantined(self, entry: StepEntry) -> Rows:
         """The rows of a step without a usable event time, with the headers that say why."""
         rows = self.read(entry.runs[-1]).where(F.col("reason").isin(*QUARANTINE_REASONS))
         unknown = F.lit(None).cast("bigint")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from consumer import Delivery
@@ -17,16 +19,21 @@ from pipelines._errors import SinkError
 from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
 from pipelines._record_columns import with_records
 from pipelines._rows import output_partition
+from pipelines._selection import Selection, SideSelection
+from pipelines._tasks import each_partition
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from consumer import ReorderSettings
     from pipelines._checkpoint import Checkpoint
     from producer import KafkaSettings
+
+Rows: TypeAlias = DataFrame | Selection | SideSelection
+"""Rows to be written: as Spark has them, or as tasks will find them in files, in their order."""
 
 _BATCH_BYTES: Final = 256 << 10
 _FIRST_BATCH_ROWS: Final = 1 << 11
@@ -48,6 +55,15 @@ class OutputTopic:
 
     name: str
     partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Topics that a job writes to."""
+
+    released: OutputTopic
+    late: OutputTopic
+    quarantine: OutputTopic
 
 
 class TopicSink:
@@ -94,16 +110,24 @@ class TopicSink:
             partitions = {topic.name: topic.partitions for topic in topics}
             self._tokens.open(partitions, newest=newest, done=done)
 
-    def write(self, rows: DataFrame, topic: OutputTopic, order: Sequence[str], step: int) -> int:
+    def write(self, rows: Rows, topic: OutputTopic, order: Sequence[str], step: int) -> int:
         """Write a step's rows to a topic, each partition of it sorted by `order`; how many it has.
 
         One task writes one partition through one idempotent producer, so what it writes stays in
         its order. Returns once the brokers have acknowledged all of it. A step writes to a topic
         once: repeated, what is there already is left out, and counted.
 
+        Args:
+            rows: The rows.
+            topic: The topic.
+            order: What rows of Spark's are sorted by; others have their order.
+            step: The step.
+
         Raises:
             SinkError: Some of the rows are not there; what is, is known by the commit tokens.
         """
+        if not isinstance(rows, DataFrame):
+            return self._sent(_Send(self._writer(topic, step), rows))
         sorted_rows = (
             rows.withColumn("to", output_partition(self._spark, topic.partitions))
             .repartitionById(topic.partitions, "to")
@@ -111,7 +135,7 @@ class TopicSink:
         )
         if self._tokens is None:
             return self._at_least_once(sorted_rows, topic)
-        return self._exactly_once(sorted_rows, topic, step, self._tokens.job)
+        return self._exactly_once(sorted_rows, topic, step)
 
     def step_is_done(self, step: int) -> None:
         """To be told of each step, after its rows are out and its done mark is written."""
@@ -132,32 +156,61 @@ class TopicSink:
         )
         return int(observed.get["rows"])
 
-    def _exactly_once(self, rows: DataFrame, topic: OutputTopic, step: int, job: str) -> int:
-        batch_rows = self._batch_rows
-        writer = PartitionWriter(
-            kafka=self._kafka,
-            app=self._settings.app_name,
-            job=job,
-            topic=topic.name,
-            partitions=topic.partitions,
-            step=step,
-            batch_rows=batch_rows,
-            transaction_timeout_ms=milliseconds(self._settings.transaction_timeout),
-        )
+    def _exactly_once(self, rows: DataFrame, topic: OutputTopic, step: int) -> int:
+        writer = self._writer(topic, step)
         # One batch of Arrow is one of Kafka: Python sends it as it is.
-        self._spark.conf.set(_ARROW_BATCH, batch_rows)
-        records = with_records(rows.select("key", "value", "headers"), batch_rows)
-        written = records.mapInArrow(writer, WRITTEN_SCHEMA)
-        try:
-            counts = written.collect()
-        except PySparkException as error:
-            raise SinkError(
-                f"step {step} cannot be written to {topic.name!r}: {_reason(error)}"
-            ) from error
+        self._spark.conf.set(_ARROW_BATCH, writer.batch_rows)
+        records = with_records(rows.select("key", "value", "headers"), writer.batch_rows)
+        with _sink_errors(writer):
+            counts = records.mapInArrow(writer, WRITTEN_SCHEMA).collect()
         count, size = (sum(int(row[name]) for row in counts) for name in ("rows", "bytes"))
         if size:
             self._batch_rows = _batch_rows(size / count)
         return count
+
+    def _sent(self, send: _Send) -> int:
+        with _sink_errors(send.writer):
+            counts = each_partition(self._spark, send, send.writer.partitions)
+        return sum(counts)
+
+    def _writer(self, topic: OutputTopic, step: int) -> PartitionWriter:
+        if self._tokens is None:
+            raise RuntimeError("rows are sent by partition with delivery = exactly-once only")
+        return PartitionWriter(
+            kafka=self._kafka,
+            app=self._settings.app_name,
+            job=self._tokens.job,
+            topic=topic.name,
+            partitions=topic.partitions,
+            step=step,
+            batch_rows=self._batch_rows,
+            transaction_timeout_ms=milliseconds(self._settings.transaction_timeout),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """Sends selected rows of files to an output partition, in a task."""
+
+    writer: PartitionWriter
+    rows: Selection | SideSelection
+
+    def __call__(self, partition: int) -> int:
+        rows, _size = self.writer.send(
+            partition, lambda limit: self.rows.batches(partition, min(limit, _BATCH_BYTES))
+        )
+        return rows
+
+
+@contextlib.contextmanager
+def _sink_errors(writer: PartitionWriter) -> Iterator[None]:
+    """What a task died of, as an error that says what was to be written."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise SinkError(
+            f"step {writer.step} cannot be written to {writer.topic!r}: {_reason(error)}"
+        ) from error
 
 
 def _batch_rows(row_bytes: float) -> int:
@@ -166,7 +219,7 @@ def _batch_rows(row_bytes: float) -> int:
     return min(_MOST_BATCH_ROWS, 1 << (wanted.bit_length() - 1))
 
 
-def _reason(error: PySparkException) -> str:
+def _reason(error: PySparkException | Py4JJavaError) -> str:
     """What a task died of, out of the traceback that Spark makes of it."""
     said = str(error).strip()
     raised = _RAISED.findall(said)

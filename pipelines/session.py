@@ -29,6 +29,8 @@ _OURS: Final[Mapping[str, str]] = {
     # Listing some dozens of runs is quicker in the driver than as a job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
+    # Any bound has Spark measure the whole batch again for each row; `_BATCH_ROWS` bounds it, too.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",

@@ -13,58 +13,17 @@ from hypothesis import strategies as st
 from consumer import parse_event_time_spec, read_event_time
 from consumer._plain_json import plain_json_pattern
 from tests.event_time_cases import JSON_CASES
+from tests.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
 
 _SPEC = parse_event_time_spec("json:at")
 _PATTERN = re.compile(plain_json_pattern(("at",)) or "")
-
-_NAMES = st.sampled_from(["at", "a", "", "At", "xat", '"at"', "at\\", "\u00e9", "a:t", "{", "\n"])
-_SCALARS = (
-    st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.booleans()
-    | st.none()
-    | st.text(max_size=8)
-    | st.sampled_from(['"at":5', ',"at":5', '"', "\\", "}", '{"at":5}', "\x00", "1700000000000"])
-)
-_VALUES = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3),
-    max_leaves=6,
-)
-_FIELDS = st.lists(st.tuples(_NAMES, st.integers(0, 2**62) | _VALUES), max_size=5)
-_SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t"), (",", ":  ")])
-
-
-@st.composite
-def _documents(draw: st.DrawFn) -> str:
-    """JSON objects in which names may be there twice."""
-    comma, colon = draw(_SEPARATORS)
-    ascii_only = draw(st.booleans())
-
-    def text(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=ascii_only, separators=(comma, colon))
-
-    fields = [f"{text(name)}{colon}{text(value)}" for name, value in draw(_FIELDS)]
-    return "{" + comma.join(fields) + "}"
-
-
-@st.composite
-def _damaged(draw: st.DrawFn) -> str:
-    """Such an object with something put in, taken out or put behind."""
-    document = draw(_documents())
-    at = draw(st.integers(0, len(document)))
-    cut = draw(st.integers(0, 2))
-    put_in = draw(
-        st.sampled_from(["", "0", "-", '"', ",", "}", "{", "\\", " ", "at", "e", ".", "\n"])
-    )
-    return document[:at] + put_in + document[at + cut :]
 
 
 def _read(value: bytes) -> int | None:
     return read_event_time(_SPEC, value=value).ms
 
 
-@given(_documents() | _damaged())
+@given(documents() | damaged())
 @example('{"at":5}')
 @example('{"a":1, "at": 5, "at": 6}')
 @example('{"a":"x"at":5}')
@@ -78,12 +37,8 @@ def test_expression_finds_what_a_parser_finds(document: str) -> None:
         assert _read(document.encode()) == int(found[1])
 
 
-_PLAIN_TEXT = st.text(st.characters(codec="utf-8", exclude_characters='"\\', min_codepoint=32))
-_PLAIN = st.integers(-(2**62), 2**62) | st.booleans() | st.none() | _PLAIN_TEXT
-
-
 @given(
-    st.dictionaries(_PLAIN_TEXT.filter(lambda name: name != "at"), _PLAIN, max_size=5),
+    st.dictionaries(PLAIN_TEXT.filter(lambda name: name != "at"), PLAIN, max_size=5),
     st.integers(0, 10**18 - 1),
     st.sampled_from([(",", ":"), (", ", ": ")]),
 )

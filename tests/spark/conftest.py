@@ -8,7 +8,10 @@ import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -22,7 +25,6 @@ from sequitur._topic_reader import TopicRecord, read_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -162,9 +164,14 @@ class Job:
         return list(read_topic(self.kafka, self.settings.quarantine))
 
 
+_HADOOP_ONLY: Final = "viewfs://tests/state"
+_MOUNT: Final = "fs.viewfs.mounttable.tests.link./state"
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests: starting one costs more than any test."""
+    state = tmp_path_factory.mktemp("hadoop-only")
     session = build_session(
         "tests",
         master="local[2,3]",  # a task is tried three times
@@ -172,10 +179,26 @@ def spark() -> Iterator[SparkSession]:
             # Short jobs of ever new plans: the second compiler would take the machine for itself.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",
             "spark.driver.memory": "1g",
+            f"spark.hadoop.{_MOUNT}": state.as_uri(),
         },
     )
     yield session
     session.stop()
+
+
+class HadoopFolder(NamedTuple):
+    """A folder on a file system that Spark reaches and programs do not, and what is behind it."""
+
+    uri: str
+    path: Path
+
+
+@pytest.fixture
+def hadoop_only(spark: SparkSession) -> HadoopFolder:
+    """Such a folder."""
+    name = uuid4().hex
+    state = spark.conf.get(f"spark.hadoop.{_MOUNT}")
+    return HadoopFolder(f"{_HADOOP_ONLY}/{name}", Path(urlsplit(state or "").path, name))
 
 
 @pytest.fixture

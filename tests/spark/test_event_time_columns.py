@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumer import TOO_FAR_FUTURE, EventTime, parse_event_time_spec, read_event_time
-from pipelines._event_time_columns import with_event_time
-from pipelines._rows import RUN_SCHEMA, staged_rows
+from pipelines._rows import RUN_SCHEMA, output_partition, staged_rows
 from tests.event_time_cases import HEADER_CASES, JSON_CASES, LATEST_MS, TIMESTAMP_CASES
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 Records = list[tuple[bytes | None, "Headers | None", int]]
 
-_SCHEMA = RUN_SCHEMA.removesuffix(", event_time_ms bigint, reason string")
+_SCHEMA = RUN_SCHEMA.partition(", output_partition")[0]
 
 
 def _columns(spark: SparkSession, spec: str, records: Records) -> list[EventTime]:
@@ -36,8 +35,14 @@ def _columns(spark: SparkSession, spec: str, records: Records) -> list[EventTime
         )
         for offset, (value, headers, timestamp_ms) in enumerate(records)
     ]
-    parsed = with_event_time(spark.createDataFrame(rows, _SCHEMA), parse_event_time_spec(spec))
-    staged = staged_rows(parsed, frontier_ms=-1, latest_ms=LATEST_MS).orderBy("offset").collect()
+    frame = staged_rows(
+        spark.createDataFrame(rows, _SCHEMA),
+        parse_event_time_spec(spec),
+        output_partition(spark, 4),
+        frontier_ms=-1,
+        latest_ms=LATEST_MS,
+    )
+    staged = frame.orderBy("offset").collect()
     return [EventTime(row["event_time_ms"], row["reason"]) for row in staged]
 
 

@@ -147,11 +147,11 @@ class _Failing(PartitionWriter):
 
     __slots__ = ()
 
-    def write(self, partition: int, batches: Any) -> tuple[int, int]:
+    def send(self, partition: int, batches: Any) -> tuple[int, int]:
         if partition == 3:
             self._wait_for_the_others()
             raise RuntimeError("this partition cannot be written")
-        return super().write(partition, batches)
+        return super().send(partition, batches)
 
     def _wait_for_the_others(self) -> None:
         others = [OutputPartition(self.topic, partition) for partition in range(3)]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur._topic_reader import TopicRecord
+    from tests.spark.conftest import HadoopFolder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -162,21 +163,35 @@ def _crash(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("place", "is_local"),
     [
-        "pipelines._keys.KeyHistory.fold",
-        "pipelines._runs.SortedRuns.stage",  # behind the fold
-        "pipelines._keys.KeyHistory.judge",
-        "pipelines._checkpoint.Checkpoint.write_entry",
-        "pipelines._sink.TopicSink.write",
-        "pipelines._checkpoint.Checkpoint.write_done",
+        ("pipelines._local_keys.LocalKeyHistory.fold", True),
+        ("pipelines._keys.KeyHistory.fold", False),
+        ("pipelines._local_runs.LocalRuns.stage", True),  # behind the fold
+        ("pipelines._runs.SortedRuns.stage", False),
+        ("pipelines._local_keys.LocalKeyHistory.judge", True),
+        ("pipelines._keys.KeyHistory.judge", False),
+        ("pipelines._checkpoint.Checkpoint.write_entry", True),
+        ("pipelines._sink.TopicSink.write", True),
+        ("pipelines._sink.TopicSink.write", False),
+        ("pipelines._checkpoint.Checkpoint.write_done", True),
     ],
 )
 def test_crash_changes_no_verdict(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    hadoop_only: HadoopFolder,
+    *,
+    place: str,
+    is_local: bool,
 ) -> None:
     """Wherever it dies, the step rescues and refuses the same rows, each of them once."""
     monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 1)
+    checkpoint = tmp_path / "checkpoint"
+    if not is_local:
+        job = job.with_settings(checkpoint=hadoop_only.uri)
+        checkpoint = hadoop_only.path
     _at_frontier_4000(job)
     job.produce([event(T0 + 6000, key="other", partition=p) for p in range(4)])
     job.run()  # the first run is through: the next step folds it
@@ -199,17 +214,26 @@ def test_crash_changes_no_verdict(
     }
     assert (report.totals.late, report.totals.held) == (2, 4)
     job.run(drain=True)
-    folds = [f.name for f in (tmp_path / "checkpoint" / "keys").iterdir() if f.is_dir()]
+    folds = [f.name for f in (checkpoint / "keys").iterdir() if f.is_dir()]
     assert len(folds) == 1
-    assert [f for f in (tmp_path / "checkpoint" / "behind").iterdir() if f.is_dir()] == []
+    assert [f for f in (checkpoint / "behind").iterdir() if f.is_dir()] == []
 
 
-@pytest.mark.parametrize("duplicates", ["keep", "event-id"])
+@pytest.mark.parametrize(
+    ("duplicates", "is_local"), [("keep", True), ("event-id", True), ("event-id", False)]
+)
 def test_output_is_the_references_row_for_row(
-    job: Job, monkeypatch: pytest.MonkeyPatch, duplicates: str
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    hadoop_only: HadoopFolder,
+    *,
+    duplicates: str,
+    is_local: bool,
 ) -> None:
     """Random disorder and repeats over several lives, with folds: what comes out is the model's."""
     monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 2)
+    if not is_local:
+        job = job.with_settings(checkpoint=hadoop_only.uri)
     drops = duplicates != "keep"
     if drops:  # as with very many rows: nothing is broadcast
         monkeypatch.setattr("pipelines._keys._FEW_ROWS", 0)

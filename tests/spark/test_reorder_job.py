@@ -297,7 +297,7 @@ def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> Non
     marker.unlink()
     (tmp_path / "checkpoint" / ".format.json.crc").unlink()
     marker.write_text(json.dumps({**document, "format": 99}))
-    with pytest.raises(CheckpointError, match="has format 99; this version reads 2"):
+    with pytest.raises(CheckpointError, match="has format 99; this version reads 3"):
         job.run()
 
 

@@ -24,11 +24,11 @@ from tests.spark.conftest import Event, Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
     from tests.reorder_histories import History, HistoryStep
+    from tests.spark.conftest import HadoopFolder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -60,11 +60,11 @@ class _Lives:
         history: The settings.
     """
 
-    def __init__(self, job: Job, topic: str, checkpoint: Path, history: History) -> None:
+    def __init__(self, job: Job, topic: str, checkpoint: str, history: History) -> None:
         self.job = job.with_settings(
             input_topics=[topic],
             output_topic=f"{topic}.ordered",
-            checkpoint=str(checkpoint),
+            checkpoint=checkpoint,
             delay=timedelta(milliseconds=history.delay_ms),
             idle_timeout=timedelta(milliseconds=history.idle_timeout_ms),
             max_future_skew=timedelta(milliseconds=MAX_FUTURE_SKEW_MS),
@@ -133,6 +133,7 @@ class _Lives:
         return records
 
 
+@pytest.mark.parametrize("is_local", [True, False])
 @settings(
     max_examples=_EXAMPLES,
     deadline=None,
@@ -145,11 +146,18 @@ def test_the_job_puts_out_what_the_reference_does(
     job: Job,
     make_topic: MakeTopic,
     tmp_path_factory: pytest.TempPathFactory,
+    hadoop_only: HadoopFolder,
+    *,
     history: History,
+    is_local: bool,
 ) -> None:
-    """Each output partition holds the reference's rows in its order; so do the side topics."""
+    """Each output partition holds the reference's rows in its order; so do the side topics.
+
+    Whether the job's own tasks reach the checkpoint, or Spark alone.
+    """
     folder = tmp_path_factory.mktemp("reference")
-    lives = _Lives(job, make_topic(partitions=_PARTITIONS), folder / "checkpoint", history)
+    root = str(folder) if is_local else f"{hadoop_only.uri}/{folder.name}"
+    lives = _Lives(job, make_topic(partitions=_PARTITIONS), f"{root}/checkpoint", history)
     with pytest.MonkeyPatch.context() as monkeypatch:
         for step in history.steps:
             lives.live(step, monkeypatch)

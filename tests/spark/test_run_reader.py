@@ -33,6 +33,7 @@ def run(spark: SparkSession, tmp_path: Path) -> str:
         "cast(null as binary) key",
         "cast(null as binary) value",
         "cast(null as array<struct<key: string, value: binary>>) headers",
+        "0 output_partition",
         f"if(id < {_ROWS}, {T0} + id, null) event_time_ms",
         "cast(null as string) reason",
     )

@@ -1,0 +1,307 @@
+"""Staging a batch in Spark's tasks: rows come as Arrow, and become one sorted Parquet file a task.
+
+What the columns mean, and which rows count as what, is as in `_rows.staged_rows`, which says the
+same in Spark's terms for file systems that only Spark can write.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from consumer import (
+    LATE,
+    QUARANTINE_REASONS,
+    TOO_FAR_FUTURE,
+    EventTimeSpec,
+    SourcePartition,
+    bin_limit_ms,
+)
+from consumer._adaptive_delay import LAST_BIN
+from pipelines._event_time_arrays import PlainJsonTimes, read_each
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+SUMMARY_SCHEMA: Final = "summary binary"
+SUFFIX: Final = ".parquet"
+_HIDDEN_PREFIX: Final = "_"
+_HIDDEN_SUFFIX: Final = ".tmp"
+"""What the name of a file is put between while no reader is to see it: Spark goes by the one, and
+whoever lists Parquet files by the other."""
+
+_CHUNK_BYTES: Final = 64 << 20
+"""So much is sorted at once; a task holds two or three times that."""
+_ROW_GROUP_ROWS: Final = 20_000
+"""Small row groups let a release skip what it does not want."""
+_NO_REASON: Final = -1
+_REASONS: Final = (LATE, *QUARANTINE_REASONS)
+_TOO_FAR_FUTURE: Final = _REASONS.index(TOO_FAR_FUTURE)
+_NO_TIME: Final = (1 << 63) - 1
+"""Stands for a missing event time where rows are sorted: those rows come last."""
+_BIN_LIMITS: Final = np.array([bin_limit_ms(number) for number in range(LAST_BIN + 1)])
+
+RUN_ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("output_partition", pa.int32()),
+        ("event_time_ms", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a task saw.
+
+    Attributes:
+        file: Name of the file it wrote, still hidden; None when there were no rows.
+        size_bytes: The file's size.
+        read: Rows.
+        reasons: Rows of these by reason.
+        on_time_ms: Smallest and greatest event time on time; None without any.
+        behind_ms: Smallest and greatest event time behind the frontier; None without any.
+        maxima: Greatest usable event time of each source partition.
+        lateness: How late rows were, by source partition: rows, late rows, and rows by bin.
+        slow: Rows whose event time the reference had to read.
+    """
+
+    file: str | None = None
+    size_bytes: int = 0
+    read: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    on_time_ms: tuple[int, int] | None = None
+    behind_ms: tuple[int, int] | None = None
+    maxima: dict[SourcePartition, int] = field(default_factory=dict)
+    lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
+    slow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What rows are late against, where that is to be learned.
+
+    Attributes:
+        seen_ms: Greatest event time of each source partition that has had one.
+        frontier_ms: The frontier.
+    """
+
+    seen_ms: Mapping[SourcePartition, int]
+    frontier_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunWriter:
+    """Writes the rows of a task as a part of a run; for `mapInArrow`.
+
+    The rows have the columns of a run but for `event_time_ms` and `reason`, or those, too.
+
+    Attributes:
+        folder: The run's folder; it is there.
+        event_time: Where the event time stands, when it is to be read here: in a field at the top
+            of the value. None when the rows have it.
+        frontier_ms: Rows behind it are marked.
+        latest_ms: Rows beyond it come from a wrong clock.
+        clocks: Count how late rows are against these.
+    """
+
+    folder: str
+    event_time: EventTimeSpec | None
+    frontier_ms: int
+    latest_ms: int
+    clocks: Clocks | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write batches; give one row with the `Summary`."""
+        summary = self.write(batches)
+        yield pa.RecordBatch.from_pydict({"summary": [pickle.dumps(summary)]})
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Summary:
+        """Write batches into one file, each chunk of them sorted, and say what was in them.
+
+        The file appears under its name when whoever asked for all the tasks' files says so
+        (`show`): one of a task that was given up, or comes too late, is never seen.
+        """
+        summary = Summary()
+        path = _hidden_path(self.folder)
+        writer: pq.ParquetWriter | None = None
+        try:
+            for chunk in _chunks(batches):
+                if writer is None:
+                    writer = _parquet_writer(path)
+                for part in _by_output(self._staged(chunk, summary)):
+                    writer.write_table(part, row_group_size=_ROW_GROUP_ROWS)
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is not None:
+            summary.file = path.name
+            summary.size_bytes = path.stat().st_size
+        return summary
+
+    def _staged(self, rows: pa.Table, summary: Summary) -> pa.Table:
+        """The rows of a chunk as they stand in the run, sorted; they are counted in passing."""
+        times, reasons = self._event_times(rows, summary)
+        too_far = (reasons == _NO_REASON) & (times > self.latest_ms)
+        reasons[too_far] = _TOO_FAR_FUTURE
+        usable = reasons == _NO_REASON
+        behind = usable & (times < self.frontier_ms)
+        reasons[behind] = 0  # late
+        times[~usable] = _NO_TIME
+        _count(summary, times, reasons, usable, behind)
+        for source, place in sources(rows):
+            self._look_at(summary, source, times[place][usable[place]])
+        outputs = rows["output_partition"].to_numpy()
+        # Stable, so that rows of one source partition stay in the order of their offsets.
+        order = np.argsort(times, kind="stable")
+        if outputs.min() != outputs.max():
+            order = order[np.argsort(outputs[order], kind="stable")]
+        times, reasons, usable = times[order], reasons[order], usable[order]
+        sorted_rows = rows.select(RUN_ARROW_SCHEMA.names[:-2]).take(pa.array(order))
+        named = pa.nulls(len(order), pa.string())
+        if (reasons != _NO_REASON).any():
+            codes = pa.array(reasons, mask=reasons == _NO_REASON)
+            named = pa.array(_REASONS, pa.string()).take(codes)
+        return sorted_rows.append_column(
+            "event_time_ms", pa.array(times, mask=None if usable.all() else ~usable)
+        ).append_column("reason", named)
+
+    def _event_times(self, rows: pa.Table, summary: Summary) -> tuple[Longs, Any]:
+        """Event times, and places of reasons in `_REASONS`; with a reason there is no time."""
+        if self.event_time is None:
+            named = pc.index_in(rows["reason"], pa.array(_REASONS, pa.string()))
+            reasons = named.fill_null(_NO_REASON).to_numpy().astype(np.int8)
+            return rows["event_time_ms"].fill_null(_NO_TIME).to_numpy().copy(), reasons
+        reasons = np.full(len(rows), _NO_REASON, np.int8)
+        values = rows["value"].combine_chunks()
+        times, found = PlainJsonTimes(self.event_time.path[0]).read(values)
+        slow = np.flatnonzero(~found)
+        if len(slow):
+            summary.slow += len(slow)
+            read, why = read_each(self.event_time, values, slow)
+            times[slow] = [_NO_TIME if ms is None else ms for ms in read]
+            reasons[slow] = [_NO_REASON if one is None else _REASONS.index(one) for one in why]
+        return times, reasons
+
+    def _look_at(self, summary: Summary, source: SourcePartition, times: Longs) -> None:
+        """Take in the usable event times of rows of one source partition."""
+        if not len(times):
+            return
+        summary.maxima[source] = max(int(times.max()), summary.maxima.get(source, 0))
+        if self.clocks is None or source not in self.clocks.seen_ms:
+            return
+        lateness = self.clocks.seen_ms[source] - times
+        numbers = np.searchsorted(_BIN_LIMITS, np.clip(lateness, 0, _BIN_LIMITS[-1]))
+        rows, late, bins = summary.lateness.get(source, (0, 0, {}))
+        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+            if number:
+                bins[int(number)] = bins.get(int(number), 0) + int(count)
+        late += int(np.count_nonzero(times < self.clocks.frontier_ms))
+        summary.lateness[source] = (rows + len(times), late, bins)
+
+
+def show(folder: Path, names: Iterable[str]) -> None:
+    """Give files that tasks wrote into a folder the names that readers look for."""
+    for name in names:
+        shown = name.removeprefix(_HIDDEN_PREFIX).removesuffix(_HIDDEN_SUFFIX) + SUFFIX
+        (folder / name).rename(folder / shown)
+
+
+def write_part(folder: str, rows: pa.Table) -> tuple[str, int]:
+    """Write a task's rows into a folder, hidden; the file's name and size."""
+    path = _hidden_path(folder)
+    pq.write_table(rows, path, compression="none", store_schema=False)
+    return path.name, path.stat().st_size
+
+
+def _hidden_path(folder: str) -> Path:
+    return Path(folder, f"{_HIDDEN_PREFIX}part-{uuid4().hex}{_HIDDEN_SUFFIX}")
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together up to a size."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        size += batch.get_total_buffer_size()
+        if size >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _parquet_writer(path: Path) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path,
+        RUN_ARROW_SCHEMA,
+        compression="none",
+        # Keys and values hardly repeat within a page; a topic does.
+        use_dictionary=["topic"],
+        write_statistics=["event_time_ms", "output_partition"],
+        store_schema=False,
+    )
+
+
+def _by_output(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows sorted by output partition, in one piece for each: a row group has rows of one alone."""
+    outputs = rows["output_partition"].to_numpy()
+    bounds = [0, *(np.flatnonzero(np.diff(outputs)) + 1).tolist(), len(outputs)]
+    for begin, end in itertools.pairwise(bounds):
+        yield rows.slice(begin, end - begin).cast(RUN_ARROW_SCHEMA)
+
+
+def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
+    """The source partitions of rows, and which rows each has. There is nearly always one.
+
+    Args:
+        rows: Columns topic and partition, and at least one row.
+    """
+    topics = rows["topic"].combine_chunks().dictionary_encode()
+    codes = topics.indices.to_numpy().astype(np.int64)
+    numbers = rows["partition"].to_numpy().astype(np.int64)
+    both = codes << 32 | numbers
+    if both.min() == both.max():
+        yield SourcePartition(topics.dictionary[0].as_py(), int(numbers[0])), slice(None)
+        return
+    for one in np.unique(both).tolist():
+        topic = topics.dictionary[one >> 32].as_py()
+        yield SourcePartition(topic, one & 0xFFFFFFFF), both == one
+
+
+def _count(summary: Summary, times: Longs, reasons: Any, usable: Any, behind: Any) -> None:
+    summary.read += len(times)
+    for place, count in enumerate(np.bincount(reasons[reasons != _NO_REASON])):
+        if count:
+            reason = _REASONS[place]
+            summary.reasons[reason] = summary.reasons.get(reason, 0) + int(count)
+    summary.on_time_ms = _reach(summary.on_time_ms, times[usable & ~behind])
+    summary.behind_ms = _reach(summary.behind_ms, times[behind])
+
+
+def _reach(before: tuple[int, int] | None, times: Longs) -> tuple[int, int] | None:
+    if not len(times):
+        return before
+    first, last = int(times.min()), int(times.max())
+    return (first, last) if before is None else (min(first, before[0]), max(last, before[1]))

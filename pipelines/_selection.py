@@ -1,0 +1,176 @@
+"""Which rows of local files go out in a step, and their way from there into Kafka's batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumer import (
+    FRONTIER_HEADER,
+    LAST_RELEASED_HEADER,
+    LATE,
+    LATE_BY_HEADER,
+    REASON_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
+    STALE,
+)
+from pipelines._record_layout import Headers, record_batches
+from pipelines._run_rows import Part, RunRows
+from pipelines._run_writer import sources
+from producer._partitioner import KeyPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+_RECORD: Final = ("key", "value", "headers")
+_ROWS_AT_ONCE: Final = 1 << 16
+"""So many sorted rows are copied at once: a slice need not be in memory twice."""
+_SOURCE: Final = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Rows that a step releases, in the order of release.
+
+    Attributes:
+        parts: The rows.
+        repeats: Folder with the places of rows to leave out, if there are any.
+    """
+
+    parts: tuple[Part, ...]
+    repeats: str | None = None
+
+    def batches(self, partition: int, limit: int) -> Iterator[tuple[memoryview, int]]:
+        """The records of an output partition as batches: their bytes, and how many.
+
+        Args:
+            partition: The output partition.
+            limit: Most bytes of a batch.
+        """
+        left_out = Places(self.repeats)
+        columns = ("event_time_ms", *_SOURCE, *_RECORD)
+        for found in RunRows(self.parts, partition, columns).slices():
+            rows = left_out.without(found)
+            order = _order(rows, ("event_time_ms", *_SOURCE))
+            for begin in range(0, len(order), _ROWS_AT_ONCE):
+                some = rows.select(_RECORD).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
+                headers = Headers.of(some["headers"].combine_chunks())
+                yield from record_batches(some["key"], some["value"], headers, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class SideSelection:
+    """Rows that a step sends to a side topic, in source order, with headers that say why.
+
+    Attributes:
+        part: The rows.
+        frontier_ms: What they were held against.
+        is_judged: Whether it is known of them how far their keys had been released.
+        partitions: Partitions of the side topic.
+        repeats: Folder with the places of rows to leave out, if there are any.
+    """
+
+    part: Part
+    frontier_ms: int
+    is_judged: bool
+    partitions: int
+    repeats: str | None = None
+
+    def batches(self, partition: int, limit: int) -> Iterator[tuple[memoryview, int]]:
+        """As those of a `Selection`."""
+        known = ("last_released_ms",) if self.is_judged else ()
+        columns = ("event_time_ms", "reason", *known, *_SOURCE, *_RECORD)
+        found = RunRows((self.part,), None, columns).all()
+        if found is None:
+            return
+        rows = Places(self.repeats).without(found)
+        rows = rows.filter(pa.array(self._outputs(rows) == partition))
+        rows = rows.take(pa.array(_order(rows, _SOURCE)))
+        if len(rows):
+            headers = Headers.of(rows["headers"].combine_chunks()).and_(self._added(rows))
+            yield from record_batches(rows["key"], rows["value"], headers, limit)
+
+    def _outputs(self, rows: pa.Table) -> Longs:
+        """Which partition of the side topic each row goes to: as `_rows.output_partition`."""
+        keys = rows["key"].to_pylist()
+        outputs: Longs = rows["partition"].to_numpy().astype(np.int64) % self.partitions
+        keyed = [place for place, key in enumerate(keys) if key is not None]
+        outputs[keyed] = KeyPartitioner(self.partitions).each([keys[place] for place in keyed])
+        return outputs
+
+    def _added(self, rows: pa.Table) -> list[tuple[str, pa.Array]]:
+        """The headers behind a row's own: as `_rows.with_reason_headers`."""
+        count = len(rows)
+        times = rows["event_time_ms"].combine_chunks()
+        reasons = rows["reason"].combine_chunks()
+        last = pa.nulls(count, pa.int64())
+        if self.is_judged:
+            last = rows["last_released_ms"].combine_chunks()
+        frontier = pa.repeat(pa.scalar(self.frontier_ms, pa.int64()), count)
+        late_by = pc.case_when(
+            pc.make_struct(pc.equal(reasons, LATE), pc.equal(reasons, STALE)),
+            pc.subtract(frontier, times),
+            pc.subtract(last, times),
+        )
+        return [
+            (REASON_HEADER, reasons),
+            (LATE_BY_HEADER, late_by),
+            (FRONTIER_HEADER, frontier),
+            (LAST_RELEASED_HEADER, last),
+            (SOURCE_TOPIC_HEADER, rows["topic"].combine_chunks()),
+            (SOURCE_PARTITION_HEADER, rows["partition"].combine_chunks()),
+            (SOURCE_OFFSET_HEADER, rows["offset"].combine_chunks()),
+        ]
+
+
+class Places:
+    """Rows to be left out, by where they came from.
+
+    Args:
+        folder: Where their places stand; None when there are none.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._offsets: dict[tuple[str, int], Longs] = {}
+        rows = (
+            None if folder is None else RunRows((Part((folder,), reasons=()),), None, _SOURCE).all()
+        )
+        if rows is None:
+            return
+        for source, place in sources(rows):
+            self._offsets[source] = rows["offset"].to_numpy()[place]
+
+    def without(self, rows: pa.Table) -> pa.Table:
+        """The other rows."""
+        if not self._offsets:
+            return rows
+        offsets = rows["offset"].to_numpy()
+        left_out = np.zeros(len(rows), np.bool_)
+        for source, place in sources(rows):
+            left_out[place] = np.isin(offsets[place], self._offsets.get(source, ()))
+        return rows.filter(pa.array(~left_out))
+
+
+def _order(rows: pa.Table, names: Sequence[str]) -> Longs:
+    """Places of the rows in the order of some columns, the first of them deciding first."""
+    keys = []
+    for name in reversed(names):
+        column = rows[name].combine_chunks()
+        if pa.types.is_string(column.type):
+            # By their bytes, as Spark compares strings.
+            ranks = pc.rank(column.cast(pa.binary()), tiebreaker="dense")
+            numbers = ranks.to_numpy().astype(np.int64)
+        else:
+            numbers = column.to_numpy()
+        if len(numbers) and numbers.min() != numbers.max():
+            keys.append(numbers)
+    order: Longs = np.lexsort(keys) if keys else np.arange(len(rows))
+    return order

@@ -1,0 +1,111 @@
+"""Where Arrow finds an event time, the reference finds the same one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from consumer import parse_event_time_spec, read_event_time
+from pipelines._event_time_arrays import PlainJsonTimes, read_each
+from tests.event_time_cases import JSON_CASES
+from tests.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
+
+_SPEC = parse_event_time_spec("json:at")
+_TIME = 1_700_000_000_000
+
+
+def _found(values: list[bytes | None], name: str = "at") -> list[int | None]:
+    times, found = PlainJsonTimes(name).read(pa.array(values, pa.binary()))
+    return [int(time) if one else None for time, one in zip(times, found, strict=True)]
+
+
+# Most numbers of the documents are short; these have the digits that are looked for.
+_TIMED = st.builds(
+    lambda document, time: document.replace('"at":', f'"at":{time}').replace(" 5", f" {time}"),
+    documents() | damaged(),
+    st.integers(10**12, 10**13 - 1),
+)
+
+
+@given(st.lists(documents() | damaged() | _TIMED, max_size=8))
+@example(['{"at":1700000000000}'])
+@example(['{"a":1, "at": 1700000000000, "at": 1700000000001}'])
+@example(['{"at":null,"at":1700000000000}'])
+@example(['{"a":"at","at":1700000000000}'])
+@example(['{"a":"x"at":1700000000000}'])
+@example(['{"at":17000000000001}', '{"at":170000000000}', '{"at":1700000000000.5}'])
+@example(['{"at":1700000000000e1}', '{"at":-1700000000000}', '{"at":"1700000000000"}'])
+@example(['{"at":1700000000000}x', '{"at": 1700000000000 }', '{"at":  1700000000000}'])
+@example(['{"xat":1700000000000}', '{"at":{"at":1700000000000}}', '{"b":{"at":1700000000000}}'])
+@example(['{"at":7}'])
+def test_what_is_found_is_what_the_reference_finds(values: list[str]) -> None:
+    """It is found, and then the answer is the same; or the value is left alone."""
+    raw = [value.encode() for value in values]
+    for value, time in zip(raw, _found(list(raw)), strict=True):
+        if time is not None:
+            assert read_event_time(_SPEC, value=value).ms == time
+
+
+@given(
+    st.lists(
+        st.dictionaries(PLAIN_TEXT.filter(lambda name: name != "at"), PLAIN, max_size=5),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(10**12, 10**13 - 1),
+    st.sampled_from([(",", ":"), (", ", ": ")]),
+)
+def test_flat_objects_are_found(
+    fields: list[dict[str, Any]], time_ms: int, separators: tuple[str, str]
+) -> None:
+    """It is worth something: plain objects are read, with and without blanks."""
+    values: list[bytes | None] = [
+        json.dumps({**some, "at": time_ms}, ensure_ascii=False, separators=separators).encode()
+        for some in fields
+    ]
+    assert _found(values) == [time_ms] * len(fields)
+
+
+@pytest.mark.parametrize("value", [value for value, _ in JSON_CASES])
+def test_arrays_agree_with_the_table(value: bytes | None) -> None:
+    """What the table says of each value, Arrow says too, or leaves it to the reference."""
+    spec = parse_event_time_spec("json:occurred_at")
+    expected = read_event_time(spec, value=value)
+    (time,) = _found([value], "occurred_at")
+    assert time in {None, expected.ms}
+    times, reasons = read_each(spec, pa.array([value], pa.binary()), np.array([0]))
+    assert (times[0], reasons[0]) == (expected.ms, expected.reason)
+
+
+def test_bytes_that_are_not_utf8_are_no_hindrance() -> None:
+    """They are replaced by the reference, and swallow no quote."""
+    value = b'{"a":"\xe2\xff","at":1700000000000}'
+    assert _found([value]) == [_TIME] == [read_event_time(_SPEC, value=value).ms]
+
+
+def test_slice_of_an_array_is_read_as_it_is() -> None:
+    """Arrow may hand out a part of an array, and values that are null."""
+    values = pa.array([b"{}", None, b'{"at":1700000000000}', None], pa.binary()).slice(1, 2)
+    times, found = PlainJsonTimes("at").read(values)
+    assert (times.tolist(), found.tolist()) == ([0, _TIME], [False, True])
+
+
+@pytest.mark.parametrize("name", ["", "a.b+(c)", "\u00e9", "$"])
+def test_names_are_taken_literally(name: str) -> None:
+    """A name with characters that mean something elsewhere stands for itself."""
+    values: list[bytes | None] = [
+        json.dumps({"aXb+(c)": 1, name: _TIME}, ensure_ascii=False).encode()
+    ]
+    assert _found(values, name) == [_TIME]
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb"])
+def test_names_with_escapes_are_left_to_the_reference(name: str) -> None:
+    """JSON writes them in more than one way."""
+    assert _found([json.dumps({name: _TIME}).encode()], name) == [None]
