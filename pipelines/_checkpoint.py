@@ -6,15 +6,16 @@
     delivery.json    exactly-once delivery: the id that stands in this job's commit tokens
     delivery-established.json    each output partition has had a token since
     spark/           Spark's own checkpoint
-    runs/<step>/     Parquet: the rows a batch staged, sorted by event time within each file
+    runs/<step>/     Parquet: the rows a batch staged, by output partition and event time
     behind/<step>/   Parquet: those of them that were behind the frontier, judged
     repeats/<step>/  Parquet: places in the source of rows that the step drops as repeats
     keys/<step>/     Parquet: one row a key, how far it has been released (a fold of runs)
     frontier/<step>  JSON: what the step decided, written before anything of it goes out
     done/<step>      JSON: what went out, written once all of it is acknowledged
 
-Documents are written by Spark's own checkpoint file manager: whole or not at all, and never over
-one that is there, so of two jobs on one folder the second one fails instead of mixing in.
+Documents are written whole or not at all, and never over one that is there, so of two jobs on one
+folder the second one fails instead of mixing in: by a link on a local file system, on others by
+Spark's own checkpoint file manager.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from consumer import (
     NOTHING_DONE,
@@ -266,15 +268,37 @@ class Checkpoint:
         return json.loads(self._read_text(*parts))
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
-        if self._exists(name):
+        text = json.dumps(document, indent=1) + "\n"
+        local = self.local(f"{self.root}/{name}")
+        if local is not None:
+            # Hadoop would start a program for each file, to set its permissions.
+            is_new = _write_new(local, text)
+        elif is_new := not self._exists(name):
+            self._write_by_hadoop(name, text)
+        if not is_new:
             raise CheckpointError(f"{self.root}/{name} is there already: does another job run?")
+
+    def _write_by_hadoop(self, name: str, text: str) -> None:
         stream = self._files.createAtomic(self._path(name), False)
         try:
-            stream.write((json.dumps(document, indent=1) + "\n").encode())
+            stream.write(text.encode())
         except BaseException:
             stream.cancel()
             raise
         stream.close()
+
+
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file whole or not at all; whether it was not there before."""
+    written = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        written.write_text(text)
+        path.hardlink_to(written)
+    except FileExistsError:
+        return False
+    finally:
+        written.unlink(missing_ok=True)
+    return True
 
 
 def _name(step: int) -> str:

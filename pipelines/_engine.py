@@ -23,6 +23,7 @@ Spark, or a restart, not repeat the step before it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import replace
@@ -42,12 +43,12 @@ from consumer import (
 from pipelines._behind import BehindRows
 from pipelines._errors import CheckpointError
 from pipelines._rows import RELEASE_ORDER, SOURCE_ORDER
-from pipelines._sink import TopicSink
+from pipelines._sink import Outgoing, TopicSink
 from pipelines._state import open_state
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -185,9 +186,11 @@ class ReorderEngine:
         """Release what has become due without new rows; whether anything was.
 
         Spark runs no batch without new rows, so without ticks a topic that falls silent would keep
-        its last rows for ever.
+        its last rows for ever. While a batch runs there is no need for one.
         """
-        with self._lock:
+        with _free(self._lock) as is_free:
+            if not is_free:
+                return False
             self._begun_s = time.monotonic()
             entry = self._settled()
             if entry is None or not entry.live_runs:
@@ -328,7 +331,7 @@ class ReorderEngine:
             keys=before.keys,
             deduplicated_ms=self._behind.deduplicated_ms(before.frontier_ms),
         )
-        if not entry.releasing_earlier:
+        if clock.frontier_ms == before.frontier_ms or not entry.releasing_earlier:
             return False
         self._forget(before)
         entry = self._behind.deduplicate(entry)
@@ -352,20 +355,33 @@ class ReorderEngine:
 
     def _finish(self, entry: StepEntry) -> None:
         """Write the outputs of a logged step, account for them, and mark the step as done."""
-        released = late = quarantined = 0
+        outgoing: dict[str, Outgoing] = {}
+        if (due := self._runs.due(entry)) is not None:
+            outgoing["released"] = Outgoing(due, self._outputs.released, RELEASE_ORDER)
         if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
-            late = self._sink.write(
-                self._runs.late(entry), self._outputs.late, SOURCE_ORDER, entry.step
-            )
+            late = self._runs.late(entry)
+            outgoing["late"] = Outgoing(late, self._outputs.late, SOURCE_ORDER)
         if entry.staged.quarantined:
-            rows = self._runs.quarantined(entry)
-            quarantined = self._sink.write(rows, self._outputs.quarantine, SOURCE_ORDER, entry.step)
-        due = self._runs.due(entry)
-        if due is not None:
-            released = self._sink.write(due, self._outputs.released, RELEASE_ORDER, entry.step)
-        done = finish(entry, released=released, late=late, quarantined=quarantined)
+            quarantined = self._runs.quarantined(entry)
+            outgoing["quarantined"] = Outgoing(quarantined, self._outputs.quarantine, SOURCE_ORDER)
+        counts = dict.fromkeys(("released", "late", "quarantined"), 0)
+        if outgoing:
+            written = self._sink.write(tuple(outgoing.values()), entry.step)
+            counts.update(zip(outgoing, written, strict=True))
+        done = finish(entry, **counts)
         done = replace(done, seconds=round(time.monotonic() - self._begun_s, 3))
         self._checkpoint.write_done(done)
         self._done = done
         self._sink.step_is_done(entry.step)
         self._on_step(entry, done)
+
+
+@contextlib.contextmanager
+def _free(lock: threading.Lock) -> Iterator[bool]:
+    """Hold a lock that nobody holds; whether it is so."""
+    is_free = lock.acquire(blocking=False)
+    try:
+        yield is_free
+    finally:
+        if is_free:
+            lock.release()

@@ -20,7 +20,7 @@ from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
 from pipelines._record_columns import with_records
 from pipelines._rows import output_partition
 from pipelines._selection import Selection, SideSelection
-from pipelines._tasks import each_partition
+from pipelines._tasks import all_of
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -64,6 +64,21 @@ class Outputs:
     released: OutputTopic
     late: OutputTopic
     quarantine: OutputTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Rows for a topic.
+
+    Attributes:
+        rows: The rows.
+        topic: The topic.
+        order: What rows of Spark's are sorted by; others have an order of their own.
+    """
+
+    rows: Rows
+    topic: OutputTopic
+    order: Sequence[str] = ()
 
 
 class TopicSink:
@@ -110,24 +125,38 @@ class TopicSink:
             partitions = {topic.name: topic.partitions for topic in topics}
             self._tokens.open(partitions, newest=newest, done=done)
 
-    def write(self, rows: Rows, topic: OutputTopic, order: Sequence[str], step: int) -> int:
-        """Write a step's rows to a topic, each partition of it sorted by `order`; how many it has.
+    def write(self, outgoing: Sequence[Outgoing], step: int) -> list[int]:
+        """Write a step's rows, each partition of a topic in order; how many each topic has.
 
         One task writes one partition through one idempotent producer, so what it writes stays in
         its order. Returns once the brokers have acknowledged all of it. A step writes to a topic
         once: repeated, what is there already is left out, and counted.
 
         Args:
-            rows: The rows.
-            topic: The topic.
-            order: What rows of Spark's are sorted by; others have their order.
+            outgoing: What goes to each topic.
             step: The step.
 
         Raises:
             SinkError: Some of the rows are not there; what is, is known by the commit tokens.
         """
-        if not isinstance(rows, DataFrame):
-            return self._sent(_Send(self._writer(topic, step), rows))
+        sends = [
+            _Send(place, self._writer(out.topic, step), out.rows, partition)
+            for place, out in enumerate(outgoing)
+            if not isinstance(out.rows, DataFrame)
+            for partition in range(out.topic.partitions)
+        ]
+        counts = [0] * len(outgoing)
+        for place, out in enumerate(outgoing):
+            if isinstance(out.rows, DataFrame):
+                counts[place] = self._plan(out.rows, out.topic, out.order, step)
+        if sends:
+            with _sink_errors(outgoing, step):
+                for send, rows in zip(sends, all_of(self._spark, sends), strict=True):
+                    counts[send.place] += rows
+        return counts
+
+    def _plan(self, rows: DataFrame, topic: OutputTopic, order: Sequence[str], step: int) -> int:
+        """Have Spark bring rows to their partitions, sort them and write them."""
         sorted_rows = (
             rows.withColumn("to", output_partition(self._spark, topic.partitions))
             .repartitionById(topic.partitions, "to")
@@ -161,17 +190,12 @@ class TopicSink:
         # One batch of Arrow is one of Kafka: Python sends it as it is.
         self._spark.conf.set(_ARROW_BATCH, writer.batch_rows)
         records = with_records(rows.select("key", "value", "headers"), writer.batch_rows)
-        with _sink_errors(writer):
+        with _sink_errors([Outgoing(rows, topic)], step):
             counts = records.mapInArrow(writer, WRITTEN_SCHEMA).collect()
         count, size = (sum(int(row[name]) for row in counts) for name in ("rows", "bytes"))
         if size:
             self._batch_rows = _batch_rows(size / count)
         return count
-
-    def _sent(self, send: _Send) -> int:
-        with _sink_errors(send.writer):
-            counts = each_partition(self._spark, send, send.writer.partitions)
-        return sum(counts)
 
     def _writer(self, topic: OutputTopic, step: int) -> PartitionWriter:
         if self._tokens is None:
@@ -190,27 +214,37 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """Sends selected rows of files to an output partition, in a task."""
+    """Sends selected rows of files to an output partition, in a task.
 
+    Attributes:
+        place: Which of the step's topics it is.
+        writer: Writes to it.
+        rows: The rows.
+        partition: The partition.
+    """
+
+    place: int
     writer: PartitionWriter
     rows: Selection | SideSelection
+    partition: int
 
-    def __call__(self, partition: int) -> int:
+    def __call__(self) -> int:
+        """Send them; how many they are."""
         rows, _size = self.writer.send(
-            partition, lambda limit: self.rows.batches(partition, min(limit, _BATCH_BYTES))
+            self.partition,
+            lambda limit: self.rows.batches(self.partition, min(limit, _BATCH_BYTES)),
         )
         return rows
 
 
 @contextlib.contextmanager
-def _sink_errors(writer: PartitionWriter) -> Iterator[None]:
+def _sink_errors(outgoing: Sequence[Outgoing], step: int) -> Iterator[None]:
     """What a task died of, as an error that says what was to be written."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise SinkError(
-            f"step {writer.step} cannot be written to {writer.topic!r}: {_reason(error)}"
-        ) from error
+        names = ", ".join(repr(out.topic.name) for out in outgoing)
+        raise SinkError(f"step {step} cannot be written to {names}: {_reason(error)}") from error
 
 
 def _batch_rows(row_bytes: float) -> int:

@@ -295,7 +295,6 @@ def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> Non
     marker = tmp_path / "checkpoint" / "format.json"
     document = json.loads(marker.read_text())
     marker.unlink()
-    (tmp_path / "checkpoint" / ".format.json.crc").unlink()
     marker.write_text(json.dumps({**document, "format": 99}))
     with pytest.raises(CheckpointError, match="has format 99; this version reads 3"):
         job.run()
@@ -359,6 +358,20 @@ def test_silence_releases_what_is_held(job: Job) -> None:
     assert StepKind.DRAIN not in job.kinds()
     assert _rows(job.released()) == _sent(events)
     _assert_ordered(job.released())
+
+
+def test_tick_that_moves_nothing_is_no_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While rows are held and nothing becomes due, ticks write nothing."""
+    ticks: list[bool] = []
+    monkeypatch.setattr("pipelines._job._tick", lambda engine: ticks.append(engine.tick()))
+    job.produce([event(T0 + t, partition=p) for t in (0, 500, 2000) for p in range(4)])
+    with job.running():
+        wait_until(lambda: bool(job.steps))
+        before = len(ticks)
+        wait_until(lambda: len(ticks) >= before + 2)
+        assert not any(ticks[: before + 2])
+        assert StepKind.TICK not in job.kinds()
+        assert job.steps[-1][1].totals.held > 0
 
 
 def test_stop_ends_the_job_between_two_batches(job: Job, tmp_path: Path) -> None:
