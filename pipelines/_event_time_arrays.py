@@ -3,8 +3,9 @@
 Most events are flat JSON objects whose event time is a whole number of 13 digits (2001 to 2286, in
 milliseconds). Three passes over the bytes find it: a regular expression without a group says which
 values are one valid object without nesting, escapes or control characters; in such a value the
-field's name, between its quotes and before a colon, can stand nowhere but at the field; and the
-digits behind it are added up as columns. All other values are left to the reference, row by row.
+first place of the field's name in quotes is a string of its own, and the field where a colon is the
+very next byte; and the digits behind it are added up as columns. All other values are left to the
+reference, row by row.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ _WEIGHTS: Final = 10 ** np.arange(_DIGITS - 1, -1, -1, dtype=np.int64)
 _ENDS: Final = np.isin(np.arange(256), list(b" \t\r\n,}"))
 """Which bytes may follow the number, by their code."""
 _SPACE: Final = 0x20
+_COLON: Final = ord(":")
+_NOT_PLAIN: Final = re.compile(r'[,:"\\\x00-\x1f\ufffd]')
+"""Names with these are left to the reference. Between the end of a string and the begin of the next
+there is a comma or a colon, so no other name in quotes is found there. What JSON would have to
+escape is in no plain object, and what bytes that are not UTF-8 are read as is in none, either.
+"""
 
 
 class PlainJsonTimes:
@@ -48,9 +55,8 @@ class PlainJsonTimes:
     """
 
     def __init__(self, name: str) -> None:
-        # A name that JSON would have to escape is in no plain object.
-        self._is_plain = re.search(r'["\\\x00-\x1f]', name) is None
-        self._needle = f'"{name}":'.encode()
+        self._is_plain = _NOT_PLAIN.search(name) is None
+        self._needle = f'"{name}"'.encode()
 
     def read(self, values: pa.BinaryArray) -> tuple[Longs, Bools]:
         """The event time of each value in epoch ms, and whether it was found here.
@@ -71,12 +77,14 @@ class PlainJsonTimes:
         begin = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count]
         raw = np.frombuffer(data, np.uint8)
         first = begin[rows].astype(np.int64) + place.to_numpy()[rows] + len(self._needle)
-        first += raw[first] == _SPACE
+        named = raw[first] == _COLON
         # A plain object ends behind its number, so only a shorter one can reach beyond all bytes.
+        first = np.minimum(first + 1, len(raw) - 1)
+        first += raw[first] == _SPACE
         around = np.minimum(first[:, None] + np.arange(_DIGITS + 1), len(raw) - 1)
         digits = raw[around]
         numbers = digits[:, :-1] - np.uint8(ord("0"))
-        whole = (numbers <= 9).all(axis=1) & _ENDS[digits[:, -1]]  # noqa: PLR2004 - a digit
+        whole = named & (numbers <= 9).all(axis=1) & _ENDS[digits[:, -1]]  # noqa: PLR2004 - a digit
         times[rows] = np.where(whole, numbers @ _WEIGHTS, 0)
         found[rows] = whole
         return times, found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from hypothesis import strategies as st
 
-_NAMES = st.sampled_from(["at", "a", "", "At", "xat", '"at"', "at\\", "\u00e9", "a:t", "{", "\n"])
+_NAMES = st.sampled_from(
+    ["at", "a", "", "At", "xat", '"at"', "at\\", "\u00e9", "a:t", "{", "\n", ":", ","]
+)
 _SCALARS = (
     st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
@@ -22,20 +23,24 @@ _VALUES = st.recursive(
     max_leaves=6,
 )
 _FIELDS = st.lists(st.tuples(_NAMES, st.integers(0, 2**62) | _VALUES), max_size=5)
-_SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t"), (",", ":  ")])
+_COMMAS = st.sampled_from([",", ", ", " ,\n"])
+_COLONS = st.sampled_from([":", ": ", " :", " :\t", ":  "])
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> str:
-    """JSON objects in which names may be there twice."""
-    comma, colon = draw(_SEPARATORS)
+    """JSON objects in which names may be there twice, with other blanks at each field."""
     ascii_only = draw(st.booleans())
-
-    def text(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=ascii_only, separators=(comma, colon))
-
-    fields = [f"{text(name)}{colon}{text(value)}" for name, value in draw(_FIELDS)]
-    return "{" + comma.join(fields) + "}"
+    document = ""
+    for name, value in draw(_FIELDS):
+        comma, colon = draw(_COMMAS), draw(_COLONS)
+        before = comma if document else ""
+        texts = [
+            json.dumps(one, ensure_ascii=ascii_only, separators=(comma, colon))
+            for one in (name, value)
+        ]
+        document += before + colon.join(texts)
+    return "{" + document + "}"
 
 
 @st.composite
