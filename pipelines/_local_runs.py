@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _ARROW_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_ROWS: Final = 1024
 """Rows that go to Python together: an array holds 2 GiB, and Kafka's records may have some MiB."""
-_MOST_SLOW: Final = 0.1
-"""Share of rows whose event time the reference reads, from which Spark is quicker."""
 
 
 class LocalRuns(SortedRuns):
@@ -102,10 +100,6 @@ class LocalRuns(SortedRuns):
         answers = rows.select(*columns).mapInArrow(writer, SUMMARY_SCHEMA).collect()
         found: list[Summary] = [pickle.loads(answer["summary"]) for answer in answers]  # noqa: S301 - our own tasks' answers
         show(folder, [one.file for one in found if one.file is not None])
-        read = sum(one.read for one in found)
-        self._reads_times = (
-            sum(one.slow for one in found) <= _MOST_SLOW * read and self._reads_times
-        )
         return _staged(step, found, partitions)
 
     def due(self, entry: StepEntry) -> Rows | None:

@@ -81,7 +81,6 @@ class Summary:
         behind_ms: Smallest and greatest event time behind the frontier; None without any.
         maxima: Greatest usable event time of each source partition.
         lateness: How late rows were, by source partition: rows, late rows, and rows by bin.
-        slow: Rows whose event time the reference had to read.
     """
 
     file: str | None = None
@@ -92,7 +91,6 @@ class Summary:
     behind_ms: tuple[int, int] | None = None
     maxima: dict[SourcePartition, int] = field(default_factory=dict)
     lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
-    slow: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ class RunWriter:
 
     def _staged(self, rows: pa.Table, summary: Summary) -> pa.Table:
         """The rows of a chunk as they stand in the run, sorted; they are counted in passing."""
-        times, reasons = self._event_times(rows, summary)
+        times, reasons = self._event_times(rows)
         too_far = (reasons == _NO_REASON) & (times > self.latest_ms)
         reasons[too_far] = _TOO_FAR_FUTURE
         usable = reasons == _NO_REASON
@@ -184,7 +182,7 @@ class RunWriter:
             "event_time_ms", pa.array(times, mask=None if usable.all() else ~usable)
         ).append_column("reason", named)
 
-    def _event_times(self, rows: pa.Table, summary: Summary) -> tuple[Longs, Any]:
+    def _event_times(self, rows: pa.Table) -> tuple[Longs, Any]:
         """Event times, and places of reasons in `_REASONS`; with a reason there is no time."""
         if self.event_time is None:
             named = pc.index_in(rows["reason"], pa.array(_REASONS, pa.string()))
@@ -195,7 +193,6 @@ class RunWriter:
         times, found = PlainJsonTimes(self.event_time.path[0]).read(values)
         slow = np.flatnonzero(~found)
         if len(slow):
-            summary.slow += len(slow)
             read, why = read_each(self.event_time, values, slow)
             times[slow] = [_NO_TIME if ms is None else ms for ms in read]
             reasons[slow] = [_NO_REASON if one is None else _REASONS.index(one) for one in why]
