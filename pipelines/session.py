@@ -31,6 +31,8 @@ _OURS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     # Any bound has Spark measure the whole batch again for each row; `_BATCH_ROWS` bounds it, too.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    # What Python's tasks do with keys and values is written for columns with 32-bit offsets.
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
