@@ -188,13 +188,6 @@ class KeyHistory:
         return both.where(F.col("key").isNotNull())
 
 
-def _kept(entry: StepEntry) -> KeyState:
-    """What is kept of keys; rows are judged only where something is."""
-    if entry.keys is None:
-        raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
-    return entry.keys
-
-
 def kept_keys(entry: StepEntry) -> KeyState:
     """What is kept of keys; rows are judged only where something is."""
     if entry.keys is None:
