@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumer import LATE
+from consumer import BEFORE_ALL_TIME_MS, LATE
+from pipelines._part_files import PartFile
 from pipelines._run_rows import Part, RunRows
-from pipelines._run_writer import RUN_ARROW_SCHEMA, write_part
+from pipelines._run_writer import RUN_ARROW_SCHEMA
 from pipelines._selection import Places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _KEY_COLUMNS: Final = ["key", "event_time_ms"]
 _BEHIND_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("last_released_ms", pa.int64()))
@@ -64,26 +65,35 @@ class JudgeTask:
         behind: These rows.
         released: Rows that are out, and folds of such; none is older than what matters.
         horizon_ms: Rows behind it are late.
-        repeats: Folder with the places of rows to leave out, if there are any.
+        repeats: Files with the places of rows to leave out.
     """
 
     folder: str
     behind: Part
     released: tuple[Part, ...]
     horizon_ms: int
-    repeats: str | None
+    repeats: tuple[str, ...] = ()
 
     def __call__(self, partition: int) -> Written:
         """Judge the rows of an output partition."""
-        found = RunRows((self.behind,), partition, RUN_ARROW_SCHEMA.names).all()
-        if found is None:
-            return Written()
-        rows = Places(self.repeats).without(found)
-        if not len(rows):
-            return Written()
+        last = self._last_released(partition)
+        left_out = Places(self.repeats)
+        rows, late, last_ms = 0, 0, BEFORE_ALL_TIME_MS
+        with PartFile(self.folder, _BEHIND_SCHEMA) as file:
+            for found in RunRows((self.behind,), partition, RUN_ARROW_SCHEMA.names).pieces():
+                judged = self._judged(left_out.without(found), last)
+                if not len(judged):
+                    continue
+                file.write(judged)
+                rows += len(judged)
+                late += len(judged) - judged["reason"].null_count
+                last_ms = max(last_ms, pc.max(judged["event_time_ms"]).as_py())
+        return Written(file.name, file.size_bytes, rows, late, last_ms if rows else None)
+
+    def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
+        """Rows with the reason why they are late, and the last event time released of their key."""
         keys = rows["key"].combine_chunks()
         times = rows["event_time_ms"].combine_chunks()
-        last = self._last_released(partition, keys.filter(pc.greater_equal(times, self.horizon_ms)))
         place = pc.index_in(keys, last["key"].combine_chunks())
         last_ms = last["event_time_ms"].combine_chunks().take(place)
         passes = pc.and_(
@@ -92,18 +102,20 @@ class JudgeTask:
         )
         reasons = pc.if_else(passes, pa.scalar(None, pa.string()), LATE)
         number = rows.schema.get_field_index("reason")
-        judged = rows.set_column(number, "reason", reasons).append_column(
-            "last_released_ms", last_ms
-        )
-        name, size = write_part(self.folder, judged.cast(_BEHIND_SCHEMA))
-        late = len(rows) - int(pc.sum(passes).as_py())
-        return Written(name, size, len(rows), late, int(pc.max(times).as_py()))
+        return rows.set_column(number, "reason", reasons).append_column("last_released_ms", last_ms)
 
-    def _last_released(self, partition: int, keys: pa.BinaryArray) -> pa.Table:
-        wanted = keys.unique().drop_null()
+    def _last_released(self, partition: int) -> pa.Table:
+        """The last event time released of each key that may pass: all that has to be in memory."""
+        wanted = pa.array([], pa.binary())
+        for rows in RunRows((self.behind,), partition, _KEY_COLUMNS).pieces():
+            in_time = rows.filter(pc.greater_equal(rows["event_time_ms"], self.horizon_ms))
+            keys = in_time["key"].unique().drop_null()
+            wanted = pa.concat_arrays([wanted, keys]).unique()
+        if not len(wanted):
+            return _greatest(())
         return _greatest(
             rows.filter(pc.is_in(rows["key"], wanted))
-            for rows in RunRows(self.released, partition, _KEY_COLUMNS).slices()
+            for rows in RunRows(self.released, partition, _KEY_COLUMNS).pieces()
         )
 
 
@@ -121,7 +133,7 @@ class FoldTask:
 
     def __call__(self, partition: int) -> Written:
         """Fold the rows of an output partition."""
-        rows = RunRows(self.released, partition, _KEY_COLUMNS).slices()
+        rows = RunRows(self.released, partition, _KEY_COLUMNS).pieces()
         keys = _greatest(some.filter(some["key"].is_valid()) for some in rows)
         if not len(keys):
             return Written()
@@ -137,31 +149,17 @@ class FoldTask:
             },
             schema=_FOLD_SCHEMA,
         )
-        name, size = write_part(self.folder, fold)
+        with PartFile(self.folder, _FOLD_SCHEMA) as file:
+            file.write(fold)
         last = pc.max(keys["event_time_ms"]).as_py()
-        return Written(name, size, count, last_ms=int(last))
+        return Written(file.name, file.size_bytes, count, last_ms=int(last))
 
 
-def _greatest(slices: Iterable[pa.Table]) -> pa.Table:
-    """The greatest event time of each key; a slice at a time is in memory, and one row a key."""
+def _greatest(pieces: Iterable[pa.Table]) -> pa.Table:
+    """The greatest event time of each key; a piece at a time is in memory, and one row a key."""
     so_far = pa.table({"key": pa.array([], pa.binary()), "event_time_ms": pa.array([], pa.int64())})
-    for rows in _joined(slices):
+    for rows in pieces:
         both = pa.concat_tables([so_far, rows.select(_KEY_COLUMNS)])
         grouped = both.group_by("key", use_threads=False).aggregate([("event_time_ms", "max")])
         so_far = grouped.select(["key", "event_time_ms_max"]).rename_columns(_KEY_COLUMNS)
     return so_far
-
-
-_GROUPED_ROWS: Final = 1_000_000
-
-
-def _joined(slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Slices put together: grouping costs a pass over all keys so far each time."""
-    waiting: list[pa.Table] = []
-    for rows in slices:
-        waiting.append(rows)
-        if sum(map(len, waiting)) >= _GROUPED_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)

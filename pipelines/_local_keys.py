@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from consumer import BEFORE_ALL_TIME_MS, LATE, Fold, ReorderMode
 from pipelines._key_tasks import FoldTask, JudgeTask
 from pipelines._keys import Judged, KeyHistory, kept_keys
-from pipelines._local_runs import local_folder
+from pipelines._local_runs import local_files, local_folder, repeats_files
+from pipelines._part_files import show
 from pipelines._run_rows import ALL_TIME, Part
-from pipelines._run_writer import show
 from pipelines._tasks import each_partition
 
 if TYPE_CHECKING:
@@ -69,16 +69,13 @@ class LocalKeyHistory(KeyHistory):
         after_ms = max(first_behind_ms, keys.horizon_ms)
         runs = [run for run in entry.runs[:-1] if run.reach_ms >= after_ms]
         folds = [fold for fold in keys.folds if fold.max_event_time_ms >= after_ms]
-        repeats = None
-        if entry.duplicates:
-            repeats = local_folder(self._checkpoint, self._checkpoint.repeats_folder(entry.step))
-        own = local_folder(self._checkpoint, self._checkpoint.run_folder(entry.step))
+        own = local_files(self._checkpoint, self._checkpoint.run_folder(entry.step))
         task = JudgeTask(
             folder=str(folder),
-            behind=Part((str(own),), last_ms=frontier_ms - 1, reasons=(LATE,)),
+            behind=Part(own, last_ms=frontier_ms - 1, reasons=(LATE,)),
             released=self._part(runs, folds, after_ms, frontier_ms),
             horizon_ms=keys.horizon_ms,
-            repeats=None if repeats is None else str(repeats),
+            repeats=repeats_files(self._checkpoint, entry),
         )
         written = self._run(task, folder)
         late = sum(one.late for one in written)
@@ -86,7 +83,7 @@ class LocalKeyHistory(KeyHistory):
 
     def _run(self, task: JudgeTask | FoldTask, folder: Path) -> list[Written]:
         written = each_partition(self._spark, task, self._output_partitions)
-        show(folder, [one.file for one in written if one.file is not None])
+        show(folder, [one.file for one in written])
         return written
 
     def _part(
@@ -97,5 +94,5 @@ class LocalKeyHistory(KeyHistory):
             *(checkpoint.run_folder(run.step) for run in runs),
             *(checkpoint.keys_folder(fold.step) for fold in folds),
         ]
-        local = tuple(str(local_folder(checkpoint, folder)) for folder in folders)
-        return (Part(local, first_ms, last_ms, reasons=()),) if local else ()
+        files = local_files(checkpoint, *folders)
+        return (Part(files, first_ms, last_ms, reasons=()),) if files else ()

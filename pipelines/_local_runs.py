@@ -10,7 +10,6 @@ any other file system, and here for all that is rare.
 from __future__ import annotations
 
 import pickle
-import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -27,9 +26,10 @@ from consumer import (
     Totals,
 )
 from pipelines._event_time_columns import with_event_time
+from pipelines._part_files import make_anew, show, shown_files
 from pipelines._rows import SOURCE_COLUMNS
 from pipelines._run_rows import Part
-from pipelines._run_writer import SUMMARY_SCHEMA, Clocks, RunWriter, Summary, show
+from pipelines._run_writer import SUMMARY_SCHEMA, Clocks, RunWriter, Summary
 from pipelines._runs import SortedRuns, Staged
 from pipelines._selection import Selection, SideSelection
 
@@ -99,7 +99,7 @@ class LocalRuns(SortedRuns):
         rows.sparkSession.conf.set(_ARROW_BATCH, _BATCH_ROWS)
         answers = rows.select(*columns).mapInArrow(writer, SUMMARY_SCHEMA).collect()
         found: list[Summary] = [pickle.loads(answer["summary"]) for answer in answers]  # noqa: S301 - our own tasks' answers
-        show(folder, [one.file for one in found if one.file is not None])
+        show(folder, [one.file for one in found])
         return _staged(step, found, partitions)
 
     def due(self, entry: StepEntry) -> Rows | None:
@@ -110,12 +110,12 @@ class LocalRuns(SortedRuns):
         parts: list[Part] = []
         first_ms, last_ms = entry.previous_frontier_ms, entry.frontier_ms
         if earlier := entry.releasing_earlier:
-            parts.append(Part(self._folders(*earlier), first_ms + 1, last_ms))
+            parts.append(Part(self._files(*earlier), first_ms + 1, last_ms))
         if own := entry.releasing_own:
-            parts.append(Part(self._folders(own), first_ms, last_ms))
+            parts.append(Part(self._files(own), first_ms, last_ms))
         if entry.rescued:
-            parts.append(Part((self._behind_folder(entry),)))
-        return Selection(tuple(parts), self._repeats_folder(entry)) if parts else None
+            parts.append(Part(self._judged_files(entry)))
+        return Selection(tuple(parts), repeats_files(self._checkpoint, entry)) if parts else None
 
     def late(self, entry: StepEntry) -> Rows:
         """The rows that a step found late, with the headers that say so."""
@@ -123,23 +123,23 @@ class LocalRuns(SortedRuns):
             return super().late(entry)
         is_judged = entry.rescued is not None
         if is_judged:
-            part = Part((self._behind_folder(entry),), reasons=(LATE, STALE))
+            part = Part(self._judged_files(entry), reasons=(LATE, STALE))
         else:
             last_ms = entry.previous_frontier_ms - 1
-            part = Part(self._folders(entry.runs[-1]), last_ms=last_ms, reasons=(LATE,))
+            part = Part(self._files(entry.runs[-1]), last_ms=last_ms, reasons=(LATE,))
         return SideSelection(
             part,
             frontier_ms=entry.previous_frontier_ms,
             is_judged=is_judged,
             partitions=self._outputs.late.partitions,
-            repeats=None if is_judged else self._repeats_folder(entry),
+            repeats=() if is_judged else repeats_files(self._checkpoint, entry),
         )
 
     def quarantined(self, entry: StepEntry) -> Rows:
         """The rows of a step without a usable event time, with the headers that say why."""
         if not self._sends:
             return super().quarantined(entry)
-        part = Part(self._folders(entry.runs[-1]), reasons=QUARANTINE_REASONS, untimed=True)
+        part = Part(self._files(entry.runs[-1]), reasons=QUARANTINE_REASONS, untimed=True)
         return SideSelection(
             part,
             frontier_ms=entry.previous_frontier_ms,
@@ -147,19 +147,31 @@ class LocalRuns(SortedRuns):
             partitions=self._outputs.quarantine.partitions,
         )
 
-    def _folders(self, *runs: Run) -> tuple[str, ...]:
-        return tuple(
-            str(local_folder(self._checkpoint, self._checkpoint.run_folder(run.step)))
-            for run in runs
-        )
+    def _files(self, *runs: Run) -> tuple[str, ...]:
+        checkpoint = self._checkpoint
+        return local_files(checkpoint, *(checkpoint.run_folder(run.step) for run in runs))
 
-    def _behind_folder(self, entry: StepEntry) -> str:
-        return str(local_folder(self._checkpoint, self._checkpoint.behind_folder(entry.step)))
+    def _judged_files(self, entry: StepEntry) -> tuple[str, ...]:
+        return local_files(self._checkpoint, self._checkpoint.behind_folder(entry.step))
 
-    def _repeats_folder(self, entry: StepEntry) -> str | None:
-        if not entry.duplicates:
-            return None
-        return str(local_folder(self._checkpoint, self._checkpoint.repeats_folder(entry.step)))
+
+def local_files(checkpoint: Checkpoint, *folders: str) -> tuple[str, ...]:
+    """The Parquet files in folders of a checkpoint on a local file system, as paths.
+
+    Args:
+        checkpoint: The checkpoint.
+        folders: The folders.
+    """
+    return tuple(
+        path for folder in folders for path in shown_files(local_folder(checkpoint, folder))
+    )
+
+
+def repeats_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[str, ...]:
+    """The files that say which rows a step drops as repeats; none where it drops none."""
+    if not entry.duplicates:
+        return ()
+    return local_files(checkpoint, checkpoint.repeats_folder(entry.step))
 
 
 def local_folder(checkpoint: Checkpoint, folder: str, *, anew: bool = False) -> Path:
@@ -174,8 +186,7 @@ def local_folder(checkpoint: Checkpoint, folder: str, *, anew: bool = False) -> 
     if local is None:
         raise RuntimeError(f"{folder} is not on a local file system")
     if anew:
-        shutil.rmtree(local, ignore_errors=True)
-        local.mkdir(parents=True)
+        make_anew(local)
     return local
 
 

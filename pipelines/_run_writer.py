@@ -9,14 +9,11 @@ from __future__ import annotations
 import itertools
 import pickle
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from consumer import (
     LATE,
@@ -28,23 +25,16 @@ from consumer import (
 )
 from consumer._adaptive_delay import LAST_BIN
 from pipelines._event_time_arrays import PlainJsonTimes, read_each
+from pipelines._part_files import PartFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 SUMMARY_SCHEMA: Final = "summary binary"
-SUFFIX: Final = ".parquet"
-_HIDDEN_PREFIX: Final = "_"
-_HIDDEN_SUFFIX: Final = ".tmp"
-"""What the name of a file is put between while no reader is to see it: Spark goes by the one, and
-whoever lists Parquet files by the other."""
-
 _CHUNK_BYTES: Final = 64 << 20
 """So much is sorted at once; a task holds two or three times that."""
-_ROW_GROUP_ROWS: Final = 20_000
-"""Small row groups let a release skip what it does not want."""
 _NO_REASON: Final = -1
 _REASONS: Final = (LATE, *QUARANTINE_REASONS)
 _TOO_FAR_FUTURE: Final = _REASONS.index(TOO_FAR_FUTURE)
@@ -139,20 +129,11 @@ class RunWriter:
         (`show`): one of a task that was given up, or comes too late, is never seen.
         """
         summary = Summary()
-        path = _hidden_path(self.folder)
-        writer: pq.ParquetWriter | None = None
-        try:
+        with PartFile(self.folder, RUN_ARROW_SCHEMA) as file:
             for chunk in _chunks(batches):
-                if writer is None:
-                    writer = _parquet_writer(path)
                 for part in _by_output(self._staged(chunk, summary)):
-                    writer.write_table(part, row_group_size=_ROW_GROUP_ROWS)
-        finally:
-            if writer is not None:
-                writer.close()
-        if writer is not None:
-            summary.file = path.name
-            summary.size_bytes = path.stat().st_size
+                    file.write(part)
+        summary.file, summary.size_bytes = file.name, file.size_bytes
         return summary
 
     def _staged(self, rows: pa.Table, summary: Summary) -> pa.Table:
@@ -215,24 +196,6 @@ class RunWriter:
         summary.lateness[source] = (rows + len(times), late, bins)
 
 
-def show(folder: Path, names: Iterable[str]) -> None:
-    """Give files that tasks wrote into a folder the names that readers look for."""
-    for name in names:
-        shown = name.removeprefix(_HIDDEN_PREFIX).removesuffix(_HIDDEN_SUFFIX) + SUFFIX
-        (folder / name).rename(folder / shown)
-
-
-def write_part(folder: str, rows: pa.Table) -> tuple[str, int]:
-    """Write a task's rows into a folder, hidden; the file's name and size."""
-    path = _hidden_path(folder)
-    pq.write_table(rows, path, compression="none", store_schema=False)
-    return path.name, path.stat().st_size
-
-
-def _hidden_path(folder: str) -> Path:
-    return Path(folder, f"{_HIDDEN_PREFIX}part-{uuid4().hex}{_HIDDEN_SUFFIX}")
-
-
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Batches put together up to a size."""
     waiting: list[pa.RecordBatch] = []
@@ -249,24 +212,12 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _parquet_writer(path: Path) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        path,
-        RUN_ARROW_SCHEMA,
-        compression="none",
-        # Keys and values hardly repeat within a page; a topic does.
-        use_dictionary=["topic"],
-        write_statistics=["event_time_ms", "output_partition"],
-        store_schema=False,
-    )
-
-
 def _by_output(rows: pa.Table) -> Iterator[pa.Table]:
     """Rows sorted by output partition, in one piece for each: a row group has rows of one alone."""
     outputs = rows["output_partition"].to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(outputs)) + 1).tolist(), len(outputs)]
     for begin, end in itertools.pairwise(bounds):
-        yield rows.slice(begin, end - begin).cast(RUN_ARROW_SCHEMA)
+        yield rows.slice(begin, end - begin)
 
 
 def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:

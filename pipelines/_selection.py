@@ -42,11 +42,11 @@ class Selection:
 
     Attributes:
         parts: The rows.
-        repeats: Folder with the places of rows to leave out, if there are any.
+        repeats: Files with the places of rows to leave out.
     """
 
     parts: tuple[Part, ...]
-    repeats: str | None = None
+    repeats: tuple[str, ...] = ()
 
     def batches(self, partition: int, limit: int) -> Iterator[tuple[memoryview, int]]:
         """The records of an output partition as batches: their bytes, and how many.
@@ -75,28 +75,27 @@ class SideSelection:
         frontier_ms: What they were held against.
         is_judged: Whether it is known of them how far their keys had been released.
         partitions: Partitions of the side topic.
-        repeats: Folder with the places of rows to leave out, if there are any.
+        repeats: Files with the places of rows to leave out.
     """
 
     part: Part
     frontier_ms: int
     is_judged: bool
     partitions: int
-    repeats: str | None = None
+    repeats: tuple[str, ...] = ()
 
     def batches(self, partition: int, limit: int) -> Iterator[tuple[memoryview, int]]:
         """As those of a `Selection`."""
         known = ("last_released_ms",) if self.is_judged else ()
         columns = ("event_time_ms", "reason", *known, *_SOURCE, *_RECORD)
-        found = RunRows((self.part,), None, columns).all()
-        if found is None:
-            return
-        rows = Places(self.repeats).without(found)
-        rows = rows.filter(pa.array(self._outputs(rows) == partition))
-        rows = rows.take(pa.array(_order(rows, _SOURCE)))
-        if len(rows):
-            headers = Headers.of(rows["headers"].combine_chunks()).and_(self._added(rows))
-            yield from record_batches(rows["key"], rows["value"], headers, limit)
+        left_out = Places(self.repeats)
+        for found in RunRows((self.part,), None, columns).in_source_order():
+            rows = left_out.without(found)
+            rows = rows.filter(pa.array(self._outputs(rows) == partition))
+            rows = rows.take(pa.array(_order(rows, _SOURCE)))
+            if len(rows):
+                headers = Headers.of(rows["headers"].combine_chunks()).and_(self._added(rows))
+                yield from record_batches(rows["key"], rows["value"], headers, limit)
 
     def _outputs(self, rows: pa.Table) -> Longs:
         """Which partition of the side topic each row goes to: as `_rows.output_partition`."""
@@ -135,22 +134,20 @@ class Places:
     """Rows to be left out, by where they came from.
 
     Args:
-        folder: Where their places stand; None when there are none.
+        files: Where their places stand.
     """
 
-    def __init__(self, folder: str | None) -> None:
-        self._offsets: dict[tuple[str, int], Longs] = {}
-        rows = (
-            None if folder is None else RunRows((Part((folder,), reasons=()),), None, _SOURCE).all()
-        )
-        if rows is None:
-            return
-        for source, place in sources(rows):
-            self._offsets[source] = rows["offset"].to_numpy()[place]
+    def __init__(self, files: tuple[str, ...]) -> None:
+        found: dict[tuple[str, int], list[Longs]] = {}
+        for rows in RunRows((Part(files, reasons=()),), None, _SOURCE).pieces():
+            offsets = rows["offset"].to_numpy()
+            for source, place in sources(rows):
+                found.setdefault(source, []).append(offsets[place])
+        self._offsets = {source: np.concatenate(several) for source, several in found.items()}
 
     def without(self, rows: pa.Table) -> pa.Table:
         """The other rows."""
-        if not self._offsets:
+        if not self._offsets or not len(rows):
             return rows
         offsets = rows["offset"].to_numpy()
         left_out = np.zeros(len(rows), np.bool_)
@@ -164,13 +161,18 @@ def _order(rows: pa.Table, names: Sequence[str]) -> Longs:
     keys = []
     for name in reversed(names):
         column = rows[name].combine_chunks()
-        if pa.types.is_string(column.type):
-            # By their bytes, as Spark compares strings.
-            ranks = pc.rank(column.cast(pa.binary()), tiebreaker="dense")
-            numbers = ranks.to_numpy().astype(np.int64)
-        else:
-            numbers = column.to_numpy()
+        numbers = _ranks(column) if pa.types.is_string(column.type) else column.to_numpy()
         if len(numbers) and numbers.min() != numbers.max():
             keys.append(numbers)
     order: Longs = np.lexsort(keys) if keys else np.arange(len(rows))
     return order
+
+
+def _ranks(texts: pa.StringArray) -> Longs:
+    """Numbers that are in the order of the texts' bytes, as Spark compares them."""
+    encoded = texts.dictionary_encode()
+    different = [text.encode() for text in encoded.dictionary.to_pylist()]
+    places = {text: number for number, text in enumerate(sorted(different))}
+    ranks = np.array([places[text] for text in different], np.int64)
+    taken: Longs = ranks[encoded.indices.to_numpy()]
+    return taken

@@ -1,0 +1,77 @@
+"""Files of tasks: all that is told is read, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from pipelines._part_files import PartFile, make_anew, show, shown_files
+from pipelines._run_rows import Part, RunRows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SCHEMA = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])
+
+
+def _written(folder: Path, *offsets: int) -> PartFile:
+    with PartFile(str(folder), _SCHEMA) as file:
+        for offset in offsets:
+            file.write(pa.table([[offset], [offset]], schema=_SCHEMA))
+    return file
+
+
+def test_file_is_seen_once_it_is_shown(tmp_path: Path) -> None:
+    """Until then it has a name that no reader goes by."""
+    file = _written(tmp_path, 1, 2)
+    assert shown_files(tmp_path) == ()
+    show(tmp_path, [file.name, None])
+    (path,) = shown_files(tmp_path)
+    (rows,) = RunRows((Part((path,), reasons=()),), None, ("offset",)).pieces()
+    assert rows["offset"].to_pylist() == [1, 2]
+    assert file.size_bytes == tmp_path.joinpath(path).stat().st_size
+
+
+def test_no_rows_make_no_file(tmp_path: Path) -> None:
+    """There is nothing to show, then."""
+    file = _written(tmp_path)
+    assert (file.name, file.size_bytes, list(tmp_path.iterdir())) == (None, 0, [])
+
+
+def test_checksums_and_marks_of_spark_are_no_files_of_rows(tmp_path: Path) -> None:
+    """Spark writes them beside what it writes."""
+    for name in ("_SUCCESS", ".part-0.parquet.crc", ".hidden.parquet", "part-0.parquet"):
+        (tmp_path / name).touch()
+    assert shown_files(tmp_path) == (str(tmp_path / "part-0.parquet"),)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """A machine that does not see a file yet must not go on without its rows."""
+    part = Part((str(tmp_path / "part-0.parquet"),))
+    with pytest.raises(FileNotFoundError):
+        RunRows((part,), None, ("offset",))
+
+
+def test_folder_made_anew_is_empty(tmp_path: Path) -> None:
+    """Whether there was one or not."""
+    folder = tmp_path / "run"
+    make_anew(folder)
+    (folder / "part-0.parquet").touch()
+    make_anew(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_folder_that_cannot_be_emptied_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stays there would be read as rows of the new attempt."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    with pytest.raises(PermissionError):
+        make_anew(tmp_path)

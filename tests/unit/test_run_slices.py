@@ -1,0 +1,126 @@
+"""However many rows are due, and at however few event times, few are in memory at once."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from consumer import LATE
+from pipelines import _part_files, _run_rows, _run_writer
+from pipelines._key_tasks import JudgeTask
+from pipelines._part_files import show, shown_files
+from pipelines._run_rows import Part, RunRows
+from pipelines._run_writer import RUN_ARROW_SCHEMA
+from tests.staged_rows import BASE_MS, Row, staged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+_COLUMNS = ("event_time_ms", "topic", "partition", "offset")
+_RECORDS = RUN_ARROW_SCHEMA.names
+_MOST_ROWS = 600
+"""Three slices, and a row group for each file."""
+
+
+@pytest.fixture(autouse=True)
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small row groups, slices of about 200 rows; how many row groups were read at once."""
+    found: list[int] = []
+    read_row_groups = pq.ParquetFile.read_row_groups
+
+    def counted(file: pq.ParquetFile, groups: list[int], **more: object) -> pa.Table:
+        found.append(len(groups))
+        return read_row_groups(file, groups, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
+    monkeypatch.setattr(_part_files, "_ROW_GROUP_ROWS", 50)
+    monkeypatch.setattr(_run_writer, "_CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(_run_rows, "_SLICE_BYTES", 20_000)
+    return found
+
+
+def _staged(folder: Path, times: Iterable[int], *, topics: int = 2) -> Part:
+    """A run in which each source partition has rows of these times, in files of their own."""
+    rows = [
+        Row(f"t{topic}", partition, offset, b"%d" % offset, time)
+        for topic in range(topics)
+        for partition in range(2)
+        for offset, time in enumerate(times)
+    ]
+    for number, (_, own) in enumerate(itertools.groupby(rows, lambda row: row.source_order[:2])):
+        staged(folder / str(number), list(own), 0)
+    files = (shown_files(one) for one in sorted(folder.iterdir()))
+    return Part(tuple(itertools.chain(*files)))
+
+
+def _places(slices: Iterable[pa.Table]) -> list[list[tuple[int, str, int, int]]]:
+    """Where each row belongs, slice by slice."""
+    return [
+        sorted(zip(*(one[name].to_pylist() for name in _COLUMNS), strict=True)) for one in slices
+    ]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pytest.param([5] * 1_000, id="one time"),
+        pytest.param([5] * 500 + [6] * 500, id="two times"),
+        pytest.param([*range(100), *[40] * 900], id="most at one time"),
+        pytest.param([number * 37 % 1_000 for number in range(1_000)], id="spread"),
+        pytest.param([7, *[0] * 998, 900], id="all at the begin"),
+    ],
+)
+def test_slices_are_small_and_follow_each_other(tmp_path: Path, times: list[int]) -> None:
+    """In the order of release, whatever the event times are."""
+    part = _staged(tmp_path, times)
+    places = _places(RunRows((part,), None, _COLUMNS).slices())
+    assert sum(map(len, places)) == 4_000
+    assert max(map(len, places)) < _MOST_ROWS
+    assert all(one[-1] < other[0] for one, other in itertools.pairwise(places))
+
+
+def test_side_rows_come_in_small_pieces(tmp_path: Path) -> None:
+    """Of all event times, in source order."""
+    part = _staged(tmp_path, [number * 37 % 1_000 for number in range(1_000)])
+    slices = RunRows((part,), None, _COLUMNS).in_source_order()
+    places = [[place[1:] for place in one] for one in _places(slices)]
+    assert sum(map(len, places)) == 4_000
+    assert max(map(len, places)) < _MOST_ROWS
+    assert all(max(one) < min(other) for one, other in itertools.pairwise(places))
+
+
+def test_row_groups_of_other_sources_are_not_read(tmp_path: Path, read: list[int]) -> None:
+    """What a file says of topics, partitions and offsets suffices to pass over it."""
+    part = _staged(tmp_path, [5] * 1_000)
+    read.clear()
+    slices = list(RunRows((part,), None, _COLUMNS).slices())
+    assert len(slices) > 10
+    # Once to count the rows, once to read them, and again where two slices share a row group: three
+    # at most, as there are three output partitions. Without that, each slice would read all 90.
+    assert sum(read) <= 2 * 90 + 3 * len(slices)
+
+
+def test_many_rows_behind_the_frontier_are_judged_piece_by_piece(tmp_path: Path) -> None:
+    """And each of them once."""
+    early = [number % 90 for number in range(1_000)]
+    rows = [Row("t", 0, offset, b"%d" % offset, time) for offset, time in enumerate(early)]
+    staged(tmp_path / "run", rows, 100)
+    behind = Part(shown_files(tmp_path / "run"), last_ms=BASE_MS + 99, reasons=(LATE,))
+    pieces = [len(one) for one in RunRows((behind,), None, _RECORDS).pieces()]
+    assert len(pieces) > 2
+    assert max(pieces) < _MOST_ROWS
+    (tmp_path / "behind").mkdir()
+    written = [JudgeTask(str(tmp_path / "behind"), behind, (), BASE_MS + 45)(n) for n in range(3)]
+    show(tmp_path / "behind", [one.file for one in written])
+    assert sum(one.rows for one in written) == 1_000
+    assert sum(one.late for one in written) == sum(time < 45 for time in early)
+    rescued = Part(shown_files(tmp_path / "behind"))
+    (*found,) = RunRows((rescued,), None, ("offset",)).slices()
+    offsets = sorted(offset for one in found for offset in one["offset"].to_pylist())
+    assert offsets == [offset for offset, time in enumerate(early) if time >= 45]
