@@ -8,10 +8,18 @@ from typing import Final
 from hypothesis import strategies as st
 
 PARTITIONS: Final = (0, 1, 2)
-START_MS: Final = 1_000
-"""The wall clock at the first step."""
+_START_MS: Final = 1_000
 MAX_FUTURE_SKEW_MS: Final = 500
-_BAD_TIMES: Final = ("{}", '{"at":"soon"}', '{"at":-5}', '{"at":1000000000}')
+_BASES_MS: Final = (0, 1_700_000_000_000)
+"""Times count from here: those of few digits are read in another way than those of today."""
+_BAD_TIMES: Final = (
+    "{}",
+    '{"at":"soon"}',
+    '{"at":-5}',
+    '{"at":1000000000}',
+    '{"at":9999999999999}',
+)
+"""Without a time, or with one long before the others, or long after the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +50,28 @@ class HistoryStep:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Some steps, and the settings they run under."""
+    """Some steps, and the settings they run under.
+
+    Attributes:
+        steps: The steps.
+        delay_ms: The delay.
+        idle_timeout_ms: After so long without rows a source partition is waited for no more.
+        base_ms: The events' times count from here.
+    """
 
     steps: tuple[HistoryStep, ...]
     delay_ms: int
     idle_timeout_ms: int
+    base_ms: int
+
+    @property
+    def start_ms(self) -> int:
+        """The wall clock at the first step."""
+        return self.base_ms + _START_MS
 
 
-def _sent() -> st.SearchStrategy[Sent]:
-    times = st.integers(0, 60).map('{{"at":{}}}'.format)
+def _sent(base_ms: int) -> st.SearchStrategy[Sent]:
+    times = st.integers(base_ms, base_ms + 60).map('{{"at":{}}}'.format)
     values = st.one_of(times, times, times, st.sampled_from(_BAD_TIMES))
     return st.builds(
         Sent, st.sampled_from(PARTITIONS), st.sampled_from(["a", "b", "c", None]), values
@@ -61,16 +82,21 @@ def histories(
     *, max_steps: int, max_sent: int, min_steps: int = 1, min_sent: int = 0
 ) -> st.SearchStrategy[History]:
     """Histories of so many steps of so many records."""
-    step = st.builds(
-        HistoryStep,
-        st.lists(_sent(), min_size=min_sent, max_size=max_sent).map(tuple),
-        st.integers(0, 40),
-        st.frozensets(st.sampled_from(PARTITIONS)),
-        st.booleans(),
-    )
-    return st.builds(
-        History,
-        st.lists(step, min_size=min_steps, max_size=max_steps).map(tuple),
-        st.integers(0, 20),
-        st.integers(1, 60),
-    )
+
+    def of(base_ms: int) -> st.SearchStrategy[History]:
+        step = st.builds(
+            HistoryStep,
+            st.lists(_sent(base_ms), min_size=min_sent, max_size=max_sent).map(tuple),
+            st.integers(0, 40),
+            st.frozensets(st.sampled_from(PARTITIONS)),
+            st.booleans(),
+        )
+        return st.builds(
+            History,
+            st.lists(step, min_size=min_steps, max_size=max_steps).map(tuple),
+            st.integers(0, 20),
+            st.integers(1, 60),
+            st.just(base_ms),
+        )
+
+    return st.sampled_from(_BASES_MS).flatmap(of)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 
 from consumer import SourcePartition, parse_event_time_spec, read_event_time
-from tests.reorder_histories import MAX_FUTURE_SKEW_MS, PARTITIONS, START_MS, histories
+from tests.reorder_histories import MAX_FUTURE_SKEW_MS, PARTITIONS, histories
 from tests.reorder_model import ReorderModel, Row
 from tests.reorder_reference import Record, Reference
 
@@ -34,7 +34,7 @@ def test_the_pure_parts_put_out_what_the_reference_does(history: History) -> Non
     )
     offsets = dict.fromkeys(_SOURCES, 0)
     quarantined: list[tuple[Record, str]] = []
-    now_ms = START_MS
+    now_ms = history.start_ms
     for step in history.steps:
         now_ms += step.passed_ms
         records: list[Record] = []

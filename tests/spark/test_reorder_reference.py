@@ -18,7 +18,7 @@ from consumer import REASON_HEADER, ReorderSettings
 from pipelines._job import run_reorder
 from pipelines._stop import Stop
 from producer._partitioner import murmur2
-from tests.reorder_histories import MAX_FUTURE_SKEW_MS, START_MS, histories
+from tests.reorder_histories import MAX_FUTURE_SKEW_MS, histories
 from tests.reorder_reference import Record, Reference
 from tests.spark.conftest import Event, Job
 
@@ -79,7 +79,7 @@ class _Lives:
         self._places = [(topic, number) for number in range(_PARTITIONS)]
         self._offsets = [0] * _PARTITIONS
         self._deaths = 0
-        self._now_ms = START_MS
+        self._now_ms = history.start_ms
 
     def live(self, step: HistoryStep, monkeypatch: pytest.MonkeyPatch) -> None:
         """One step: a life, or two when the first one dies in it."""
