@@ -111,8 +111,13 @@ def test_rescue_that_is_switched_on_late_knows_nothing_of_the_past(job: Job) -> 
     assert _times(job.released(), "b") == [6999]
 
 
-def test_emitted_late_rows_are_flagged_in_place(job: Job) -> None:
+@pytest.mark.parametrize("is_local", [True, False])
+def test_emitted_late_rows_are_flagged_in_place(
+    job: Job, hadoop_only: HadoopFolder, *, is_local: bool
+) -> None:
     """Late rows go to the output, sorted before what the step releases, and headers tell them."""
+    if not is_local:
+        job = job.with_settings(checkpoint=hadoop_only.uri)
     job = job.with_settings(late_policy="emit", rescue=False)
     _at_frontier_4000(job)
     job.produce([event(T0 + t, key="a", partition=2) for t in (3998, 3999, 4000)])

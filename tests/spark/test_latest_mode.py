@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +18,9 @@ from consumer import (
 from pipelines._errors import CheckpointError, LateRowError
 from tests.reorder_model import LatestModel, Row
 from tests.spark.conftest import Event, Job, by_partition, event, time_of
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import HadoopFolder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -37,9 +41,14 @@ def _event_of(row: Row) -> Event:
     return Event(value=value, key=key or None, partition=row.source.partition)
 
 
-def test_newest_of_each_key_passes_at_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_local", [True, False])
+def test_newest_of_each_key_passes_at_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch, hadoop_only: HadoopFolder, *, is_local: bool
+) -> None:
     """Over several lives and folds, the rows out and stale are the reference's, none is held."""
     monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 2)
+    if not is_local:
+        job = job.with_settings(checkpoint=hadoop_only.uri)
     job = job.with_settings(mode="latest")
     rng, model = random.Random(7), LatestModel()
     sources = [SourcePartition(job.topic, number) for number in range(4)]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import HadoopFolder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -195,10 +196,15 @@ def test_slow_partition_is_not_called_late(job: Job) -> None:
     _assert_ordered(job.released())
 
 
-def test_restart_goes_on_where_it_was(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_local", [True, False])
+def test_restart_goes_on_where_it_was(
+    job: Job, monkeypatch: pytest.MonkeyPatch, hadoop_only: HadoopFolder, *, is_local: bool
+) -> None:
     """A second life reads on, keeps what was held, and repeats nothing."""
-    # As with very many partitions: their maxima come from the run.
-    monkeypatch.setattr(_runs, "_OBSERVED_PARTITIONS", 0)
+    if not is_local:
+        job = job.with_settings(checkpoint=hadoop_only.uri)
+        # As with very many partitions: their maxima come from the run.
+        monkeypatch.setattr(_runs, "_OBSERVED_PARTITIONS", 0)
     job = job.with_settings(rescue=False)  # rescued rows are in order by key only
     first, second = _shuffled(200, seed=2), _shuffled(200, seed=3, start_ms=T0 + 2000)
     job.produce(first)
