@@ -1,0 +1,138 @@
+"""Tasks that work on local files: what Spark does to them, and what they do with any batch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import TaskContext
+
+from consumer import UNPARSABLE
+from pipelines._commit_tokens import CommitTokens
+from pipelines._part_files import shown_files
+from pipelines._partition_writer import PartitionWriter
+from pipelines._run_rows import Part
+from pipelines._run_writer import RunWriter
+from pipelines._selection import Selection
+from pipelines._sink import _Send
+from pipelines._tasks import each_partition
+from producer import KafkaSettings
+from sequitur._topic_reader import read_topic
+from tests.document_folder import DocumentFolder
+from tests.spark.conftest import Event, event, time_of
+from tests.staged_rows import OUTPUTS, Row, staged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+T0 = 1_700_000_000_000
+
+
+def _die_at_first() -> None:
+    """In the first attempt of a task, as the kernel does it when memory runs out."""
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() == 0:
+        os._exit(9)
+
+
+class _DyingBefore(PartitionWriter):
+    """The first attempt has sent rows, and dies before it commits."""
+
+    __slots__ = ()
+
+    def send(self, partition: int, batches: Any) -> tuple[int, int]:
+        def until_death(limit: int) -> Any:
+            yield from batches(limit)
+            _die_at_first()
+
+        return super().send(partition, until_death)
+
+
+class _DyingAfter(PartitionWriter):
+    """The first attempt commits, and dies before it can tell."""
+
+    __slots__ = ()
+
+    def send(self, partition: int, batches: Any) -> tuple[int, int]:
+        told = super().send(partition, batches)
+        _die_at_first()
+        return told
+
+
+@pytest.mark.parametrize("writer_class", [_DyingBefore, _DyingAfter])
+def test_killed_task_sends_its_rows_once(
+    spark: SparkSession,
+    broker: Broker,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    writer_class: type[PartitionWriter],
+) -> None:
+    """Spark runs it anew: its rows are in their partition once, in order, and counted."""
+    topic = make_topic(partitions=OUTPUTS)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    tokens.open({topic: OUTPUTS}, newest=-1, done=-1)
+    rows = [Row("t", 0, number, b"%d" % number, number) for number in range(600)]
+    staged(tmp_path / "run", rows, 0)
+    writer = writer_class(
+        kafka=kafka,
+        app=f"app-{topic}",
+        job=tokens.job,
+        topic=topic,
+        partitions=OUTPUTS,
+        step=0,
+        batch_rows=1024,
+        transaction_timeout_ms=60_000,
+    )
+    send = _Send(writer, Selection((Part(shown_files(tmp_path / "run")),)))
+    assert sum(each_partition(spark, send, OUTPUTS)) == 600
+    records = list(read_topic(kafka, topic))
+    for output in range(OUTPUTS):
+        found = [record.value for record in records if record.partition == output]
+        assert found == [row.value for row in rows if row.output == output]
+
+
+class _DyingWriter(RunWriter):
+    """The first attempt has written its file, and dies before it can tell."""
+
+    __slots__ = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        told = list(super().__call__(batches))
+        _die_at_first()
+        yield from told
+
+
+def test_killed_task_leaves_nothing_that_is_read(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what a task wrote twice one file is seen, and each row goes out once."""
+    monkeypatch.setattr("pipelines._local_runs.RunWriter", _DyingWriter)
+    job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(400)])
+    job.run()
+    (run,) = (tmp_path / "checkpoint" / "runs").iterdir()
+    written = [path.name for path in run.iterdir()]
+    assert len(shown_files(run)) == 4
+    assert sum(name.endswith(".tmp") for name in written) == 4
+    report = job.run(drain=True)
+    assert (report.totals.read, report.totals.released) == (400, 400)
+    assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
+
+
+def test_rows_are_judged_alike_whatever_else_is_read(job: Job) -> None:
+    """Spark's parser takes single quotes. Many such rows do not make JSON of those that follow."""
+    values = [b"{'at':%d}" % (T0 + n) for n in range(60)]
+    job.produce([Event(value=value, partition=0) for value in values])
+    report = job.with_settings(max_offsets_per_trigger=20).run(drain=True)
+    assert report.totals.quarantined == {UNPARSABLE: 60}
