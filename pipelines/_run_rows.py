@@ -30,6 +30,10 @@ ALL_TIME: Final = (-(1 << 63), (1 << 63) - 1)
 _SLICE_BYTES: Final = 32 << 20
 _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it."""
+_FEW_GROUPS: Final = 4
+_MOST_REMEMBERED: Final = 1024
+_remembered: dict[str, pq.FileMetaData] = {}
+"""Footers of this process's files: Python workers live on from task to task."""
 _SOURCE: Final = ("topic", "partition", "offset")
 
 
@@ -160,7 +164,7 @@ class RunRows:
         ]
 
     def _matching(self, path: str, part: Part) -> Iterator[_Group]:
-        metadata = pq.read_metadata(path)
+        metadata = _metadata(path)
         places = _places(metadata)
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -233,6 +237,19 @@ class RunRows:
             wanted &= _in_ranges(rows, ranges)
         rows = rows.select(columns)
         return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _metadata(path: str) -> pq.FileMetaData:
+    """What a file says of its row groups; of small files it is remembered, as they are many."""
+    metadata = _remembered.get(path)
+    if metadata is None:
+        metadata = pq.read_metadata(path)
+        if metadata.num_row_groups <= _FEW_GROUPS:
+            _remembered[path] = metadata
+            if len(_remembered) > _MOST_REMEMBERED:
+                # The oldest: files are written once, under names of their own.
+                del _remembered[next(iter(_remembered))]
+    return metadata
 
 
 def _side_by_side(groups: Sequence[_Group]) -> Iterator[list[_Group]]:

@@ -16,7 +16,7 @@ from pipelines._run_rows import Part
 from pipelines._run_writer import RunWriter
 from pipelines._selection import Selection
 from pipelines._sink import _Send
-from pipelines._tasks import each_partition
+from pipelines._tasks import all_of
 from producer import KafkaSettings
 from sequitur._topic_reader import read_topic
 from tests.document_folder import DocumentFolder
@@ -95,8 +95,9 @@ def test_killed_task_sends_its_rows_once(
         batch_rows=1024,
         transaction_timeout_ms=60_000,
     )
-    send = _Send(writer, Selection((Part(shown_files(tmp_path / "run")),)))
-    assert sum(each_partition(spark, send, OUTPUTS)) == 600
+    rows_wanted = Selection((Part(shown_files(tmp_path / "run")),))
+    sends = [_Send(0, writer, rows_wanted, output) for output in range(OUTPUTS)]
+    assert sum(all_of(spark, sends)) == 600
     records = list(read_topic(kafka, topic))
     for output in range(OUTPUTS):
         found = [record.value for record in records if record.partition == output]
