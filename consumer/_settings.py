@@ -188,7 +188,7 @@ class ReorderSettings(Section):
         default="earliest", description="Where a new job begins to read"
     )
     max_offsets_per_trigger: int | None = Field(
-        default=1_000_000, gt=0, description="Most rows of one batch"
+        default=2_000_000, gt=0, description="Most rows of one batch"
     )
     trigger_interval: Duration = Field(
         default=timedelta(0), description="Time between the beginnings of two batches, at least"

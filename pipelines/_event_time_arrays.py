@@ -78,13 +78,17 @@ class PlainJsonTimes:
         raw = np.frombuffer(data, np.uint8)
         first = begin[rows].astype(np.int64) + place.to_numpy()[rows] + len(self._needle)
         named = raw[first] == _COLON
-        # A plain object ends behind its number, so only a shorter one can reach beyond all bytes.
         first = np.minimum(first + 1, len(raw) - 1)
         first += raw[first] == _SPACE
-        around = np.minimum(first[:, None] + np.arange(_DIGITS + 1), len(raw) - 1)
-        digits = raw[around]
+        # A plain object ends behind its number, so only a shorter one can reach beyond all bytes.
+        named &= first <= len(raw) - _DIGITS - 1
+        rows, first = rows[named], first[named]
+        found[:] = False
+        if not len(rows):
+            return times, found
+        digits = np.lib.stride_tricks.sliding_window_view(raw, _DIGITS + 1)[first]
         numbers = digits[:, :-1] - np.uint8(ord("0"))
-        whole = named & (numbers <= 9).all(axis=1) & _ENDS[digits[:, -1]]  # noqa: PLR2004 - a digit
+        whole = (numbers <= 9).all(axis=1) & _ENDS[digits[:, -1]]  # noqa: PLR2004 - a digit
         times[rows] = np.where(whole, numbers @ _WEIGHTS, 0)
         found[rows] = whole
         return times, found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -19,6 +20,7 @@ REORDER_JOB: Final = Path(__file__).with_name("reorder.py")
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL_MEMORY: Final = "2g"
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 _SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 
@@ -46,6 +48,9 @@ def spark_submit_command(
         settings["spark.driver.memory"] = _LOCAL_MEMORY
     settings.update(options or {})
     java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    if master.startswith("local") and not _COLLECTOR.search(settings.get(_JAVA_OPTIONS) or ""):
+        # Nobody waits for the driver's pauses, and its tasks pay for a collector that has none.
+        java += " -XX:+UseParallelGC"
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, settings.get(_JAVA_OPTIONS)]))
     words = [str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master]
     words += ["--jars", ",".join(map(str, locked_jars("spark")))]

@@ -39,7 +39,7 @@ def test_own_java_options_join_ours() -> None:
     command = launch.spark_submit_command([], options={"spark.driver.extraJavaOptions": "-Xint"})
     options = _settings(command)["spark.driver.extraJavaOptions"].split()
     assert options[0].startswith("-Dlog4j2.configurationFile=file:")
-    assert options[1:] == ["-Xint"]
+    assert options[1:] == ["-XX:+UseParallelGC", "-Xint"]
 
 
 def test_local_driver_has_memory_for_a_full_batch() -> None:
@@ -57,3 +57,11 @@ def test_environment_names_this_spark_and_this_python() -> None:
     assert environment["SPARK_HOME"] != "/other"
     assert environment["PYSPARK_PYTHON"] == sys.executable
     assert environment["HOME"] == "/home/me"
+
+
+def test_collector_of_the_users_choice_is_the_only_one() -> None:
+    """Two would keep the JVM from starting."""
+    chosen = {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}
+    command = launch.spark_submit_command([], options=chosen)
+    options = _settings(command)["spark.driver.extraJavaOptions"].split()
+    assert options[1:] == ["-XX:+UseZGC"]
