@@ -106,6 +106,10 @@ class KafkaTopics:
         created = self._admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic]
         try:
             created.result(_TIMEOUT_S)
+        except TimeoutError as error:
+            raise TopicError(
+                f"topic {topic!r} cannot be created: no answer in {_TIMEOUT_S:g} s"
+            ) from error
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicError(f"topic {topic!r} cannot be created: {error}") from error
@@ -129,6 +133,10 @@ class KafkaTopics:
                     raise TopicError(
                         f"the brokers do not tell the topics' ends: {error}"
                     ) from error
+            except TimeoutError as error:
+                raise TopicError(
+                    f"the brokers do not tell the topics' ends: no answer in {_TIMEOUT_S:g} s"
+                ) from error
             # Spark learns of a new partition before our client does, which asks for the topics it
             # knows once in minutes unless it is told to.
             time.sleep(_ASK_AGAIN_S)
