@@ -45,7 +45,10 @@ class SubmittedJob:
         self._said: list[str] = []
         self.process = subprocess.Popen(
             command,
-            env=spark_submit_environment(os.environ),
+            # Those of the tests themselves are no settings of the job's, which would refuse them.
+            env=spark_submit_environment(
+                {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
+            ),
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             text=True,
