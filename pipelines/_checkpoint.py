@@ -239,17 +239,18 @@ class Checkpoint:
     def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         check_format(self.root, found)
         for name, value in wanted.items():
-            if found.get(name) != value and name == "output_partitions":
+            if found.get(name) == value:
+                continue
+            if name == "output_partitions":
                 raise CheckpointError(
                     f"{self.root}: topic {wanted['output_topic']!r} had {found.get(name)} "
                     f"partitions and has {value} now, so keys would go elsewhere and lose their "
                     "order: give the job another output topic, and a checkpoint of its own"
                 )
-            if found.get(name) != value:
-                raise CheckpointError(
-                    f"{self.root} belongs to a job with {name} = {found.get(name)!r}, "
-                    f"not {value!r}: give the job a checkpoint of its own, or set it back"
-                )
+            raise CheckpointError(
+                f"{self.root} belongs to a job with {name} = {found.get(name)!r}, "
+                f"not {value!r}: give the job a checkpoint of its own, or set it back"
+            )
 
     def _path(self, *parts: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path("/".join((self.root, *parts)))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from consumer import BEFORE_ALL_TIME_MS, LATE
 from pipelines._part_files import PartFile
+from pipelines._rows import SOURCE_ORDER
 from pipelines._run_rows import Part, RunRows
 from pipelines._run_writer import RUN_ARROW_SCHEMA
 from pipelines._selection import Places
@@ -141,10 +142,7 @@ class FoldTask:
         fold = pa.Table.from_pydict(
             {
                 **{name: keys[name] for name in _KEY_COLUMNS},
-                **{
-                    name: pa.nulls(count, _FOLD_SCHEMA.field(name).type)
-                    for name in ("topic", "partition", "offset")
-                },
+                **{name: pa.nulls(count, _FOLD_SCHEMA.field(name).type) for name in SOURCE_ORDER},
                 "output_partition": pa.array(np.full(count, partition, np.int32)),
             },
             schema=_FOLD_SCHEMA,

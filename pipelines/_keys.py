@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from consumer import KeyState, Run, StepEntry, Upkeep
+    from consumer import Run, StepEntry, Upkeep
     from pipelines._checkpoint import Checkpoint
     from pipelines._runs import SortedRuns
 
@@ -115,13 +115,10 @@ class KeyHistory:
             first_behind_ms: The smallest event time of these rows.
             frontier_ms: All rows of earlier steps up to it are out.
         """
-        keys = kept_keys(entry)
-        behind, run, earlier = self._runs.behind(entry), entry.runs[-1], entry.runs[:-1]
+        behind, run = self._runs.behind(entry), entry.runs[-1]
         event_time = F.col("event_time_ms")
-        # Whatever is older than each row that may be rescued has no say in it.
-        after_ms = max(first_behind_ms, keys.horizon_ms)
-        runs = [other for other in earlier if other.reach_ms >= after_ms]
-        folds = [fold for fold in keys.folds if fold.max_event_time_ms >= after_ms]
+        has_say = having_say(entry, first_behind_ms)
+        runs, folds, after_ms = has_say.runs, has_say.folds, has_say.after_ms
         wanted = behind.where(event_time >= after_ms).select("key").distinct()
         rows = behind.withColumn("last", F.lit(None).cast(self._last_type))
         if runs or folds:
@@ -135,7 +132,7 @@ class KeyHistory:
                 .agg(self._last())
             )
             rows = behind.join(F.broadcast(last) if few else last, "key", "left")
-        in_time = event_time >= keys.horizon_ms
+        in_time = event_time >= has_say.horizon_ms
         if self._latest:
             newer = F.col("last").isNull() | (F.struct(*_PLACE) > F.col("last"))
             passes = F.col("key").isNull() | (in_time & newer)
@@ -188,8 +185,37 @@ class KeyHistory:
         return both.where(F.col("key").isNotNull())
 
 
-def kept_keys(entry: StepEntry) -> KeyState:
-    """What is kept of keys; rows are judged only where something is."""
-    if entry.keys is None:
+@dataclass(frozen=True, slots=True)
+class HavingSay:
+    """What rows behind the frontier are judged by.
+
+    Attributes:
+        runs: Runs of earlier steps.
+        folds: Folds.
+        after_ms: Of both, rows older than this have no say.
+        horizon_ms: Rows behind it are late.
+    """
+
+    runs: Sequence[Run]
+    folds: Sequence[Fold]
+    after_ms: int
+    horizon_ms: int
+
+
+def having_say(entry: StepEntry, first_behind_ms: int) -> HavingSay:
+    """What has a say in which of a step's rows are rescued: nothing older than each of these rows.
+
+    Args:
+        entry: The step; the run with the rows behind the frontier is the last of its runs.
+        first_behind_ms: The smallest event time of these rows.
+    """
+    keys = entry.keys
+    if keys is None:
         raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
-    return entry.keys
+    after_ms = max(first_behind_ms, keys.horizon_ms)
+    return HavingSay(
+        runs=[run for run in entry.runs[:-1] if run.reach_ms >= after_ms],
+        folds=[fold for fold in keys.folds if fold.max_event_time_ms >= after_ms],
+        after_ms=after_ms,
+        horizon_ms=keys.horizon_ms,
+    )

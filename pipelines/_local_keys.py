@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from consumer import BEFORE_ALL_TIME_MS, LATE, Fold, ReorderMode
 from pipelines._key_tasks import FoldTask, JudgeTask
-from pipelines._keys import Judged, KeyHistory, kept_keys
+from pipelines._keys import Judged, KeyHistory, having_say
 from pipelines._local_runs import local_files, local_folder, repeats_files
 from pipelines._part_files import show
 from pipelines._run_rows import ALL_TIME, Part
@@ -61,20 +61,16 @@ class LocalKeyHistory(KeyHistory):
 
     def judge(self, entry: StepEntry, *, first_behind_ms: int, frontier_ms: int) -> Judged:
         """Decide on the rows that a step found behind the frontier; see `KeyHistory.judge`."""
-        keys = kept_keys(entry)
+        has_say = having_say(entry, first_behind_ms)
         folder = local_folder(
             self._checkpoint, self._checkpoint.behind_folder(entry.step), anew=True
         )
-        # Whatever is older than each row that may be rescued has no say in it.
-        after_ms = max(first_behind_ms, keys.horizon_ms)
-        runs = [run for run in entry.runs[:-1] if run.reach_ms >= after_ms]
-        folds = [fold for fold in keys.folds if fold.max_event_time_ms >= after_ms]
         own = local_files(self._checkpoint, self._checkpoint.run_folder(entry.step))
         task = JudgeTask(
             folder=str(folder),
             behind=Part(own, last_ms=frontier_ms - 1, reasons=(LATE,)),
-            released=self._part(runs, folds, after_ms, frontier_ms),
-            horizon_ms=keys.horizon_ms,
+            released=self._part(has_say.runs, has_say.folds, has_say.after_ms, frontier_ms),
+            horizon_ms=has_say.horizon_ms,
             repeats=repeats_files(self._checkpoint, entry),
         )
         written = self._run(task, folder)

@@ -119,13 +119,12 @@ def record_batches(
         reached = ends[begin] + _PIECE_BYTES
         while last + 1 < len(bounds) and ends[bounds[last + 1] - 1] <= reached:
             last += 1
-        piece = slice(begin, bounds[last])
         places = [bound - begin for bound in bounds[first : last + 1]]
         count = bounds[last] - begin
         yield from _laid_out(
             _array(keys.slice(begin, count)),
             _array(values.slice(begin, count)),
-            headers.slice(piece.start, piece.stop),
+            headers.slice(begin, bounds[last]),
             places,
         )
         first = last

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from consumer import SourcePartition
+from pipelines._rows import SOURCE_ORDER
 from pipelines._run_writer import sources
 from pipelines._slice_bounds import counted_sources, counted_times, time_cuts
 
@@ -34,7 +35,6 @@ _FEW_GROUPS: Final = 4
 _MOST_REMEMBERED: Final = 1024
 _remembered: dict[str, pq.FileMetaData] = {}
 """Footers of this process's files: Python workers live on from task to task."""
-_SOURCE: Final = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _Group:
         """Whether some of its rows may come from there."""
         group, places = self.metadata.row_group(self.number), _places(self.metadata)
         low, high = _reach(_statistics(group, places.get("offset")))
-        topic, number = (_only(_statistics(group, places.get(name))) for name in _SOURCE[:2])
+        topic, number = (_only(_statistics(group, places.get(name))) for name in SOURCE_ORDER[:2])
         source = None if topic is None or number is None else SourcePartition(topic, number)
         return any(
             first <= high and last >= low
@@ -124,7 +124,7 @@ class RunRows:
         if _is_small(_size(groups)):
             yield from _together(self._read(groups, self._columns, first_ms, last_ms))
             return
-        narrow = self._read(groups, _SOURCE, first_ms, last_ms)
+        narrow = self._read(groups, SOURCE_ORDER, first_ms, last_ms)
         for ranges in counted_sources(narrow, _row_bytes(groups), _SLICE_BYTES):
             own = [group for group in groups if group.may_hold(ranges)]
             yield from _together(self._read(own, self._columns, first_ms, last_ms, ranges))
@@ -215,7 +215,7 @@ class RunRows:
         known = _places(metadata)
         needed = [*columns, "event_time_ms", "output_partition", "reason"]
         if ranges is not None:
-            needed += _SOURCE
+            needed += SOURCE_ORDER
         with pq.ParquetFile(groups[0].path, metadata=metadata) as file:
             rows = file.read_row_groups(
                 [group.number for group in groups],

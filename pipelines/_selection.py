@@ -21,6 +21,7 @@ from consumer import (
     STALE,
 )
 from pipelines._record_layout import Headers, record_batches
+from pipelines._rows import RELEASE_ORDER, SOURCE_ORDER
 from pipelines._run_rows import Part, RunRows
 from pipelines._run_writer import sources
 from producer._partitioner import KeyPartitioner
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _RECORD: Final = ("key", "value", "headers")
 _ROWS_AT_ONCE: Final = 1 << 16
 """So many sorted rows are copied at once: a slice need not be in memory twice."""
-_SOURCE: Final = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class Selection:
             limit: Most bytes of a batch.
         """
         left_out = Places(self.repeats)
-        columns = ("event_time_ms", *_SOURCE, *_RECORD)
+        columns = (*RELEASE_ORDER, *_RECORD)
         for found in RunRows(self.parts, partition, columns).slices():
             rows = left_out.without(found)
-            order = _order(rows, ("event_time_ms", *_SOURCE))
+            order = _order(rows, RELEASE_ORDER)
             for begin in range(0, len(order), _ROWS_AT_ONCE):
                 some = rows.select(_RECORD).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
                 headers = Headers.of(some["headers"].combine_chunks())
@@ -87,12 +87,12 @@ class SideSelection:
     def batches(self, partition: int, limit: int) -> Iterator[tuple[memoryview, int]]:
         """As those of a `Selection`."""
         known = ("last_released_ms",) if self.is_judged else ()
-        columns = ("event_time_ms", "reason", *known, *_SOURCE, *_RECORD)
+        columns = ("event_time_ms", "reason", *known, *SOURCE_ORDER, *_RECORD)
         left_out = Places(self.repeats)
         for found in RunRows((self.part,), None, columns).in_source_order():
             rows = left_out.without(found)
             rows = rows.filter(pa.array(self._outputs(rows) == partition))
-            rows = rows.take(pa.array(_order(rows, _SOURCE)))
+            rows = rows.take(pa.array(_order(rows, SOURCE_ORDER)))
             if len(rows):
                 headers = Headers.of(rows["headers"].combine_chunks()).and_(self._added(rows))
                 yield from record_batches(rows["key"], rows["value"], headers, limit)
@@ -139,7 +139,7 @@ class Places:
 
     def __init__(self, files: tuple[str, ...]) -> None:
         found: dict[tuple[str, int], list[Longs]] = {}
-        for rows in RunRows((Part(files, reasons=()),), None, _SOURCE).pieces():
+        for rows in RunRows((Part(files, reasons=()),), None, SOURCE_ORDER).pieces():
             offsets = rows["offset"].to_numpy()
             for source, place in sources(rows):
                 found.setdefault(source, []).append(offsets[place])
