@@ -1,0 +1,200 @@
+"""Bolts: what users write."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, overload
+
+from consumer.topology._tuple import DEFAULT_STREAM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from consumer.topology._collector import BasicOutputCollector, OutputCollector
+    from consumer.topology._tuple import Tuple
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyContext:
+    """What a bolt is told of where it runs.
+
+    Attributes:
+        topology: Name of the topology.
+        component: The bolt's id.
+        task: Number of this task among the component's, from 0.
+        tasks: How many tasks the component has.
+        config: The topology's configuration.
+    """
+
+    topology: str
+    component: str
+    task: int
+    tasks: int
+    config: Mapping[str, Any]
+
+
+class Bolt(ABC):
+    """A bolt that anchors and acks by itself.
+
+    A task makes its own copy of it, by pickling. `prepare` is called once for each task and batch,
+    then `process` for each tuple, `finish_batch` at the batch's end, and `cleanup`. A tuple that is
+    neither acked nor failed by the end of `finish_batch` fails as `never-acked`; an exception out
+    of `process` fails its tuple.
+
+    Attributes:
+        fields: Fields of the default stream.
+        streams: Fields of further streams by name.
+        direct_streams: Those streams whose tuples are emitted to a task by number.
+    """
+
+    fields: Sequence[str] = ()
+    streams: Mapping[str, Sequence[str]] = MappingProxyType({})
+    direct_streams: Sequence[str] = ()
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Get ready.
+
+        Args:
+            context: Where it runs.
+            collector: What to emit, ack and fail by.
+        """
+        self.context = context
+        self.collector = collector
+
+    @abstractmethod
+    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
+        """Process a tuple. May be `async` where the bolt is declared with `concurrency`."""
+
+    def finish_batch(self) -> None:  # noqa: B027 - most bolts hold nothing
+        """All tuples of the batch have been given: ack what is still held."""
+
+    def cleanup(self) -> None:  # noqa: B027 - most bolts take nothing
+        """Let go of what `prepare` took."""
+
+    def snapshot(self) -> Any:
+        """What of this task's state is to be there in the next batch; None for nothing.
+
+        It is pickled and kept with the batch's verdicts. State that a failed tree has changed stays
+        changed.
+        """
+        return None
+
+    def restore(self, state: Any) -> None:  # noqa: B027 - most bolts keep nothing
+        """Take back what `snapshot` gave in the batch before; called behind `prepare`."""
+
+    def declared(self) -> dict[str, tuple[str, ...]]:
+        """Fields by stream."""
+        found = {name: tuple(fields) for name, fields in self.streams.items()}
+        if self.fields or not found:
+            found.setdefault(DEFAULT_STREAM, tuple(self.fields))
+        return found
+
+
+class BatchBolt(Bolt):
+    """A bolt that holds tuples across calls, and acks them when its batch is finished."""
+
+    @abstractmethod
+    def finish_batch(self) -> None:
+        """All tuples of the batch have been given: emit what they came to, and ack them."""
+
+
+class BasicBolt(Bolt):
+    """A bolt whose tuples are anchored to its input, which is acked when `process` returns.
+
+    An exception fails the input.
+    """
+
+    @abstractmethod
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> Any:  # type: ignore[override]  # noqa: A002
+        """Process a tuple; what is emitted by this collector is anchored to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """What a function yields for a stream other than its default one.
+
+    Attributes:
+        stream: The stream.
+        values: The values.
+        task: The task, of a direct stream.
+    """
+
+    stream: str
+    values: Any
+    task: int | None = None
+
+
+class FunctionBolt(Bolt):
+    """A function as a bolt: what it yields is emitted, anchored to its input, which is then acked.
+
+    Args:
+        function: Gets a tuple; yields values, or returns an iterable of them or None.
+        fields: Fields of what it yields.
+        streams: Fields of further streams, see `To`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Iterable[Any] | None],
+        fields: Sequence[str] = ("value",),
+        streams: Mapping[str, Sequence[str]] | None = None,
+        *,
+        is_decorator: bool = False,
+    ) -> None:
+        self.function = function
+        self.fields = tuple(fields)
+        self.streams = dict(streams or {})
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self._global = getattr(function, "__qualname__", None) if is_decorator else None
+
+    def __call__(self, tuple: Any) -> Any:  # noqa: A002
+        """The function itself, for tests of it."""
+        return self.function(tuple)
+
+    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002
+        """See `Bolt`; the executor calls the function itself."""
+        return self.function(tuple)
+
+    def __reduce__(self) -> Any:
+        if self._global is not None:  # its name stands for it, and not for the function
+            return self._global
+        return FunctionBolt, (self.function, self.fields, self.streams)
+
+
+@overload
+def bolt(function: Callable[[Any], Any], /) -> FunctionBolt: ...
+@overload
+def bolt(
+    *, fields: Sequence[str] = ..., streams: Mapping[str, Sequence[str]] | None = ...
+) -> Callable[[Callable[[Any], Any]], FunctionBolt]: ...
+
+
+def bolt(
+    function: Callable[[Any], Any] | None = None,
+    /,
+    *,
+    fields: Sequence[str] = ("value",),
+    streams: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
+    """Make a function a bolt: `@bolt`, or `@bolt(fields=("word", "count"))`.
+
+    Args:
+        function: Gets a tuple and yields values: a tuple or a list of them in the order of the
+            fields, a mapping by field, or of a single field the value itself.
+        fields: Fields of the default stream.
+        streams: Fields of further streams; yield `To(stream, values)` for these.
+    """
+    if function is not None:
+        return FunctionBolt(function, fields, streams, is_decorator=True)
+    return lambda decorated: FunctionBolt(decorated, fields, streams, is_decorator=True)
+
+
+def is_async(found: Bolt) -> bool:
+    """Whether a bolt's calls are coroutines."""
+    target = found.function if isinstance(found, FunctionBolt) else found.process
+    return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)

@@ -1,0 +1,452 @@
+"""Building a topology: components, what they read, and the checks that need no data."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from consumer.topology._bolt import Bolt, FunctionBolt, is_async
+from consumer.topology._errors import TopologyBuildError
+from consumer.topology._groupings import Grouping, GroupingKind
+from consumer.topology._tuple import DEFAULT_STREAM, EventValues, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+EVENT_FIELDS: Final = EventValues._fields
+
+
+class Kind(StrEnum):
+    """What a component is."""
+
+    SPOUT = "spout"
+    BOLT = "bolt"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A stream that a component reads.
+
+    Attributes:
+        component: Whose stream.
+        stream: Its name.
+        grouping: How its tuples are spread over the reader's tasks.
+    """
+
+    component: str
+    stream: str
+    grouping: Grouping
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOutput:
+    """What an output bolt makes of a tuple.
+
+    Attributes:
+        topic: The topic; None for the job's `output_topic`.
+        key: Field of the record's key: bytes, text, None, or anything as JSON.
+        value: Field of its value, likewise. None with one field beside the key: that one; with
+            several: a JSON object of them.
+        headers: Field of its headers, a sequence of (name, bytes, text or None).
+    """
+
+    topic: str | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A spout, a bolt or an output.
+
+    Attributes:
+        id: Its name.
+        kind: What it is.
+        bolt: Of a bolt, what runs.
+        output: Of an output, where it writes.
+        parallelism: How many tasks; None for as many as what it reads has.
+        concurrency: How many calls of a task run side by side.
+        inputs: What it reads.
+        streams: What it emits, by name.
+        tracked: Of the spout: which events have a message id, so that their trees are tracked.
+    """
+
+    id: str
+    kind: Kind
+    bolt: Bolt | None = None
+    output: KafkaOutput | None = None
+    parallelism: int | None = None
+    concurrency: int = 1
+    inputs: tuple[Subscription, ...] = ()
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+    tracked: bool | Callable[[Any], bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A topology that was checked.
+
+    Attributes:
+        name: Its name.
+        components: Its components, each behind those it reads.
+        config: What bolts are told in their context.
+    """
+
+    name: str
+    components: Mapping[str, Component]
+    config: Mapping[str, Any]
+
+    @property
+    def spout(self) -> Component:
+        """The ordered stream."""
+        return next(one for one in self.components.values() if one.kind is Kind.SPOUT)
+
+    @property
+    def bolts(self) -> tuple[Component, ...]:
+        """Its bolts, each behind those it reads."""
+        return tuple(one for one in self.components.values() if one.kind is Kind.BOLT)
+
+    @property
+    def outputs(self) -> tuple[Component, ...]:
+        """Its outputs."""
+        return tuple(one for one in self.components.values() if one.kind is Kind.OUTPUT)
+
+    def topics(self, default: str) -> tuple[str, ...]:
+        """The topics its outputs write to.
+
+        Args:
+            default: The topic of outputs without one of their own.
+        """
+        named = (one.output.topic or default for one in self.outputs if one.output is not None)
+        return tuple(dict.fromkeys(named))
+
+    def readers(self, component: str, stream: str) -> tuple[tuple[Component, Grouping], ...]:
+        """Who reads a stream, and by which grouping."""
+        return tuple(
+            (reader, one.grouping)
+            for reader in self.components.values()
+            for one in reader.inputs
+            if (one.component, one.stream) == (component, stream)
+        )
+
+
+class ComponentDeclarer:
+    """What a component reads: each call adds a stream, and gives the declarer back."""
+
+    def __init__(self, inputs: list[Subscription]) -> None:
+        self._inputs = inputs
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Tuples go evenly to all tasks."""
+        return self.grouping(component, Grouping(GroupingKind.SHUFFLE), stream)
+
+    def fields_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Tuples with equal values in these fields go to one task."""
+        return self.grouping(component, Grouping(GroupingKind.FIELDS, fields), stream)
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Each tuple goes to each task."""
+        return self.grouping(component, Grouping(GroupingKind.ALL), stream)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """All tuples go to the first task."""
+        return self.grouping(component, Grouping(GroupingKind.GLOBAL), stream)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Who emits says to which task; the stream has to be one of `direct_streams`."""
+        return self.grouping(component, Grouping(GroupingKind.DIRECT), stream)
+
+    def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """A tuple stays in the task where it is."""
+        return self.grouping(component, Grouping(GroupingKind.LOCAL), stream)
+
+    none_grouping = local_grouping
+
+    def grouping(
+        self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """A stream by any grouping."""
+        self._inputs.append(Subscription(component, stream, grouping))
+        return self
+
+
+@dataclass(slots=True)
+class _Draft:
+    component: Component
+    inputs: list[Subscription]
+
+
+class TopologyBuilder:
+    """Puts a topology together.
+
+    ::
+
+        builder = TopologyBuilder("wordcount")
+        builder.set_spout("sentences")
+        builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("sentences")
+        builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
+        builder.set_output("counts", key="word", value="count").local_grouping("count")
+        topology = builder.build()
+
+    Args:
+        name: The topology's name.
+        config: What bolts find in their context.
+    """
+
+    def __init__(self, name: str, *, config: Mapping[str, Any] | None = None) -> None:
+        self._name = name
+        self._config = dict(config or {})
+        self._drafts: dict[str, _Draft] = {}
+
+    def set_spout(
+        self, component: str, *, tracked: bool | Callable[[EventValues], bool] = True
+    ) -> None:
+        """Name the ordered stream, with the fields of `EventValues`.
+
+        Args:
+            component: Its name.
+            tracked: Whether events have a message id, or what tells it of each: an event without
+                one is processed once, and whatever becomes of it is not told.
+
+        Raises:
+            TopologyBuildError: The name is taken, or there is a spout already.
+        """
+        for draft in self._drafts.values():
+            if draft.component.kind is Kind.SPOUT:
+                raise TopologyBuildError(
+                    f"spout {component!r}: there is one already, {draft.component.id!r}; "
+                    "the ordered stream is the only one"
+                )
+        streams = {DEFAULT_STREAM: Stream(component, DEFAULT_STREAM, EVENT_FIELDS)}
+        self._add(Component(component, Kind.SPOUT, streams=streams, tracked=tracked))
+
+    def set_bolt(
+        self,
+        component: str,
+        bolt: Bolt | Callable[[Any], Any],
+        parallelism: int | None = None,
+        *,
+        concurrency: int = 1,
+    ) -> ComponentDeclarer:
+        """Add a bolt.
+
+        Args:
+            component: Its name.
+            bolt: The bolt, or a function (see `consumer.topology.bolt`).
+            parallelism: How many tasks it has; by default as many as what it reads, and then it
+                runs where its input is, if the groupings allow it.
+            concurrency: How many calls of a task may run side by side, in threads, or on an event
+                loop when `process` is async. Calls for one key stay one after the other.
+
+        Returns:
+            What to name its input by.
+
+        Raises:
+            TopologyBuildError: The name is taken, or a number makes no sense.
+        """
+        made = bolt if isinstance(bolt, Bolt) else _function_bolt(component, bolt)
+        for name, number in (("parallelism", parallelism), ("concurrency", concurrency)):
+            if number is not None and number < 1:
+                raise TopologyBuildError(
+                    f"bolt {component!r}: {name} = {number}: expected 1 or more"
+                )
+        if is_async(made) and concurrency == 1:
+            raise TopologyBuildError(
+                f"bolt {component!r} is async: say how many calls may run side by side, "
+                "with concurrency = 2 or more"
+            )
+        streams = {
+            name: Stream(component, name, fields, name in made.direct_streams)
+            for name, fields in made.declared().items()
+        }
+        unknown = [name for name in made.direct_streams if name not in streams]
+        if unknown:
+            raise TopologyBuildError(
+                f"bolt {component!r}: direct stream {unknown[0]!r} is not among its streams"
+            )
+        for stream in streams.values():
+            if len(set(stream.fields)) < len(stream.fields):
+                raise TopologyBuildError(
+                    f"bolt {component!r}: stream {stream.name!r} has a field twice: {stream.fields}"
+                )
+        return self._add(
+            Component(
+                component,
+                Kind.BOLT,
+                bolt=made,
+                parallelism=parallelism,
+                concurrency=concurrency,
+                streams=streams,
+            )
+        )
+
+    def set_output(
+        self,
+        component: str,
+        topic: str | None = None,
+        *,
+        key: str | None = "key",
+        value: str | None = "value",
+        headers: str | None = None,
+    ) -> ComponentDeclarer:
+        """Add an output bolt: each of its tuples becomes a record of a Kafka topic.
+
+        Args:
+            component: Its name.
+            topic: The topic; by default the job's `output_topic`.
+            key: Field of the key; None for records without one.
+            value: Field of the value; None for all fields but the key, as a JSON object.
+            headers: Field of the headers.
+
+        Raises:
+            TopologyBuildError: The name is taken.
+        """
+        output = KafkaOutput(topic=topic, key=key, value=value, headers=headers)
+        return self._add(Component(component, Kind.OUTPUT, output=output))
+
+    def build(self) -> Topology:
+        """Check the topology.
+
+        Raises:
+            TopologyBuildError: A component reads what is not there, is not read from the spout on,
+                cannot be pickled, or components read each other in a circle.
+        """
+        components = {
+            name: _with_inputs(draft.component, draft.inputs)
+            for name, draft in self._drafts.items()
+        }
+        if not any(one.kind is Kind.SPOUT for one in components.values()):
+            raise TopologyBuildError(f"topology {self._name!r} has no spout: call set_spout")
+        for one in components.values():
+            _check_inputs(one, components)
+        ordered = _ordered(components)
+        for one in ordered:
+            _check_pickles(one)
+        return Topology(self._name, {one.id: one for one in ordered}, self._config)
+
+    def _add(self, component: Component) -> ComponentDeclarer:
+        if component.id in self._drafts:
+            raise TopologyBuildError(f"there are two components named {component.id!r}")
+        if not component.id or not isinstance(component.id, str):
+            raise TopologyBuildError(f"a component needs a name, not {component.id!r}")
+        draft = _Draft(component, [])
+        self._drafts[component.id] = draft
+        return ComponentDeclarer(draft.inputs)
+
+
+def _function_bolt(component: str, function: Any) -> FunctionBolt:
+    if not callable(function) or isinstance(function, type):
+        raise TopologyBuildError(
+            f"bolt {component!r}: {function!r} is neither a Bolt nor a function"
+            + (": give an instance of it" if isinstance(function, type) else "")
+        )
+    return FunctionBolt(function)
+
+
+def _with_inputs(component: Component, inputs: Iterable[Subscription]) -> Component:
+    return Component(
+        component.id,
+        component.kind,
+        bolt=component.bolt,
+        output=component.output,
+        parallelism=component.parallelism,
+        concurrency=component.concurrency,
+        inputs=tuple(inputs),
+        streams=component.streams,
+        tracked=component.tracked,
+    )
+
+
+def _check_inputs(one: Component, components: Mapping[str, Component]) -> None:
+    if one.kind is Kind.SPOUT:
+        return
+    if not one.inputs:
+        raise TopologyBuildError(f"{one.kind} {one.id!r} reads nothing: give it a grouping")
+    for given in one.inputs:
+        read = components.get(given.component)
+        if read is None:
+            raise TopologyBuildError(
+                f"{one.kind} {one.id!r} reads {given.component!r}, which is not there"
+            )
+        stream = read.streams.get(given.stream)
+        if stream is None:
+            has = ", ".join(sorted(read.streams)) or "none"
+            raise TopologyBuildError(
+                f"{one.kind} {one.id!r} reads stream {given.stream!r} of {read.id!r}, "
+                f"which has: {has}"
+            )
+        _check_grouping(one, stream, given.grouping)
+        if one.output is not None:
+            _check_output(one, one.output, stream)
+    given_twice = {(given.component, given.stream) for given in one.inputs}
+    if len(given_twice) < len(one.inputs):
+        raise TopologyBuildError(f"{one.kind} {one.id!r} reads a stream twice")
+
+
+def _check_grouping(one: Component, stream: Stream, grouping: Grouping) -> None:
+    if grouping.kind is GroupingKind.FIELDS:
+        if not grouping.fields:
+            raise TopologyBuildError(f"{one.kind} {one.id!r}: fields grouping without fields")
+        for name in grouping.fields:
+            if name not in stream.index:
+                raise TopologyBuildError(
+                    f"{one.kind} {one.id!r} groups {stream.title!r} by {name!r}, "
+                    f"but its fields are: {', '.join(stream.fields)}"
+                )
+    is_direct = grouping.kind is GroupingKind.DIRECT
+    if is_direct is not stream.is_direct:
+        raise TopologyBuildError(
+            f"{one.kind} {one.id!r} reads {stream.title!r} by {grouping} grouping, but the stream "
+            f"is {'not ' if is_direct else ''}declared as direct"
+        )
+
+
+def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:
+    for name in (output.key, output.value, output.headers):
+        if name is not None and name not in stream.index:
+            raise TopologyBuildError(
+                f"output {one.id!r} writes field {name!r} of {stream.title!r}, "
+                f"whose fields are: {', '.join(stream.fields)}"
+            )
+
+
+def _ordered(components: Mapping[str, Component]) -> Sequence[Component]:
+    """Components, each behind those it reads."""
+    done: dict[str, Component] = {}
+    waiting = dict(components)
+    while waiting:
+        ready = [
+            one for one in waiting.values() if all(given.component in done for given in one.inputs)
+        ]
+        if not ready:
+            raise TopologyBuildError(f"components read each other in a circle: {_circle(waiting)}")
+        for one in ready:
+            done[one.id] = waiting.pop(one.id)
+    return tuple(done.values())
+
+
+def _circle(waiting: Mapping[str, Component]) -> str:
+    """One of the circles, as text."""
+    path: list[str] = []
+    name = next(iter(waiting))
+    while name not in path:
+        path.append(name)
+        name = next(one.component for one in waiting[name].inputs if one.component in waiting)
+    return " reads ".join([*path[path.index(name) :], name])
+
+
+def _check_pickles(one: Component) -> None:
+    what: Any = one.bolt if one.kind is Kind.BOLT else one.tracked
+    try:
+        pickle.loads(pickle.dumps(what))  # noqa: S301 - what was just made
+    except Exception as error:
+        raise TopologyBuildError(
+            f"{one.kind} {one.id!r} cannot be pickled, so it cannot be sent to tasks: {error} "
+            "(functions and classes have to stand at the top of a module)"
+        ) from error

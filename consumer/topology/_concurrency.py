@@ -1,0 +1,324 @@
+"""Calls of a bolt side by side: in threads, or on an event loop; those of a key one by one.
+
+Only the call itself runs there. What a bolt emits, acks and fails meanwhile is noted down, and done
+by the executor's own thread when the call is over, so nothing of a tree is shared between threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections import deque
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from consumer.topology._bolt import FunctionBolt, is_async
+from consumer.topology._groupings import GroupingKind
+from consumer.topology._runner import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consumer.topology._bolt import Bolt, TopologyContext
+    from consumer.topology._builder import Component
+    from consumer.topology._executor import Executor
+    from consumer.topology._tuple import FailReason, Tuple
+
+_WAITING_EACH: Final = 256
+"""So many calls may wait for each that runs: enough that some are of keys that are free."""
+_LOOK_EACH_S: Final = 0.05
+
+_noted: contextvars.ContextVar[list[Callable[[], None]] | None] = contextvars.ContextVar(
+    "noted", default=None
+)
+
+
+class Call:
+    """A call of a bolt for a tuple."""
+
+    __slots__ = ("begun_s", "emitted", "error", "given", "is_given_up", "key", "noted", "runner")
+
+    def __init__(self, runner: ConcurrentRunner, given: Tuple, key: Any) -> None:
+        self.runner = runner
+        self.given = given
+        self.key = key
+        self.noted: list[Callable[[], None]] = []
+        self.emitted: Sequence[Any] = ()
+        self.error: Exception | None = None
+        self.begun_s: float | None = None
+        self.is_given_up = False
+
+
+class ConcurrentRunner(Runner):
+    """Runs a task whose calls may run side by side.
+
+    Args:
+        executor: What it runs in.
+        context: Which task it is.
+        bolt: The task's own copy of the bolt.
+        pool: Where the calls run.
+        component: The bolt's component.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        context: TopologyContext,
+        bolt: Bolt,
+        pool: CallPool,
+        component: Component,
+    ) -> None:
+        super().__init__(executor, context, bolt)
+        self.concurrency = component.concurrency
+        self.is_async = is_async(bolt)
+        self._pool = pool
+        fields = [
+            one.grouping.fields
+            for one in component.inputs
+            if one.grouping.kind is GroupingKind.FIELDS
+        ]
+        self._fields = fields[0] if len(component.inputs) == 1 and fields else None
+
+    def run(self, given: Tuple) -> None:
+        """Have the bolt called when its key's earlier calls are over."""
+        key: Any = given.event_key
+        if self._fields is not None:
+            key = tuple(given[name] for name in self._fields)
+        self._pool.submit(Call(self, given, None if key is None else (self.context, key)))
+
+    def emit(
+        self, values: Any, anchors: Sequence[Tuple], stream_name: str, task: int | None
+    ) -> None:
+        """See `OutputCollector.emit`."""
+        noted = _noted.get()
+        if noted is None:
+            super().emit(values, anchors, stream_name, task)
+        else:
+            noted.append(lambda: Runner.emit(self, values, anchors, stream_name, task))
+
+    def ack(self, given: Tuple) -> None:
+        """See `OutputCollector.ack`."""
+        noted = _noted.get()
+        if noted is None:
+            super().ack(given)
+        else:
+            noted.append(lambda: Runner.ack(self, given))
+
+    def fail(self, given: Tuple, reason: FailReason, detail: str) -> None:
+        """See `OutputCollector.fail`."""
+        noted = _noted.get()
+        if noted is None:
+            super().fail(given, reason, detail)
+        else:
+            noted.append(lambda: Runner.fail(self, given, reason, detail))
+
+    def carry_out(self, call: Call) -> None:
+        """The call itself; in a thread of its own."""
+        token = _noted.set(call.noted)
+        try:
+            emitted = self._call(call.given)
+            if isinstance(self.bolt, FunctionBolt) and emitted is not None:
+                call.emitted = list(emitted)
+        except Exception as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+            call.error = error
+        finally:
+            _noted.reset(token)
+
+    async def carry_out_async(self, call: Call) -> None:
+        """The call itself; a task of an event loop."""
+        _noted.set(call.noted)
+        try:
+            made = self._call(call.given)
+            if inspect.isasyncgen(made):
+                call.emitted = [values async for values in made]
+            else:
+                emitted = await made
+                if isinstance(self.bolt, FunctionBolt) and emitted is not None:
+                    call.emitted = list(emitted)
+        except Exception as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+            call.error = error
+
+    def conclude(self, call: Call) -> None:
+        """Do what the bolt said in a call that is over."""
+        executor, given = self._executor, call.given
+        executor.in_call = given
+        try:
+            for noted in call.noted:
+                noted()
+            if call.error is None:
+                for values in call.emitted:
+                    self.yielded(values, given)
+                if self._acks:
+                    self.ack(given)
+        except Exception as error:  # noqa: BLE001 - as if the bolt had raised it
+            call.error = error
+        executor.in_call = None
+        if call.error is not None:
+            self.raised(given, call.error)
+
+
+class CallPool:
+    """The calls that run, and those that wait.
+
+    Args:
+        executor: Whose they are.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._keys: dict[Any, deque[Call]] = {}
+        self._ready: dict[ConcurrentRunner, deque[Call]] = {}
+        self._running: dict[ConcurrentRunner, set[Call]] = {}
+        self._over: SimpleQueue[Call] = SimpleQueue()
+        self._work: dict[ConcurrentRunner, SimpleQueue[Call | None]] = {}
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting = 0
+        self._most = 0
+
+    def submit(self, call: Call) -> None:
+        """Run a call, behind those of its key that came before it."""
+        self._waiting += 1
+        if call.key is not None:
+            behind = self._keys.get(call.key)
+            if behind is not None:
+                behind.append(call)
+                return
+            self._keys[call.key] = deque()
+        self._start(call)
+
+    def is_full(self) -> bool:
+        """Whether some calls have to be over before further tuples are given out."""
+        return self._waiting > self._most
+
+    def complete_all(self) -> None:
+        """Wait for all calls, and do what they said."""
+        while self._waiting:
+            self.complete_some()
+            self._executor.drain()
+
+    def complete_some(self) -> None:
+        """Wait for one call at least, and do what those said that are over."""
+        if not self._waiting:
+            return
+        try:
+            call = self._over.get(timeout=_LOOK_EACH_S)
+        except Empty:
+            self._give_up_late_ones()
+            return
+        while True:
+            self._end(call)
+            try:
+                call = self._over.get_nowait()
+            except Empty:
+                return
+
+    def close(self) -> None:
+        """Let go of the threads; one that is still in a call is left to itself."""
+        for runner, work in self._work.items():
+            for _ in range(runner.concurrency):
+                work.put(None)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _start(self, call: Call) -> None:
+        runner = call.runner
+        if runner not in self._ready:
+            self._open(runner)
+        running = self._running[runner]
+        # Twice as many, so that a thread that is done need not wait for us.
+        if len(running) >= (1 if runner.is_async else 2) * runner.concurrency:
+            self._ready[runner].append(call)
+            return
+        running.add(call)
+        if runner.is_async:
+            if self._loop is None:
+                self._loop = self._start_loop()
+            call.begun_s = self._executor.clock()
+            asyncio.run_coroutine_threadsafe(self._run_async(call), self._loop)
+        else:
+            self._work[runner].put(call)
+
+    def _open(self, runner: ConcurrentRunner) -> None:
+        self._ready[runner] = deque()
+        self._running[runner] = set()
+        self._most += _WAITING_EACH * runner.concurrency
+        if runner.is_async:
+            return
+        self._work[runner] = SimpleQueue()
+        for _ in range(runner.concurrency):
+            self._start_thread(runner)
+
+    def _start_thread(self, runner: ConcurrentRunner) -> None:
+        name = f"bolt {runner.context.component}"
+        thread = threading.Thread(target=self._run, args=(runner,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, runner: ConcurrentRunner) -> None:
+        work = self._work[runner]
+        while (call := work.get()) is not None:
+            call.begun_s = self._executor.clock()
+            runner.carry_out(call)
+            self._over.put(call)
+            if call.is_given_up:  # another thread has taken this one's place
+                return
+
+    async def _run_async(self, call: Call) -> None:
+        await call.runner.carry_out_async(call)
+        self._over.put(call)
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+
+        def run() -> None:
+            loop.run_forever()
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+        thread = threading.Thread(target=run, name="bolts", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return loop
+
+    def _end(self, call: Call) -> None:
+        if call.is_given_up:
+            self._executor.late_acks += 1
+            return
+        self._waiting -= 1
+        self._running[call.runner].discard(call)
+        call.runner.conclude(call)
+        self._go_on(call)
+
+    def _go_on(self, call: Call) -> None:
+        """Start the next call of the key, and those that wait for a thread."""
+        if call.key is not None:
+            behind = self._keys[call.key]
+            while behind and not self._executor.is_wanted(behind[0].given):
+                behind.popleft()
+                self._waiting -= 1
+            if behind:
+                self._start(behind.popleft())
+            else:
+                del self._keys[call.key]
+        ready = self._ready[call.runner]
+        if ready:
+            self._start(ready.popleft())
+
+    def _give_up_late_ones(self) -> None:
+        now_s = self._executor.clock()
+        timeout_s = self._executor.message_timeout_s
+        for runner, running in self._running.items():
+            for call in [one for one in running if one.begun_s is not None]:
+                if call.begun_s is not None and now_s - call.begun_s > timeout_s:
+                    call.is_given_up = True
+                    running.discard(call)
+                    self._waiting -= 1
+                    if not runner.is_async:
+                        self._start_thread(runner)
+                    runner.overran(call.given)
+                    self._go_on(call)

@@ -1,0 +1,25 @@
+"""Dead letters: the headers that say what became of an event."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEAD_REASON_HEADER: Final = "sequitur-dlq-reason"
+"""One of `FailReason`."""
+DEAD_DETAIL_HEADER: Final = "sequitur-dlq-traceback"
+DEAD_ATTEMPTS_HEADER: Final = "sequitur-dlq-attempts"
+DEAD_PATH_HEADER: Final = "sequitur-dlq-path"
+"""The components that the failed tuple had come through, with `>` between them."""
+DEAD_TOPOLOGY_HEADER: Final = "sequitur-dlq-topology"
+DEAD_TIME_HEADER: Final = "sequitur-dlq-failed-at-ms"
+DEAD_EVENT_TIME_HEADER: Final = "sequitur-dlq-event-time-ms"
+DEAD_HEADERS: Final = (
+    DEAD_REASON_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_PATH_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+)
+"""All of them; beside these, the headers of the source's place, as on the late topic."""

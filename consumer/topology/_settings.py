@@ -1,0 +1,109 @@
+"""Settings of the process job: the section `[process]`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from consumer._settings import Topic
+from consumer.topology._executor import Ordering, Rules
+from consumer.topology._retry import RetryPolicy
+from producer.settings import Duration, Section, milliseconds
+
+
+class Outputs(StrEnum):
+    """When what a tree emitted is written."""
+
+    FINISHED = "finished"
+    """Once the whole tree is acked: each output is there once."""
+    IMMEDIATE = "immediate"
+    """Whatever becomes of the tree: a tree that is tried again writes its outputs again."""
+
+
+class ProcessSettings(Section):
+    """How the process job runs a topology."""
+
+    ackers: int | None = Field(
+        default=None,
+        ge=0,
+        description="Tasks that track tuple trees; by default as many as the ordered stream has "
+        "partitions. 0: no tracking, each event is acked at once",
+    )
+    message_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        gt=timedelta(0),
+        description="A bolt's call or a tuple tree that takes longer fails",
+    )
+    ordering: Ordering = Field(
+        default=Ordering.KEY,
+        description="key: a failed event holds back the later ones of its key until it is acked "
+        "or dead-lettered; none: it does not",
+    )
+    retry_delay: Duration = Field(
+        default=timedelta(milliseconds=100), description="Time before the second attempt"
+    )
+    retry_factor: float = Field(
+        default=2.0, ge=1, description="Each further delay is so many times the one before"
+    )
+    retry_maximum: Duration = Field(
+        default=timedelta(minutes=1), description="The longest delay between two attempts"
+    )
+    retry_jitter: float = Field(
+        default=0.2, ge=0, le=1, description="A delay is up to this share shorter or longer"
+    )
+    max_attempts: int = Field(
+        default=5, ge=1, description="After so many attempts an event is dead-lettered"
+    )
+    max_crashes: int = Field(
+        default=2,
+        ge=1,
+        description="When a task's process has died so often on the same events, the one that "
+        "kills it is searched for and dead-lettered",
+    )
+    max_pending: int = Field(
+        default=100_000,
+        ge=1,
+        description="While so many events wait for another attempt, or for one of their key, "
+        "no new ones are read",
+    )
+    max_spout_pending: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tuple trees in flight; by default those of a batch",
+    )
+    outputs: Outputs = Field(
+        default=Outputs.FINISHED,
+        description="finished: what a tree emitted goes out once the tree is acked; immediate: "
+        "whatever becomes of it",
+    )
+    dead_letter_topic: Topic | None = Field(
+        default=None,
+        description="Topic for events given up; by default reorder.output_topic + .dead-letter",
+    )
+
+    @property
+    def rules(self) -> Rules:
+        """What the executor keeps to."""
+        return Rules(
+            message_timeout_s=milliseconds(self.message_timeout) / 1000,
+            ordering=self.ordering,
+            max_attempts=self.max_attempts,
+            max_spout_pending=self.max_spout_pending,
+        )
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """When a failed event is tried again."""
+        return RetryPolicy(
+            delay_ms=milliseconds(self.retry_delay),
+            factor=self.retry_factor,
+            maximum_ms=milliseconds(self.retry_maximum),
+            jitter=self.retry_jitter,
+            max_attempts=self.max_attempts,
+        )
+
+    def dead_letters(self, output_topic: str) -> str:
+        """Name of the dead-letter topic."""
+        return self.dead_letter_topic or f"{output_topic}.dead-letter"
