@@ -31,22 +31,24 @@ if TYPE_CHECKING:
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
-_RECORD: Final = ("key", "value", "headers")
+RECORD: Final = ("key", "value", "headers")
 _ROWS_AT_ONCE: Final = 1 << 16
 """So many sorted rows are copied at once: a slice need not be in memory twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows that a step releases, in the order of release.
+    """Rows of files in an order, such as those that a step releases.
 
     Attributes:
         parts: The rows.
         repeats: Files with the places of rows to leave out.
+        order: Columns they are sorted by, event time first.
     """
 
     parts: tuple[Part, ...]
     repeats: tuple[str, ...] = ()
+    order: tuple[str, ...] = RELEASE_ORDER
 
     def batches(self, partition: int, limit: int) -> Iterator[tuple[memoryview, int]]:
         """The records of an output partition as batches: their bytes, and how many.
@@ -55,15 +57,24 @@ class Selection:
             partition: The output partition.
             limit: Most bytes of a batch.
         """
+        for some in self.tables(partition, RECORD):
+            headers = Headers.of(some["headers"].combine_chunks())
+            yield from record_batches(some["key"], some["value"], headers, limit)
+
+    def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows of an output partition in their order, some at a time.
+
+        Args:
+            partition: The output partition.
+            columns: What is wanted of them.
+        """
         left_out = Places(self.repeats)
-        columns = (*RELEASE_ORDER, *_RECORD)
-        for found in RunRows(self.parts, partition, columns).slices():
+        read = tuple(dict.fromkeys((*self.order, *columns)))
+        for found in RunRows(self.parts, partition, read).slices():
             rows = left_out.without(found)
-            order = _order(rows, RELEASE_ORDER)
+            order = _order(rows, self.order)
             for begin in range(0, len(order), _ROWS_AT_ONCE):
-                some = rows.select(_RECORD).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
-                headers = Headers.of(some["headers"].combine_chunks())
-                yield from record_batches(some["key"], some["value"], headers, limit)
+                yield rows.select(columns).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,7 @@ class SideSelection:
     def batches(self, partition: int, limit: int) -> Iterator[tuple[memoryview, int]]:
         """As those of a `Selection`."""
         known = ("last_released_ms",) if self.is_judged else ()
-        columns = ("event_time_ms", "reason", *known, *SOURCE_ORDER, *_RECORD)
+        columns = ("event_time_ms", "reason", *known, *SOURCE_ORDER, *RECORD)
         left_out = Places(self.repeats)
         for found in RunRows((self.part,), None, columns).in_source_order():
             rows = left_out.without(found)

@@ -24,6 +24,7 @@ from consumer.topology._concurrency import CallPool, ConcurrentRunner
 from consumer.topology._emission import Elsewhere, Here, Output, OutputRecord, Sent, encoder
 from consumer.topology._errors import BoltStateError
 from consumer.topology._runner import Runner
+from consumer.topology._settlement import held_back
 from consumer.topology._tuple import (
     DEFAULT_STREAM,
     Event,
@@ -419,7 +420,7 @@ class Executor:
             self.fail(root, Failure(FailReason.TIMEOUT, "its tree took too long", path))
             self.settled.append(root)
             return
-        if not self._open:
+        if not self._open and not self.shared:
             self.acked += 1
             return
         # Should an earlier event of its key fail yet, it is held after all.
@@ -432,7 +433,7 @@ class Executor:
         if most is not None and len(self._open) >= most:
             self._finish_batch()
             self._finish_roots()
-        elif len(self._open) >= _OPEN_AT_ONCE and self._open[0].is_done:
+        elif len(self._open) >= _OPEN_AT_ONCE and not self.shared and self._open[0].is_done:
             # Those behind the first that is open may yet be held by it.
             opened = (place for place, one in enumerate(self._open) if not one.is_done)
             done = next(opened, len(self._open))
@@ -449,26 +450,46 @@ class Executor:
             self.drain()
 
     def _finish_roots(self) -> None:
+        """Fail what nobody acked, and hold what may not go out before others do."""
         if not self._is_whole:
             return
         detail = "; ".join(f"finish_batch of {who!r}: {why}" for who, why in self.finish_failures)
-        opened, self._open = self._open, []
-        held: set[bytes | None] = set()
-        for root in opened:
+        for root in self._open:
             if root.value != 0 and root.failure is None and not root.is_held:
                 where = (self._spout.component,)
                 self.fail(root, Failure(FailReason.NEVER_ACKED, detail, where))
-            if root.failure is not None:
-                if self._holds_others(root):
-                    held.add(root.key)
-                self.settled.append(root)
-            elif root.is_held or root.key in held:
-                root.is_held = True
-                self.settled.append(root)
-            else:
+        if self.shared or any(not root.is_done for root in self._open):
+            self._hold_back()
+        for root in self._open:
+            if root.is_done:
                 self.acked += 1
+            else:
+                self.settled.append(root)
+        self._open.clear()
+        self.shared.clear()
+
+    def _hold_back(self) -> None:
+        """Hold events whose trees are done, for the sake of others."""
+        places = {root: place for place, root in enumerate(self._open)}
+        for several in self.shared:
+            if not all(root.is_done for root in several):
+                for root in several:
+                    root.is_held = root.is_held or root.is_done
+        keys: dict[bytes | None, int] = {None: -1}
+        held = held_back(
+            np.array([keys.setdefault(root.key, len(keys)) for root in self._open], np.int64),
+            np.array([not root.is_done for root in self._open], np.bool_),
+            np.array([not self._holds_others(root) for root in self._open], np.bool_),
+            [
+                np.array([places[root] for root in several if root in places], np.intp)
+                for several in self.shared
+            ],
+            keeps_order=self._keeps_order,
+        )
+        for place in np.flatnonzero(held):
+            self._open[place].is_held = True
 
     def _holds_others(self, root: Root) -> bool:
         attempts = self._rules.max_attempts
-        exhausted = attempts is not None and root.attempt >= attempts
+        exhausted = attempts is not None and root.attempt >= attempts and root.failure is not None
         return self._keeps_order and root.key is not None and not exhausted
