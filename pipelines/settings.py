@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from consumer import ReorderSettings
+from consumer.topology import ProcessSettings
 from pipelines._progress import ProgressStyle
 from producer.settings import KafkaSettings, Settings
 
@@ -17,6 +18,14 @@ class ReorderJob(Settings):
 
     kafka: KafkaSettings
     reorder: ReorderSettings
+
+
+class ProcessJob(Settings):
+    """What the process job needs: a topology behind the reorder stage."""
+
+    kafka: KafkaSettings
+    reorder: ReorderSettings
+    process: ProcessSettings = ProcessSettings()
 
 
 # What a single run is told beside its settings; the job and `sequitur reorder` take the same.

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 ENVIRONMENT_PREFIX: Final = "SEQUITUR_"
-SECTION_NAMES: Final = ("kafka", "broker", "producer", "produce", "reorder")
+SECTION_NAMES: Final = ("kafka", "broker", "producer", "produce", "reorder", "process")
 """Every section any of our programs knows; a program may use a subset."""
 
 _NOT_SETTINGS: Final = frozenset(
