@@ -55,7 +55,7 @@ class Plan:
 
     def placement(self, stage: Stage, task: int) -> Placement:
         """What runs in a task of a stage."""
-        return Placement(self.tasks, {name: (task,) for name in stage.components}, task)
+        return Placement(self.tasks, dict.fromkeys(stage.components, (task,)), task)
 
 
 def plan(topology: Topology, partitions: int) -> Plan:
