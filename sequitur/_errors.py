@@ -5,6 +5,8 @@ SequiturError
 ├── BrokerStartError        the embedded broker did not come up, or does not run
 │   └── PortInUseError      another program has its port
 ├── UnknownTopicError       a topic that does not exist
+├── UnknownRecordError      a place in a topic where no record is
+├── NotADeadLetterError     a record that the process job did not write
 └── DemoError               the demo found something lost, doubled or out of order
 """
 
@@ -27,6 +29,14 @@ class PortInUseError(BrokerStartError):
 
 class UnknownTopicError(SequiturError):
     """A topic was named that the brokers do not know."""
+
+
+class UnknownRecordError(SequiturError):
+    """A place in a topic was named where there is no record, or none any more."""
+
+
+class NotADeadLetterError(SequiturError):
+    """A record of the dead-letter topic that the process job did not write."""
 
 
 class DemoError(SequiturError):

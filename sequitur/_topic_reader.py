@@ -1,4 +1,4 @@
-"""Read a whole topic once, from its beginning to where it ends now.
+"""Read a topic once, from its beginning to where it ends now; or some records of it.
 
 This reader shares nothing with the producer and the jobs of this project: it is librdkafka's, so
 that what it sees is what anybody's consumer sees.
@@ -11,12 +11,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from sequitur._errors import BrokerUnreachableError, UnknownTopicError
+from sequitur._errors import BrokerUnreachableError, UnknownRecordError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from confluent_kafka import Message
 
@@ -94,34 +94,77 @@ def read_topic(kafka: KafkaSettings, topic: str) -> Iterator[TopicRecord]:
         BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
     """
     with _consumer(kafka) as consumer:
-        ends = {
-            partition: end
+        spans = {
+            partition: watermarks(consumer, topic, partition)
             for partition in _known_partitions(consumer, topic)
-            for start, end in [watermarks(consumer, topic, partition)]
-            if start < end
         }
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
-        heard_s = time.monotonic()
-        while ends:
-            messages = consumer.consume(_BATCH_SIZE, timeout=_PATIENCE_S)
-            if messages:
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
-                raise BrokerUnreachableError(
-                    f"{kafka.bootstrap_servers}: nothing heard for {_SILENCE_LIMIT_S:.0f} s "
-                    f"while reading {topic}"
-                )
-            for message in messages:
-                partition, offset = cast("int", message.partition()), cast("int", message.offset())
-                error = message.error()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
-                    raise KafkaException(error)
-                if error is None and offset < ends.get(partition, 0):
-                    yield _record(message)
-                # The last offsets may be a transaction's markers, which are not given out: then
-                # the end of the partition, or a record beyond, shows that there is no more.
-                if error is not None or offset + 1 >= ends.get(partition, 0):
-                    ends.pop(partition, None)
+        yield from _read(consumer, topic, spans)
+
+
+def read_records(
+    kafka: KafkaSettings, topic: str, places: Collection[tuple[int, int]]
+) -> list[TopicRecord]:
+    """Read the committed records at places of a topic.
+
+    Args:
+        kafka: How to reach the brokers.
+        topic: The topic.
+        places: Partition and offset of each record.
+
+    Returns:
+        The records, those of a partition in offset order.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        UnknownRecordError: There is no committed record at one of the places, or none any more.
+        BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
+    """
+    with _consumer(kafka) as consumer:
+        partitions = _known_partitions(consumer, topic)
+        spans = {}
+        for partition in partitions & {partition for partition, _ in places}:
+            start, end = watermarks(consumer, topic, partition)
+            offsets = [offset for one, offset in places if one == partition]
+            spans[partition] = max(start, min(offsets)), min(end, max(offsets) + 1)
+        found = [
+            record
+            for record in _read(consumer, topic, spans)
+            if (record.partition, record.offset) in places
+        ]
+    absent = set(places) - {(record.partition, record.offset) for record in found}
+    if absent:
+        named = ", ".join(f"{partition}:{offset}" for partition, offset in sorted(absent))
+        raise UnknownRecordError(f"topic {topic!r} has no record at {named}")
+    return found
+
+
+def _read(
+    consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]
+) -> Iterator[TopicRecord]:
+    """The records of each partition from the first offset of its span on, to before the second."""
+    spans = {partition: span for partition, span in spans.items() if span[0] < span[1]}
+    consumer.assign([TopicPartition(topic, one, start) for one, (start, _) in spans.items()])
+    ends = {partition: end for partition, (_, end) in spans.items()}
+    heard_s = time.monotonic()
+    while ends:
+        messages = consumer.consume(_BATCH_SIZE, timeout=_PATIENCE_S)
+        if messages:
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
+            raise BrokerUnreachableError(
+                f"nothing heard for {_SILENCE_LIMIT_S:.0f} s while reading {topic}"
+            )
+        for message in messages:
+            partition, offset = cast("int", message.partition()), cast("int", message.offset())
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
+                raise KafkaException(error)
+            if error is None and offset < ends.get(partition, 0):
+                yield _record(message)
+            # The last offsets may be a transaction's markers, which are not given out: then
+            # the end of the partition, or a record beyond, shows that there is no more.
+            if error is not None or offset + 1 >= ends.get(partition, 0):
+                ends.pop(partition, None)
 
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
@@ -159,6 +202,7 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Consumer]:
             **kafka.librdkafka(),
             "group.id": "sequitur-verify",  # required by the client; nothing is committed under it
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # when retention overtakes us
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }

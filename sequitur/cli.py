@@ -18,6 +18,7 @@ from producer._cli import produce
 from producer.settings import Settings
 from producer.settings_flags import with_flags
 from sequitur._broker_cli import broker_app
+from sequitur._dlq_cli import dlq_app
 from sequitur._errors import SequiturError
 from sequitur._journal_cli import journal_app
 from sequitur._reorder_cli import reorder_app
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(broker_app, name="broker")
+app.add_typer(dlq_app, name="dlq")
 app.add_typer(journal_app, name="journal")
 app.add_typer(reorder_app, name="reorder")
 app.command()(produce)

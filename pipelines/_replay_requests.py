@@ -1,0 +1,148 @@
+"""Replay requests: events given back to a process job, by files in its checkpoint.
+
+A dead-lettered event cannot go through the input topic again: it would be late there. So whoever
+wants it tried once more leaves its row in the job's checkpoint::
+
+    replays/<name>.parquet    rows to be taken in, in the columns of a run, by event time
+
+The running job, or its next start, takes them into its pending events as first attempts, and
+remembers the names of the files it has taken in. Names sort by the time they were written at, and
+none is given twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines._checkpoint import check_format
+from pipelines._errors import CheckpointError
+from pipelines._run_writer import RUN_ARROW_SCHEMA
+
+if TYPE_CHECKING:
+    from consumer import ReorderSettings
+
+REPLAYS_FOLDER: Final = "replays"
+_SUFFIX: Final = ".parquet"
+_HIDDEN_PREFIX: Final = "_"
+_HIDDEN_SUFFIX: Final = ".tmp"
+_REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
+_IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
+"""The order of events everywhere: ties of event time go by where they came from."""
+
+
+def replays_folder(settings: ReorderSettings) -> Path:
+    """Where the requests to the job with these settings go; it need not be there yet.
+
+    Raises:
+        CheckpointError: The job's checkpoint is not on a local path, is not there, or is another
+            job's.
+    """
+    location = settings.checkpoint
+    # Hadoop writes file:/path, with one slash.
+    local = location.removeprefix("file://").removeprefix("file:")
+    if "://" in local:
+        raise CheckpointError(f"{location}: a replay can be requested on a local path only")
+    root = Path(local).absolute()
+    try:
+        found = json.loads((root / "format.json").read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{location} is not a job's checkpoint: has it ever run?") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{location} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{location} is not a job's checkpoint")
+    check_format(location, found)
+    wanted: dict[str, Any] = {
+        "input_topics": sorted(settings.input_topics),
+        "input_pattern": settings.input_pattern,
+        "event_time": str(settings.event_time),
+        "output_topic": settings.output_topic,
+    }
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise CheckpointError(
+                f"{location} belongs to a job with {name} = {found.get(name)!r}, not {value!r}"
+            )
+    return root / REPLAYS_FOLDER
+
+
+def write_request(folder: Path, rows: pa.Table) -> Path:
+    """Write a request, whole or not at all; when this returns it survives a power cut.
+
+    Args:
+        folder: The checkpoint's folder of requests; it is made where it is missing.
+        rows: The events, at least one, in the columns of `RUN_ARROW_SCHEMA` and any order:
+            key, value and headers as they first came, `output_partition` and `reason` null.
+
+    Returns:
+        The request's file; its rows are sorted by event time, then by place in the source.
+
+    Raises:
+        ValueError: There are no rows, or one has no event time or no place in the source.
+        CheckpointError: The folder cannot be written.
+    """
+    if not len(rows):
+        raise ValueError("a request needs an event")
+    rows = rows.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    for name in _REQUIRED:
+        if rows[name].null_count:
+            raise ValueError(f"an event without {name} cannot be replayed")
+    rows = rows.sort_by([(name, "ascending") for name in _IN_ORDER])
+    stem = f"{time.time_ns():020d}-{uuid4().hex}"
+    hidden = folder / f"{_HIDDEN_PREFIX}{stem}{_HIDDEN_SUFFIX}"
+    shown = folder / f"{stem}{_SUFFIX}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            pq.write_table(rows, hidden, compression="none", store_schema=False)
+            _sync(hidden)
+            hidden.rename(shown)
+        finally:
+            hidden.unlink(missing_ok=True)
+        _sync(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written: {error}") from error
+    return shown
+
+
+def requests(folder: Path) -> tuple[Path, ...]:
+    """The requests in a folder, oldest first; none where there is no folder."""
+    try:
+        names = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return ()
+    return tuple(
+        path
+        for path in names
+        if path.suffix == _SUFFIX and not path.name.startswith((".", _HIDDEN_PREFIX))
+    )
+
+
+def read_request(path: Path) -> pa.Table:
+    """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time.
+
+    Raises:
+        CheckpointError: It cannot be read, or is no request.
+    """
+    try:
+        found = pq.ParquetFile(path).read()
+        return found.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path} is not a replay request: {error}") from error
+
+
+def _sync(path: Path) -> None:
+    """Return once a file, or which names a folder has, survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,233 @@
+"""Dead letters: what the process job gave up, read back from its dead-letter topic."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+
+from consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
+from consumer.topology import (
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+    DEAD_HEADERS,
+    DEAD_PATH_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+    Place,
+)
+from pipelines._run_writer import RUN_ARROW_SCHEMA
+from sequitur._errors import NotADeadLetterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sequitur._topic_reader import TopicRecord
+
+_ADDED: Final = frozenset(
+    (*DEAD_HEADERS, SOURCE_TOPIC_HEADER, SOURCE_PARTITION_HEADER, SOURCE_OFFSET_HEADER)
+)
+_PATH_SEPARATOR: Final = " > "
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that the process job gave up.
+
+    Attributes:
+        partition: Where it is in the dead-letter topic.
+        offset: Its offset there.
+        reason: Why its last attempt failed; one of `FailReason`, or of a newer version.
+        detail: The traceback, or what is known.
+        attempts: How often it was tried.
+        path: The components that the failed tuple had come through.
+        topology: Whose they are.
+        failed_at_ms: When it was given up, epoch milliseconds.
+        event_time_ms: Its event time.
+        source: Where it came from.
+        timestamp_ms: The record's timestamp.
+        key: The event's key.
+        value: The event's value.
+        headers: The event's own headers.
+    """
+
+    partition: int
+    offset: int
+    reason: str
+    detail: str
+    attempts: int
+    path: tuple[str, ...]
+    topology: str
+    failed_at_ms: int
+    event_time_ms: int
+    source: Place
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @classmethod
+    def of(cls, record: TopicRecord) -> Self:
+        """The dead letter that a record is.
+
+        Raises:
+            NotADeadLetterError: It is none: a header that all of them have is missing or wrong.
+        """
+        path = _text(record, DEAD_PATH_HEADER, "")
+        return cls(
+            partition=record.partition,
+            offset=record.offset,
+            reason=_text(record, DEAD_REASON_HEADER),
+            detail=_text(record, DEAD_DETAIL_HEADER, ""),
+            attempts=_number(record, DEAD_ATTEMPTS_HEADER),
+            path=tuple(path.split(_PATH_SEPARATOR)) if path else (),
+            topology=_text(record, DEAD_TOPOLOGY_HEADER, ""),
+            failed_at_ms=_number(record, DEAD_TIME_HEADER),
+            event_time_ms=_number(record, DEAD_EVENT_TIME_HEADER),
+            source=Place(
+                _text(record, SOURCE_TOPIC_HEADER),
+                _number(record, SOURCE_PARTITION_HEADER),
+                _number(record, SOURCE_OFFSET_HEADER),
+            ),
+            timestamp_ms=record.timestamp_ms,
+            key=record.key,
+            value=record.value,
+            headers=_own_headers(record.headers),
+        )
+
+    @property
+    def error(self) -> str:
+        """The line of the detail that tells most: a traceback ends with what was raised."""
+        lines = self.detail.strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+    def listed(self) -> dict[str, Any]:
+        """What is told of it in a list, as plain values."""
+        return {
+            "partition": self.partition,
+            "offset": self.offset,
+            "reason": self.reason,
+            "attempts": self.attempts,
+            "path": list(self.path),
+            "key": _plain(self.key),
+            "event_time_ms": self.event_time_ms,
+            "failed_at_ms": self.failed_at_ms,
+            "source": self.source._asdict(),
+            "error": self.error,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain values; bytes that are no text are base64."""
+        return {
+            **self.listed(),
+            "topology": self.topology,
+            "timestamp_ms": self.timestamp_ms,
+            "value": _plain(self.value),
+            "headers": [[name, _plain(value)] for name, value in self.headers],
+            "detail": self.detail,
+        }
+
+
+@dataclass(slots=True)
+class Selection:
+    """Which dead letters are wanted, and how many records were none.
+
+    Attributes:
+        reason: Only those with this reason.
+        key: Only those with this key.
+        foreign: Records so far that are no dead letters: somebody else wrote them.
+    """
+
+    reason: str | None = None
+    key: bytes | None = None
+    foreign: int = 0
+
+    def of(self, records: Iterable[TopicRecord]) -> Iterator[DeadLetter]:
+        """The wanted ones among records."""
+        for record in records:
+            try:
+                letter = DeadLetter.of(record)
+            except NotADeadLetterError:
+                self.foreign += 1
+                continue
+            if self.reason in {None, letter.reason} and self.key in {None, letter.key}:
+                yield letter
+
+
+def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
+    """The events of dead letters, as rows of a replay request.
+
+    An event that was given up several times is one row.
+    """
+    latest: dict[Place, DeadLetter] = {}
+    for letter in letters:
+        known = latest.get(letter.source)
+        if known is None or known.failed_at_ms <= letter.failed_at_ms:
+            latest[letter.source] = letter
+    rows = [
+        {
+            **letter.source._asdict(),
+            "timestamp_ms": letter.timestamp_ms,
+            "key": letter.key,
+            "value": letter.value,
+            "headers": [{"key": name, "value": value} for name, value in letter.headers] or None,
+            "output_partition": None,
+            "event_time_ms": letter.event_time_ms,
+            "reason": None,
+        }
+        for letter in latest.values()
+    ]
+    return pa.Table.from_pylist(rows, RUN_ARROW_SCHEMA)
+
+
+def _own_headers(
+    headers: tuple[tuple[str, bytes | None], ...],
+) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers that an event came with: the job adds its own behind them, each once.
+
+    An event may have had headers of the same names, as one of a late topic that is read again has.
+    """
+    added = set(_ADDED)
+    own = []
+    for name, value in reversed(headers):
+        if name in added:
+            added.remove(name)
+        else:
+            own.append((name, value))
+    return tuple(reversed(own))
+
+
+def _text(record: TopicRecord, header: str, default: str | None = None) -> str:
+    raw = record.header(header)
+    if raw is None:
+        if default is None:
+            raise _none_of(record, f"it has no header {header}")
+        return default
+    return raw.decode(errors="backslashreplace")
+
+
+def _number(record: TopicRecord, header: str) -> int:
+    text = _text(record, header)
+    try:
+        return int(text)
+    except ValueError:
+        raise _none_of(record, f"{header} is {text!r}, not a number") from None
+
+
+def _none_of(record: TopicRecord, why: str) -> NotADeadLetterError:
+    return NotADeadLetterError(
+        f"record {record.partition}:{record.offset} is no dead letter: {why}"
+    )
+
+
+def _plain(raw: bytes | None) -> str | dict[str, str] | None:
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}

@@ -1,0 +1,218 @@
+"""`sequitur dlq`: what the process job gave up, and how it is given back to the job."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import Counter
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from pipelines._progress import instant
+from pipelines._replay_requests import replays_folder, write_request
+from pipelines.settings import ProcessJob
+from producer.settings_flags import with_flags
+from sequitur._dead_letters import DeadLetter, Selection, request_rows
+from sequitur._topic_reader import read_records, read_topic
+
+NOTHING_SELECTED_EXIT_CODE: Final = 1
+_NARROWEST: Final = 160
+"""The list needs this many columns; a pipe has none, and rich would take 80."""
+_SHOWN: Final = 100
+
+dlq_app = typer.Typer(
+    name="dlq",
+    help="Events that the process job gave up: list them, look at one, give them back to the job.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Reason = Annotated[str | None, typer.Option(help="Only events that failed for this reason")]
+Key = Annotated[str | None, typer.Option(help="Only events with this key")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, not tables")]
+
+
+@dlq_app.command("list")
+@with_flags(ProcessJob)
+def list_letters(
+    settings: ProcessJob,
+    reason: Reason = None,
+    key: Key = None,
+    as_json: AsJson = False,
+    limit: Annotated[int, typer.Option(help="Show so many at most, the newest", min=1)] = _SHOWN,
+) -> None:
+    """List dead letters, oldest first, and how many there are of each reason."""
+    topic = _topic(settings)
+    selection = Selection(reason, None if key is None else key.encode())
+    totals: Counter[str] = Counter()
+
+    def counted() -> Any:
+        for letter in selection.of(read_topic(settings.kafka, topic)):
+            totals[letter.reason] += 1
+            yield letter.listed()
+
+    letters = heapq.nlargest(limit, counted(), key=_age)[::-1]
+    found = {
+        "topic": topic,
+        "dead_letters": letters,
+        "totals": dict(sorted(totals.items())),
+        "foreign": selection.foreign,
+    }
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _console().print(_listed(found))
+
+
+@dlq_app.command()
+@with_flags(ProcessJob)
+def show(
+    settings: ProcessJob,
+    record: Annotated[str, typer.Argument(metavar="P:O", help="Its partition and offset")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one dead letter whole, with its traceback and the event's own headers."""
+    (found,) = read_records(settings.kafka, _topic(settings), [_place(record)])
+    letter = DeadLetter.of(found).as_json()
+    if as_json:
+        typer.echo(json.dumps(letter, indent=2))
+    else:
+        _console().print(_whole(letter))
+
+
+@dlq_app.command()
+@with_flags(ProcessJob)
+def replay(
+    settings: ProcessJob,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters")] = False,
+    reason: Reason = None,
+    key: Key = None,
+    record: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P:O", help="The one at this partition and offset; may be repeated"),
+    ] = None,
+) -> None:
+    """Give events back to the job, as first attempts and in the order of their event time.
+
+    They go straight to the topology, and not through the input topic, where they would be late.
+    The request is a file in the job's checkpoint, which therefore has to be on a local path. The
+    job takes it in with its next step, or when it starts, and takes no request in twice.
+
+    What was replayed stays in the dead-letter topic: a second request replays it once more, and
+    --all takes it again. An event that was given up several times is replayed once a request.
+    --reason and --key may be combined. Status 1 when nothing is selected.
+    """
+    filtered = reason is not None or key is not None
+    if [everything, filtered, bool(record)].count(True) != 1:
+        raise typer.BadParameter("give either --all, or --reason and --key, or --record")
+    folder = replays_folder(settings.reorder)
+    topic = _topic(settings)
+    selection = Selection(reason, None if key is None else key.encode())
+    if record:
+        places = {_place(text) for text in record}
+        letters = [DeadLetter.of(one) for one in read_records(settings.kafka, topic, places)]
+    else:
+        letters = list(selection.of(read_topic(settings.kafka, topic)))
+    if selection.foreign:
+        typer.echo(
+            f"passed over, since they are no dead letters: {selection.foreign:,} records", err=True
+        )
+    if not letters:
+        typer.echo(f"nothing is selected in {topic}: nothing is requested")
+        raise typer.Exit(NOTHING_SELECTED_EXIT_CODE)
+    rows = request_rows(letters)
+    path = write_request(folder, rows)
+    typer.echo(
+        f"requested {len(rows):,} events of {len(letters):,} dead letters: {path}\n"
+        "the job takes them in with its next step, or when it starts"
+    )
+
+
+def _topic(settings: ProcessJob) -> str:
+    return settings.process.dead_letters(settings.reorder.output_topic)
+
+
+def _place(text: str) -> tuple[int, int]:
+    partition, _, offset = text.partition(":")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET, such as 0:17")
+    return int(partition), int(offset)
+
+
+def _age(letter: dict[str, Any]) -> tuple[int, int, int]:
+    return letter["failed_at_ms"], letter["partition"], letter["offset"]
+
+
+def _listed(found: dict[str, Any]) -> Group:
+    letters, totals = found["dead_letters"], found["totals"]
+    count = sum(totals.values())
+    shown = f"{count:,}" if count == len(letters) else f"the newest {len(letters):,} of {count:,}"
+    table = Table(title=f"Dead letters in {found['topic']}: {shown}", title_justify="left")
+    for column in ("partition", "offset"):
+        table.add_column(column, justify="right")
+    table.add_column("reason", no_wrap=True)
+    table.add_column("attempts", justify="right")
+    for column in ("path", "key", "event time", "source", "error"):
+        table.add_column(column, overflow="fold")
+    for letter in letters:
+        table.add_row(
+            str(letter["partition"]),
+            str(letter["offset"]),
+            _text(letter["reason"]),
+            str(letter["attempts"]),
+            _text(" > ".join(letter["path"])),
+            _text(letter["key"]),
+            instant(letter["event_time_ms"]),
+            _text(_source(letter)),
+            _text(letter["error"]),
+        )
+    by_reason = Table(title="By reason", title_justify="left", show_header=False)
+    by_reason.add_column()
+    by_reason.add_column(justify="right")
+    for reason, letters_of_it in totals.items():
+        by_reason.add_row(_text(reason), f"{letters_of_it:,}")
+    by_reason.add_section()
+    by_reason.add_row("all", f"{count:,}")
+    if found["foreign"]:
+        by_reason.add_row("no dead letters", f"{found['foreign']:,}")
+    return Group(table, by_reason)
+
+
+def _whole(letter: dict[str, Any]) -> Group:
+    title = f"Dead letter {letter['partition']}:{letter['offset']}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name in ("reason", "attempts", "topology", "path"):
+        value = letter[name]
+        table.add_row(name, _text(" > ".join(value) if name == "path" else str(value)))
+    table.add_row("failed at", instant(letter["failed_at_ms"]))
+    table.add_section()
+    table.add_row("event time", instant(letter["event_time_ms"]))
+    table.add_row("source", _text(_source(letter)))
+    table.add_row("key", _text(letter["key"]))
+    for name, value in letter["headers"]:
+        table.add_row(_text(f"header {name}"), _text(value))
+    table.add_row("value", _text(letter["value"]))
+    return Group(table, _text(letter["detail"].rstrip() or "no traceback"))
+
+
+def _source(letter: dict[str, Any]) -> str:
+    return "{topic}/{partition} @ {offset}".format(**letter["source"])
+
+
+def _text(value: str | dict[str, str] | None) -> Text:
+    """What others wrote, as it stands: neither markup nor a terminal's control sequence."""
+    if value is None:
+        return Text("-")
+    shown = f"base64 {value['base64']}" if isinstance(value, dict) else value
+    return Text(
+        "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in shown)
+    )
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, _NARROWEST))

@@ -1,0 +1,179 @@
+"""Replay requests: whole or not there, in order, and only for the job they are meant for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from consumer import ReorderSettings
+from pipelines._checkpoint import CHECKPOINT_FORMAT
+from pipelines._errors import CheckpointError
+from pipelines._replay_requests import read_request, replays_folder, requests, write_request
+from pipelines._run_writer import RUN_ARROW_SCHEMA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_JOB: dict[str, Any] = {
+    "format": CHECKPOINT_FORMAT,
+    "kind": "sequitur-reorder",
+    "input_topics": ["a", "b"],
+    "input_pattern": None,
+    "event_time": "json:at",
+    "output_topic": "ordered",
+    "output_partitions": 4,
+    "mode": "ordered",
+}
+
+
+def _rows(*event_times_ms: int | None, **changes: Any) -> pa.Table:
+    row: dict[str, Any] = {
+        "topic": "a",
+        "partition": 0,
+        "timestamp_ms": 5,
+        "key": b"k",
+        "value": None,
+        "headers": [{"key": "id", "value": b"1"}, {"key": "none", "value": None}],
+        "output_partition": None,
+        "reason": None,
+    }
+    rows = [
+        {**row, "offset": offset, "event_time_ms": time_ms, **changes}
+        for offset, time_ms in enumerate(event_times_ms)
+    ]
+    return pa.Table.from_pylist(rows, RUN_ARROW_SCHEMA)
+
+
+def _settings(checkpoint: str, **changes: Any) -> ReorderSettings:
+    given = {"input_topics": "b, a", "output_topic": "ordered", "event_time": "json:at"}
+    return ReorderSettings(**{**given, "checkpoint": checkpoint, **changes})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A job's checkpoint."""
+    (tmp_path / "format.json").write_text(json.dumps(_JOB))
+    return tmp_path
+
+
+def test_request_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """All columns, with headers and what is null."""
+    rows = _rows(3)
+    assert read_request(write_request(tmp_path / "replays", rows)).equals(rows)
+
+
+def test_rows_are_in_the_order_of_events(tmp_path: Path) -> None:
+    """By event time, and where that is the same by place in the source."""
+    rows = pa.concat_tables([_rows(9, 3, 9), _rows(3, topic="A"), _rows(3, partition=1)])
+    found = read_request(write_request(tmp_path, rows)).to_pylist()
+    places = [
+        (row["event_time_ms"], row["topic"], row["partition"], row["offset"]) for row in found
+    ]
+    assert places == sorted(places)
+    assert len(places) == 5
+
+
+def test_requests_are_listed_oldest_first(tmp_path: Path) -> None:
+    """Each has a name of its own; what is half written or somebody else's is none."""
+    written = [write_request(tmp_path, _rows(number)) for number in range(5)]
+    (tmp_path / "_half.tmp").touch()
+    (tmp_path / ".hidden.parquet").touch()
+    (tmp_path / "notes.txt").touch()
+    assert requests(tmp_path) == tuple(written)
+    assert [read_request(path)["event_time_ms"][0].as_py() for path in written] == [0, 1, 2, 3, 4]
+
+
+def test_no_folder_is_no_request(tmp_path: Path) -> None:
+    """A job that nobody has asked for anything has no such folder."""
+    assert requests(tmp_path / "replays") == ()
+
+
+def test_request_cut_short_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is seen, and nothing is left, when writing fails half way."""
+
+    def fails(_: pa.Table, path: Path, **_options: Any) -> None:
+        path.write_bytes(b"PAR1")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", fails)
+    with pytest.raises(CheckpointError, match=r"cannot be written.*No space left"):
+        write_request(tmp_path, _rows(1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_request_needs_events_with_time_and_place(tmp_path: Path) -> None:
+    """Without these nobody could say what is asked for, so nothing is written."""
+    with pytest.raises(ValueError, match="needs an event"):
+        write_request(tmp_path, _rows())
+    with pytest.raises(ValueError, match="without event_time_ms"):
+        write_request(tmp_path, _rows(1, None))
+    with pytest.raises(ValueError, match="without topic"):
+        write_request(tmp_path, _rows(1, topic=None))
+    assert requests(tmp_path) == ()
+
+
+def test_what_is_no_request_is_named(tmp_path: Path) -> None:
+    """A file that is no Parquet, and one with other columns."""
+    broken = tmp_path / "a.parquet"
+    broken.write_bytes(b"PAR1")
+    with pytest.raises(CheckpointError, match=r"a\.parquet is not a replay request"):
+        read_request(broken)
+    pq.write_table(pa.table({"key": [b"a"]}), broken)
+    with pytest.raises(CheckpointError, match=r"a\.parquet is not a replay request"):
+        read_request(broken)
+
+
+def test_requests_go_into_the_checkpoint_of_the_job(checkpoint: Path) -> None:
+    """Whichever way its path is written."""
+    for location in (str(checkpoint), checkpoint.as_uri(), f"file:{checkpoint}"):
+        assert replays_folder(_settings(location)) == checkpoint / "replays"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output_topic": "other"}, "job with output_topic = 'ordered', not 'other'"),
+        ({"input_topics": "a"}, r"job with input_topics = \['a', 'b'\], not \['a'\]"),
+        ({"event_time": "json:t"}, "job with event_time = 'json:at', not 'json:t'"),
+        ({"input_topics": (), "input_pattern": "x"}, "job with input_topics"),
+    ],
+)
+def test_checkpoint_of_another_job_is_refused(
+    checkpoint: Path, changes: dict[str, Any], message: str
+) -> None:
+    """Else the events of one job would run through another's topology."""
+    with pytest.raises(CheckpointError, match=message):
+        replays_folder(_settings(str(checkpoint), **changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"kind": "other"}', "is not a reorder job's"),
+        (json.dumps({**_JOB, "format": 99}), "has format 99"),
+        ("[]", "is not a job's checkpoint"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(checkpoint: Path, text: str, message: str) -> None:
+    """Something else's folder, a newer version's, and a damaged one."""
+    (checkpoint / "format.json").write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        replays_folder(_settings(str(checkpoint)))
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("/no/such/folder", "/no/such/folder is not a job's checkpoint"),
+        ("s3a://bucket/job", "s3a://bucket/job: a replay can be requested on a local path only"),
+    ],
+)
+def test_checkpoint_that_cannot_be_reached_is_named(location: str, message: str) -> None:
+    """One that is not there, and one that only Hadoop reaches."""
+    with pytest.raises(CheckpointError, match=message):
+        replays_folder(_settings(location))
