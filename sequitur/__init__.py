@@ -4,6 +4,23 @@ The public names in one place; the packages they come from are `producer` and `c
 """
 
 from consumer import EventTimeSpec, ReorderSettings, parse_event_time_spec
+from consumer.topology import (
+    BasicBolt,
+    BasicOutputCollector,
+    BatchBolt,
+    Bolt,
+    Event,
+    EventValues,
+    OutputCollector,
+    ProcessSettings,
+    To,
+    Topology,
+    TopologyBuilder,
+    TopologyContext,
+    TopologyTester,
+    Tuple,
+    bolt,
+)
 from producer import (
     EVENT_ID_HEADER,
     EventId,
@@ -22,19 +39,34 @@ from producer import (
 
 __all__ = [
     "EVENT_ID_HEADER",
+    "BasicBolt",
+    "BasicOutputCollector",
+    "BatchBolt",
+    "Bolt",
+    "Event",
     "EventId",
     "EventTimeSpec",
+    "EventValues",
     "IdempotentProducer",
     "KafkaSettings",
     "NotPersisted",
     "Outcome",
+    "OutputCollector",
     "Persisted",
     "PossiblyPersisted",
+    "ProcessSettings",
     "ProducerSettings",
     "Record",
     "ReorderSettings",
     "Ticket",
     "TicketResult",
+    "To",
+    "Topology",
+    "TopologyBuilder",
+    "TopologyContext",
+    "TopologyTester",
+    "Tuple",
+    "bolt",
     "parse_event_id",
     "parse_event_time_spec",
 ]

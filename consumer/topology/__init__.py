@@ -42,10 +42,13 @@ from consumer.topology._errors import (
 )
 from consumer.topology._executor import Executor, Ordering, Placement, Rules, random_ids
 from consumer.topology._groupings import Grouping, GroupingKind, stable_hash
+from consumer.topology._pending import EventOutcome, Settlement, runs_now, settle
 from consumer.topology._retry import RetryPolicy
 from consumer.topology._settings import Outputs, ProcessSettings
 from consumer.topology._settlement import held_back
+from consumer.topology._tester import DeadLetter, TopologyTester
 from consumer.topology._trace import Trace
+from consumer.topology._tree_view import Step, StepKind, TupleTree
 from consumer.topology._tuple import (
     DEFAULT_STREAM,
     Event,
@@ -79,9 +82,11 @@ __all__ = [
     "BoltTimeoutError",
     "Component",
     "ComponentDeclarer",
+    "DeadLetter",
     "DoubleAckError",
     "EmitError",
     "Event",
+    "EventOutcome",
     "EventValues",
     "Executor",
     "FailReason",
@@ -103,6 +108,9 @@ __all__ = [
     "Root",
     "Rules",
     "Sent",
+    "Settlement",
+    "Step",
+    "StepKind",
     "Stream",
     "Subscription",
     "To",
@@ -111,12 +119,16 @@ __all__ = [
     "TopologyBuilder",
     "TopologyContext",
     "TopologyError",
+    "TopologyTester",
     "Trace",
     "Tuple",
+    "TupleTree",
     "Verdicts",
     "acker_of",
     "bolt",
     "held_back",
     "random_ids",
+    "runs_now",
+    "settle",
     "stable_hash",
 ]

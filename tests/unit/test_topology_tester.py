@@ -1,0 +1,317 @@
+"""The tester runs topologies on lists: batches, retries, dead letters, and trees to look at."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumer.topology import (
+    BatchBolt,
+    Bolt,
+    EventValues,
+    FailReason,
+    Outputs,
+    ProcessSettings,
+    Topology,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumer.topology import Event, OutputCollector, TopologyContext, Tuple
+
+_PNG = b"\x89PNG"
+
+
+@bolt(fields=("word",))
+def words(event: Event) -> Any:
+    """Each word of a sentence."""
+    for word in (event.value or b"").decode().split():
+        yield (word,)
+
+
+@bolt(fields=("word",))
+def refuse_bad(event: Event) -> Any:
+    """Raise for one value, until the attempt that it names."""
+    value = (event.value or b"").decode()
+    yield ("seen",)
+    if value.startswith("bad") and event.attempt <= int(value[3:] or "99"):
+        raise ValueError(f"cannot use {value}")
+    yield (value,)
+
+
+@bolt(fields=("word",))
+def slow(event: Event) -> Any:
+    """Take as many seconds as the value says."""
+    TopologyTester.running().advance(float(event.value or b"0"))
+    yield (event.value,)
+
+
+@bolt
+def end(_tuple: Tuple) -> Any:
+    """Emit nothing."""
+    return ()
+
+
+@bolt
+def refuse_both(_tuple: Tuple) -> Any:
+    """Raise."""
+    raise ValueError("never")
+
+
+def is_bad(event: EventValues) -> bool:
+    """Whether an event is tracked."""
+    return event.value == b"bad"
+
+
+class Join(BatchBolt):
+    """Emits one tuple for all of the batch."""
+
+    fields = ("pair",)
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Hold nothing yet."""
+        super().prepare(context, collector)
+        self.held: list[Tuple] = []
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Hold it."""
+        self.held.append(tuple)
+
+    def finish_batch(self) -> None:
+        """Emit what they came to."""
+        self.collector.emit(("both",), anchors=self.held)
+        for one in self.held:
+            self.collector.ack(one)
+
+
+class Total(Bolt):
+    """Counts over batches."""
+
+    fields = ("total",)
+    total = 0
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Count it."""
+        self.total += 1
+        self.collector.emit((self.total,), anchors=tuple)
+        self.collector.ack(tuple)
+
+    def snapshot(self) -> int:
+        """The total."""
+        return self.total
+
+    def restore(self, state: int) -> None:
+        """Go on from there."""
+        self.total = state
+
+
+def _one(made: Any, value: str, *, tracked: bool = True) -> Topology:
+    """A topology of one bolt, and an output of one of its fields."""
+    builder = TopologyBuilder("one")
+    builder.set_spout("events", tracked=tracked)
+    builder.set_bolt("work", made).shuffle_grouping("events")
+    builder.set_output("out", key=None, value=value).local_grouping("work")
+    return builder.build()
+
+
+def _joined() -> Topology:
+    builder = TopologyBuilder("joined")
+    builder.set_spout("events")
+    builder.set_bolt("join", Join()).global_grouping("events")
+    builder.set_bolt("sink", end).shuffle_grouping("join")
+    return builder.build()
+
+
+def _values(tester: TopologyTester) -> list[bytes | None]:
+    return [value for _, value in tester.records("out")]
+
+
+def test_events_run_in_event_time_order() -> None:
+    """Whatever the order of the list; without a time, at the time of the clock."""
+    tester = TopologyTester(_one(words, "word"))
+    tester.advance(2)
+    tester.run([("k", "c", 3000), ("k", "a", 1000), {"value": "b"}])
+    assert _values(tester) == [b"a", b"b", b"c"]
+    assert [event.event_time_ms for event in tester.acked] == [1000, 2000, 3000]
+
+
+def test_events_are_given_in_any_handy_form() -> None:
+    """Text becomes bytes, other values JSON; what is an event already stays as it is."""
+    tester = TopologyTester(_one(words, "word"))
+    whole = EventValues(b"k", b"v", [("h", b"1")], 7, "t", 3, 9, 8)
+    tester.run([whole, {"key": "ä", "value": {"a": 1}, "event_time_ms": 8}, (None, b"x", 9)])
+    assert tester.acked[0] == whole
+    assert [(event.key, event.value) for event in tester.acked[1:]] == [
+        ("ä".encode(), b'{"a":1}'),
+        (None, b"x"),
+    ]
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (7, "7 is no event"),
+    ("text", "'text' is no event"),
+    ({"vlaue": 1}, "field 'vlaue'; expected: key, value"),
+])  # fmt: skip
+def test_what_is_no_event_is_refused(given: Any, message: str) -> None:
+    """By what it is, and what was expected."""
+    with pytest.raises(ValueError, match=message):
+        TopologyTester(_one(words, "word")).run([given])
+
+
+def test_a_failed_event_is_tried_again_once_its_time_has_come() -> None:
+    """Not before; its outputs are there once, those of the failed attempt not at all."""
+    settings = ProcessSettings(retry_delay=timedelta(seconds=1), retry_jitter=0)
+    tester = TopologyTester(_one(refuse_bad, "word"), settings)
+    tester.run([("k", "bad1")])
+    assert ([event.value for event in tester.failed], _values(tester)) == ([b"bad1"], [])
+    assert tester.next_retry_s == 1
+    tester.retry()
+    assert len(tester.failed) == 1
+    tester.advance(1)
+    tester.retry()
+    assert (tester.failed, _values(tester)) == ([], [b"seen", b"bad1"])
+    assert [tree.attempt for tree in tester.trees] == [1, 2]
+
+
+def test_later_events_of_its_key_wait_and_others_go_on() -> None:
+    """Also new ones of later batches; afterwards they run in order."""
+    tester = TopologyTester(_one(refuse_bad, "word"))
+    tester.run([("a", "bad1"), ("a", "a2"), ("b", "b1")])
+    tester.run([("a", "a3"), ("b", "b2")])
+    assert [event.value for event in tester.held] == [b"a2", b"a3"]
+    assert [event.value for event in tester.acked] == [b"b1", b"b2"]
+    tester.retry_all()
+    assert [event.value for event in tester.acked[2:]] == [b"bad1", b"a2", b"a3"]
+
+
+def test_without_ordering_nothing_waits_for_a_failed_event() -> None:
+    """Later events of its key go on."""
+    tester = TopologyTester(_one(refuse_bad, "word"), ProcessSettings(ordering="none"))
+    tester.run([("a", "bad1"), ("a", "a2")])
+    tester.run([("a", "a3")])
+    assert [event.value for event in tester.acked] == [b"a2", b"a3"]
+
+
+def test_what_fails_each_time_is_dead_lettered() -> None:
+    """With reason, traceback, attempts and path; those that were held for it go on."""
+    tester = TopologyTester(_one(refuse_bad, "word"), ProcessSettings(max_attempts=3))
+    tester.run([("a", "bad"), ("a", "good")])
+    tester.retry_all()
+    letter = tester.dead_letters[0]
+    assert (letter.reason, letter.attempts) == (FailReason.EXCEPTION, 3)
+    assert letter.path == ("events", "work")
+    assert letter.detail.endswith("ValueError: cannot use bad\n")
+    assert _values(tester) == [b"seen", b"good"]
+    assert [event.value for event in tester.acked] == [b"good"]
+
+
+def test_immediate_outputs_are_repeated() -> None:
+    """As in Storm: what a failed attempt emitted is written as well."""
+    tester = TopologyTester(
+        _one(refuse_bad, "word"), ProcessSettings(outputs=Outputs.IMMEDIATE, max_attempts=5)
+    )
+    tester.run([("a", "bad1")])
+    tester.retry_all()
+    assert _values(tester) == [b"seen", b"seen", b"bad1"]
+
+
+def test_a_call_that_overruns_fails_and_its_ack_is_late() -> None:
+    """The clock is moved from within the bolt."""
+    settings = ProcessSettings(message_timeout=timedelta(seconds=30), max_attempts=1)
+    tester = TopologyTester(_one(slow, "word"), settings)
+    tester.run([("a", "30"), ("b", "31"), ("c", "1")])
+    assert [event.value for event in tester.acked] == [b"30", b"1"]
+    assert [(one.event.value, one.reason) for one in tester.dead_letters] == [
+        (b"31", FailReason.TIMEOUT)
+    ]
+    assert tester.late_acks == 1
+    assert _values(tester) == [b"30", b"1"]
+
+
+def test_there_is_a_running_tester_only_while_one_runs() -> None:
+    """Outside of a run a bolt has none to move."""
+    TopologyTester(_one(slow, "word")).run([("a", "1")])
+    with pytest.raises(LookupError):
+        TopologyTester.running()
+
+
+def test_the_clock_does_not_go_back() -> None:
+    """Time that ran out stays so."""
+    with pytest.raises(ValueError, match="does not go back"):
+        TopologyTester(_one(words, "word")).advance(-1)
+
+
+def test_what_bolts_keep_goes_on_over_batches() -> None:
+    """By snapshot and restore."""
+    tester = TopologyTester(_one(Total(), "total"))
+    tester.run([(None, "x"), (None, "x")])
+    tester.run([(None, "x")])
+    assert _values(tester) == [b"1", b"2", b"3"]
+
+
+def test_a_tree_is_shown_step_by_step() -> None:
+    """Who emitted what, anchors, acks, and the XOR value behind each step."""
+    tester = TopologyTester(_joined(), ids=[0b1010, 0b1011, 0b1100, 0b1100])
+    tester.run([("a", "1"), ("b", "2")])
+    lines = [" ".join(line.split()) for line in tester.trees[1].as_text(binary=True).splitlines()]
+    assert lines == [
+        "events/0@1 key=b'b', attempt 1: acked",
+        "1 events gives #2 to join#0: key=b'b', value=b'2' edge 1011 value 1011",
+        "2 join#0 emits #3 to sink#0, anchored to #1, #2: pair='both' edge 1100 value 0111",
+        "3 join#0 acks #2 edge 1011 value 1100",
+        "4 sink#0 acks #3 edge 1100 value 0000",
+    ]
+
+
+def test_a_failed_tree_says_why() -> None:
+    """In its title, and in the step."""
+    tester = TopologyTester(_one(refuse_bad, "word"))
+    tester.run([("a", "bad")])
+    text = tester.trees[0].as_text()
+    assert "failed (exception), to be tried again" in text.splitlines()[0]
+    assert "work#0 fails #1: exception: ValueError: cannot use bad" in text
+
+
+def test_a_tree_is_drawn_by_graphviz_or_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The picture does not need a program that may not be there."""
+    tester = TopologyTester(_joined())
+    tester.run([('"a"', "$1$"), ("b", "2")])
+    dot = tester.trees[0].to_dot()
+    assert dot.startswith("digraph tree {")
+    assert "tuple1 -> tuple3" in dot
+    monkeypatch.setattr(shutil, "which", lambda _program: None)
+    tester.trees[0].to_png(tmp_path / "tree.png")
+    assert (tmp_path / "tree.png").read_bytes().startswith(_PNG)
+
+
+def test_graphviz_draws_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given the tree in its own language."""
+    program = tmp_path / "dot"
+    program.write_text('#!/bin/sh\ncat > "$3"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    tester = TopologyTester(_joined())
+    tester.run([("a", "1"), ("b", "2")])
+    tester.trees[0].to_png(tmp_path / "tree.png")
+    assert (tmp_path / "tree.png").read_text() == tester.trees[0].to_dot()
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    """Roots, edges and retries are drawn from it."""
+    testers = [TopologyTester(_one(refuse_bad, "word"), seed=seed) for seed in (1, 1, 2)]
+    for tester in testers:
+        tester.run([("a", "bad"), ("b", "good")])
+    seen = [(tester.trees[1].as_text(), tester.next_retry_s) for tester in testers]
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
