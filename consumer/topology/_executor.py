@@ -113,7 +113,7 @@ class Executor:
         write: Takes a record that an output wrote, by the output's name.
         send: Takes tuples for tasks that run elsewhere: component, task, tuple.
         blocked: Keys that are held up from the start.
-        states: What tasks kept in the batch before, by component and number.
+        states: What tasks kept in the batch before, by component and number; not pickled any more.
         trace: Is told of each step of each tree.
         runs_inline: Run all calls one by one, also those that might run side by side.
     """
@@ -143,6 +143,7 @@ class Executor:
         self.untracked_failures = 0
         self.finish_failures: list[tuple[str, str]] = []
         self.shared: list[tuple[Root, ...]] = []
+        self.together: list[tuple[Root, ...]] = []
         self.blocked: set[bytes] = set(blocked)
         self.acked = 0
         self.settled: list[Root] = []
@@ -382,6 +383,8 @@ class Executor:
         def put_out(roots: Sequence[Root], record: Any) -> None:
             root = roots[0]
             if len(roots) > 1:
+                # It waits for those that somebody waits for.
+                roots = [one for one in roots if one.is_tracked] or roots
                 root = max(roots, key=lambda one: one.order)
                 shared.append(tuple(roots))
             write(component, OutputRecord(root, *record))
@@ -455,17 +458,21 @@ class Executor:
             return
         detail = "; ".join(f"finish_batch of {who!r}: {why}" for who, why in self.finish_failures)
         for root in self._open:
-            if root.value != 0 and root.failure is None and not root.is_held:
+            is_open = root.value != 0 and root.failure is None and not root.is_held
+            if is_open and root.is_tracked:
                 where = (self._spout.component,)
                 self.fail(root, Failure(FailReason.NEVER_ACKED, detail, where))
         if self.shared or any(not root.is_done for root in self._open):
             self._hold_back()
         for root in self._open:
-            if root.is_done:
+            if root.is_done or not root.is_tracked:
                 self.acked += 1
             else:
                 self.settled.append(root)
         self._open.clear()
+        self.together += [
+            several for several in self.shared if not all(root.is_done for root in several)
+        ]
         self.shared.clear()
 
     def _hold_back(self) -> None:
@@ -477,8 +484,14 @@ class Executor:
                     root.is_held = root.is_held or root.is_done
         keys: dict[bytes | None, int] = {None: -1}
         held = held_back(
-            np.array([keys.setdefault(root.key, len(keys)) for root in self._open], np.int64),
-            np.array([not root.is_done for root in self._open], np.bool_),
+            np.array(
+                [
+                    keys.setdefault(root.key, len(keys)) if root.is_tracked else -1
+                    for root in self._open
+                ],
+                np.int64,
+            ),
+            np.array([root.is_tracked and not root.is_done for root in self._open], np.bool_),
             np.array([not self._holds_others(root) for root in self._open], np.bool_),
             [
                 np.array([places[root] for root in several if root in places], np.intp)

@@ -291,6 +291,7 @@ class _Batch:
     def _settled(self, roots: Sequence[Root]) -> list[_Waiting]:
         """What became of each; gives those that wait on."""
         tester, executor, settings = self._tester, self._executor, self._settings
+        places = {root: place for place, root in enumerate(roots)}
         settlement = settle(
             _numbered([root.key if root.is_tracked else None for root in roots]),
             np.array([root.attempt for root in roots], np.int64),
@@ -299,6 +300,10 @@ class _Batch:
             tester._now_ms,
             policy=settings.retry,
             random=tester._random.random(),
+            shared=[
+                np.array([places[root] for root in several], np.intp)
+                for several in executor.together
+            ],
             keeps_order=settings.ordering is Ordering.KEY,
         )
         outcomes = dict(zip(roots, settlement.outcomes.tolist(), strict=True))

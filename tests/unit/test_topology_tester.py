@@ -256,6 +256,47 @@ def test_what_bolts_keep_goes_on_over_batches() -> None:
     assert _values(tester) == [b"1", b"2", b"3"]
 
 
+def test_without_ackers_every_event_is_acked_at_once() -> None:
+    """Even one that fails: nobody waits for it, but it is counted."""
+    tester = TopologyTester(_one(refuse_bad, "word"), ProcessSettings(ackers=0))
+    tester.run([("a", "bad"), ("a", "good")])
+    assert [event.value for event in tester.acked] == [b"bad", b"good"]
+    assert (tester.untracked_failures, tester.failed, tester.dead_letters) == (1, [], [])
+
+
+def test_an_untracked_event_is_not_held_for_one_that_failed() -> None:
+    """It would run twice, and nobody waits for it."""
+    builder = TopologyBuilder("joined")
+    builder.set_spout("events", tracked=is_bad)
+    builder.set_bolt("join", Join()).global_grouping("events")
+    builder.set_bolt("refuse", refuse_both).local_grouping("join")
+    builder.set_output("out", key=None).local_grouping("refuse")
+    tester = TopologyTester(builder.build())
+    tester.run([("a", "bad"), ("a", "good")])
+    assert ([event.value for event in tester.failed], tester.held) == ([b"bad"], [])
+
+
+def test_an_output_of_a_tracked_and_an_untracked_event_waits_for_the_tracked_one() -> None:
+    """Also where the untracked one is the later of the two."""
+    builder = TopologyBuilder("joined")
+    builder.set_spout("events", tracked=is_bad)
+    builder.set_bolt("join", Join()).global_grouping("events")
+    builder.set_bolt("refuse", refuse_both).local_grouping("join")
+    builder.set_output("out", key=None, value="pair").local_grouping("join")
+    tester = TopologyTester(builder.build())
+    tester.run([("a", "bad"), ("b", "good")])
+    assert _values(tester) == []
+
+
+def test_events_without_a_message_id_are_not_told_of() -> None:
+    """Neither acked nor failed, and none waits for them."""
+    tester = TopologyTester(_one(refuse_bad, "word", tracked=False))
+    tester.run([("a", "bad"), ("a", "good")])
+    assert (tester.acked, tester.failed, tester.held) == ([], [], [])
+    assert tester.trees[0].verdict == "untracked"
+    assert _values(tester) == [b"seen", b"seen", b"good"]
+
+
 def test_a_tree_is_shown_step_by_step() -> None:
     """Who emitted what, anchors, acks, and the XOR value behind each step."""
     tester = TopologyTester(_joined(), ids=[0b1010, 0b1011, 0b1100, 0b1100])
