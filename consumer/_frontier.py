@@ -271,11 +271,13 @@ class StepDone:
         step: Number of the step.
         totals: Counts of this and all earlier steps.
         seconds: How long the step took, in the life that finished it.
+        processed: Counts of a topology that ran behind it, of this and all earlier steps.
     """
 
     step: int
     totals: Totals
     seconds: float = 0.0
+    processed: Mapping[str, int] | None = None
 
     def to_document(self) -> dict[str, Any]:
         """The mark as a JSON document."""
@@ -284,6 +286,7 @@ class StepDone:
             "step": self.step,
             "totals": asdict(self.totals),
             "seconds": self.seconds,
+            "processed": None if self.processed is None else dict(self.processed),
         }
 
     @classmethod
@@ -298,6 +301,7 @@ class StepDone:
             step=document["step"],
             totals=Totals(**document["totals"]),
             seconds=document.get("seconds", 0.0),
+            processed=document.get("processed"),
         )
 
 

@@ -10,6 +10,9 @@
     behind/<step>/   Parquet: those of them that were behind the frontier, judged
     repeats/<step>/  Parquet: places in the source of rows that the step drops as repeats
     keys/<step>/     Parquet: one row a key, how far it has been released (a fold of runs)
+    topology/<step>/ what a topology left of a step: outputs, events that wait, what bolts keep
+    processed/<step> JSON: what became of a step's events, written before their outputs go out
+    replays/         Parquet: dead letters that somebody wants processed again
     frontier/<step>  JSON: what the step decided, written before anything of it goes out
     done/<step>      JSON: what went out, written once all of it is acknowledged
 
@@ -58,6 +61,7 @@ class JobIdentity:
         output_topic: The ordered topic.
         output_partitions: Its partitions: another number would send keys elsewhere.
         mode: Whether rows are held, and what is kept of their keys.
+        topology: Name of the topology that runs behind it, if one does.
     """
 
     input_topics: tuple[str, ...]
@@ -66,6 +70,7 @@ class JobIdentity:
     output_topic: str
     output_partitions: int
     mode: str
+    topology: str | None = None
 
 
 def check_format(root: str, found: Mapping[str, Any]) -> None:
@@ -135,6 +140,15 @@ class Checkpoint:
         """Where the fold stands that a step wrote."""
         return f"{self.root}/keys/{_name(step)}"
 
+    def topology_folder(self, step: int) -> str:
+        """Where it stands what a topology left of a step."""
+        return f"{self.root}/topology/{_name(step)}"
+
+    @property
+    def replays_folder(self) -> str:
+        """Where requests to replay dead letters stand."""
+        return f"{self.root}/replays"
+
     def size_bytes(self, folder: str) -> int:
         """Size of what stands in one of these folders."""
         path = self._jvm.org.apache.hadoop.fs.Path(folder)
@@ -153,7 +167,10 @@ class Checkpoint:
             return
         if self._exists() and self._names():
             raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
-        for folder in ("runs", "behind", "repeats", "keys", "frontier", "done"):
+        folders = ["runs", "behind", "repeats", "keys", "frontier", "done"]
+        if identity.topology is not None:
+            folders += ["topology", "processed", "replays"]
+        for folder in folders:
             self._files.mkdirs(self._path(folder))
         self._write("format.json", document)
 
@@ -203,6 +220,27 @@ class Checkpoint:
             for name in self._names(folder):
                 if name not in kept:
                     self._files.delete(self._path(folder, name))
+
+    def processed(self, step: int) -> dict[str, Any] | None:
+        """What became of a step's events; None as long as it is not known."""
+        return self.read_document(f"processed/{_name(step)}")
+
+    def write_processed(self, step: int, document: Mapping[str, Any]) -> None:
+        """Write what became of a step's events, and forget that of one that is long over.
+
+        Raises:
+            CheckpointError: It is written already.
+        """
+        self._write(f"processed/{_name(step)}", document)
+        if step >= _KEPT_STEPS:
+            self._files.delete(self._path("processed", _name(step - _KEPT_STEPS)))
+
+    def keep_topology(self, steps: Collection[int]) -> None:
+        """Delete what a topology left, but of these steps."""
+        kept = {_name(step) for step in steps}
+        for name in self._names("topology"):
+            if name not in kept:
+                self._files.delete(self._path("topology", name))
 
     def planned_offsets(self, batch_id: int) -> dict[SourcePartition, int]:
         """Where a batch ends in each source partition, as Spark planned it.

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from consumer import (
@@ -48,14 +48,15 @@ from pipelines._state import open_state
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from consumer import ReorderSettings, SourcePartition, StepDone
     from pipelines._checkpoint import Checkpoint
     from pipelines._kafka_topics import KafkaTopics
-    from pipelines._sink import Outputs
+    from pipelines._processing import Processing
+    from pipelines._sink import Outputs, OutputTopic
     from producer import KafkaSettings
 
 
@@ -79,6 +80,7 @@ class ReorderEngine:
         checkpoint: The job's folder, claimed already.
         now_ms: The wall clock.
         on_step: Told of each step once it is done.
+        processing: A topology that is given what steps release, instead of the output topic.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class ReorderEngine:
         checkpoint: Checkpoint,
         now_ms: Callable[[], int],
         on_step: Callable[[StepEntry, StepDone], None],
+        processing: Processing | None = None,
     ) -> None:
         self._settings = settings
         self._policy = settings.delay_policy
@@ -104,7 +107,8 @@ class ReorderEngine:
         self._behind = BehindRows(checkpoint, settings, self._runs, history)
         self._sink = TopicSink(spark, kafka, settings, checkpoint)
         self._lock = threading.Lock()
-        self._stopping = False
+        self._stopping = threading.Event()
+        self._processing = processing
         self._begun_s = time.monotonic()
         self._entry, self._done = checkpoint.latest()
 
@@ -129,6 +133,11 @@ class ReorderEngine:
         return None if self._entry is None or self._policy is None else self._entry.learned
 
     @property
+    def processed(self) -> Mapping[str, int] | None:
+        """Counts of the topology behind; None without one."""
+        return None if self._processing is None else asdict(self._processing.totals)
+
+    @property
     def steps(self) -> int:
         """Number of steps since the checkpoint began."""
         return self._done.step + 1
@@ -144,8 +153,12 @@ class ReorderEngine:
         """
         with self._lock:
             entry = self._entry
+            released: tuple[OutputTopic, ...] = (self._outputs.released,)
+            if self._processing is not None:
+                released = self._processing.topics
+                self._processing.open(self._done.step)
             self._sink.open(
-                (self._outputs.released, self._outputs.late, self._outputs.quarantine),
+                (*released, self._outputs.late, self._outputs.quarantine),
                 newest=-1 if entry is None else entry.step,
                 done=self._done.step,
             )
@@ -168,8 +181,9 @@ class ReorderEngine:
             ConservationError: A row is unaccounted for.
         """
         with self._lock:
-            if self._stopping:
+            if self._stopping.is_set():
                 raise StopRequestedError
+            self._wait_for_room()
             self._begun_s = time.monotonic()
             entry = self._entry
             if entry is None or batch_id > entry.batch_id:
@@ -193,9 +207,9 @@ class ReorderEngine:
                 return False
             self._begun_s = time.monotonic()
             entry = self._settled()
-            if entry is None or not entry.live_runs:
-                return False
             now_ms = self._now_ms()
+            if entry is None or not (entry.live_runs or self._is_retry_due(now_ms)):
+                return False
             ends = self._topics.high_watermarks(entry.clock.partitions)
             clock = entry.clock
             for partition, before in entry.clock.partitions.items():
@@ -218,10 +232,27 @@ class ReorderEngine:
                 return False
             return self._quiet_step(StepKind.DRAIN, entry, entry.clock.drain(), self._now_ms())
 
+    def process_pending(self, wait: Callable[[float], bool]) -> None:
+        """Try events again until none waits; to be called at the end, after `close`.
+
+        Args:
+            wait: Waits for so many seconds; whether it is to be given up.
+        """
+        with self._lock:
+            while (processing := self._processing) is not None:
+                before, due_ms = self._settled(), processing.next_due_ms
+                if before is None or due_ms is None:
+                    return
+                if wait(max(0, due_ms - self._now_ms()) / 1000):
+                    return
+                self._begun_s = time.monotonic()
+                self._quiet_step(StepKind.TICK, before, before.clock, self._now_ms())
+
     def close(self) -> None:
         """Let the running step end, and none begin after it."""
+        self._stopping.set()
         with self._lock:
-            self._stopping = True
+            return
 
     def is_settled(self) -> bool:
         """Whether Spark has committed the last batch, so that it will not be repeated."""
@@ -331,13 +362,29 @@ class ReorderEngine:
             keys=before.keys,
             deduplicated_ms=self._behind.deduplicated_ms(before.frontier_ms),
         )
-        if clock.frontier_ms == before.frontier_ms or not entry.releasing_earlier:
+        releases = clock.frontier_ms != before.frontier_ms and entry.releasing_earlier
+        if not releases and not self._is_retry_due(now_ms):
             return False
         self._forget(before)
         entry = self._behind.deduplicate(entry)
         self._log(entry)
         self._finish(entry)
         return True
+
+    def _is_retry_due(self, now_ms: int) -> bool:
+        return self._processing is not None and self._processing.is_due(now_ms)
+
+    def _wait_for_room(self) -> None:
+        """Try events again, and read no new ones, while too many wait."""
+        processing = self._processing
+        while processing is not None and processing.is_full:
+            before = self._settled()
+            if before is None or processing.next_due_ms is None:
+                return
+            if self._stopping.wait((processing.next_due_ms - self._now_ms()) / 1000):
+                raise StopRequestedError
+            self._begun_s = time.monotonic()
+            self._quiet_step(StepKind.TICK, before, before.clock, self._now_ms())
 
     def _advance(self, clock: EventClock, learned: LearnedDelays | None, now_ms: int) -> EventClock:
         delay_ms: int | dict[SourcePartition, int] = milliseconds(self._settings.longest_delay)
@@ -355,8 +402,14 @@ class ReorderEngine:
 
     def _finish(self, entry: StepEntry) -> None:
         """Write the outputs of a logged step, account for them, and mark the step as done."""
+        due = self._runs.due(entry)
         outgoing: dict[str, Outgoing] = {}
-        if (due := self._runs.due(entry)) is not None:
+        processed = None
+        if self._processing is not None:
+            processed = self._processing.process(entry, due)
+            for number, out in enumerate(self._processing.outgoing(processed)):
+                outgoing[f"processed {number}"] = out
+        elif due is not None:
             outgoing["released"] = Outgoing(due, self._outputs.released, RELEASE_ORDER)
         if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
             late = self._runs.late(entry)
@@ -368,8 +421,15 @@ class ReorderEngine:
         if outgoing:
             written = self._sink.write(tuple(outgoing.values()), entry.step)
             counts.update(zip(outgoing, written, strict=True))
-        done = finish(entry, **counts)
-        done = replace(done, seconds=round(time.monotonic() - self._begun_s, 3))
+        released = counts["released"] if processed is None else processed.taken
+        done = finish(
+            entry, released=released, late=counts["late"], quarantined=counts["quarantined"]
+        )
+        done = replace(
+            done,
+            seconds=round(time.monotonic() - self._begun_s, 3),
+            processed=None if processed is None else asdict(processed.totals),
+        )
         self._checkpoint.write_done(done)
         self._done = done
         self._sink.step_is_done(entry.step)

@@ -13,6 +13,8 @@ PipelineError
     │   └── TransactionFencedError     someone newer has its name
     ├── TransactionOutcomeError a commit has no answer: it may have been carried out
     ├── LateRowError            a row is late, and the late policy is to fail
+    ├── BoltCrashError          the process of a topology's task dies again and again
+    ├── TopologyFileError       a topology cannot be had from a file
     └── CheckpointError         a checkpoint is another job's, or does not hang together
 """
 
@@ -67,6 +69,14 @@ class TransactionOutcomeError(ReorderError):
 
 class LateRowError(ReorderError):
     """A row is late, and the late policy is to fail. Nothing of its step is out."""
+
+
+class BoltCrashError(ReorderError):
+    """The process of a topology's task dies again and again, and no single event does it."""
+
+
+class TopologyFileError(ReorderError):
+    """A topology cannot be had from a file, or does not go with the job's settings."""
 
 
 class CheckpointError(ReorderError):

@@ -12,27 +12,42 @@ from pyspark.errors import PySparkException
 
 from pipelines._checkpoint import Checkpoint, JobIdentity
 from pipelines._engine import ReorderEngine, StopRequestedError
-from pipelines._errors import ReorderError, TopicError
+from pipelines._errors import ReorderError, TopicError, TopologyFileError
 from pipelines._kafka_topics import KafkaTopics
 from pipelines._metrics import serve_metrics
+from pipelines._processing import Processing, check_settings
 from pipelines._progress import counts, print_step, promised_and_achieved
 from pipelines._rows import read_source
 from pipelines._sink import Outputs, OutputTopic
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from consumer import LearnedDelays, ReorderSettings, StepDone, StepEntry, Totals
+    from consumer.topology import ProcessSettings, Topology
     from pipelines._stop import Stop
     from producer import KafkaSettings
 
 _POLL_S: Final = 0.1
 _LONGEST_TICK_S: Final = 1.0
 _COMMIT_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A topology behind the reorder stage.
+
+    Attributes:
+        topology: The topology.
+        settings: How it is run.
+    """
+
+    topology: Topology
+    settings: ProcessSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,7 @@ class JobReport:
         seconds: How long this run took.
         records_per_s: Rows this run read a second.
         learned: What the delays were learned from; None with a fixed delay.
+        processed: Counts of the topology behind; None without one.
     """
 
     totals: Totals
@@ -54,6 +70,7 @@ class JobReport:
     seconds: float
     records_per_s: float
     learned: LearnedDelays | None = None
+    processed: Mapping[str, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values, for `json.dumps`."""
@@ -64,6 +81,7 @@ class JobReport:
             "seconds": round(self.seconds, 3),
             "records_per_s": round(self.records_per_s, 1),
             **promised_and_achieved(self.learned),
+            **({} if self.processed is None else {"processed": dict(self.processed)}),
         }
 
 
@@ -77,6 +95,7 @@ def run_reorder(
     drain: bool = False,
     on_step: Callable[[StepEntry, StepDone], None] = print_step,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    behind: Behind | None = None,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is.
 
@@ -89,6 +108,7 @@ def run_reorder(
         drain: At the end release what is held, too; rows that come later may then be late.
         on_step: Told of each step once it is done.
         now_ms: The wall clock.
+        behind: A topology that is given the events, instead of the output topic.
 
     Raises:
         ReorderError: The job cannot go on; the message says why.
@@ -101,7 +121,7 @@ def run_reorder(
             measure(entry, done)
             on_step(entry, done)
 
-        engine = _engine(spark, kafka, settings, on_step=tell, now_ms=now_ms)
+        engine = _engine(spark, kafka, settings, on_step=tell, now_ms=now_ms, behind=behind)
         return _run(
             spark,
             kafka,
@@ -137,6 +157,8 @@ def _run(
         available_now=available_now,
     )
     tick_s = min(_LONGEST_TICK_S, max(_POLL_S, settings.idle_timeout.total_seconds() / 4))
+    if engine.processed is not None:
+        tick_s = _POLL_S  # so that an event is tried again when it is due
     next_tick = begun + tick_s
     while query.isActive and not stop.wait(_POLL_S):
         if not available_now and time.monotonic() >= next_tick:
@@ -145,6 +167,8 @@ def _run(
     _end(spark, query, engine, batches)
     if drain:
         engine.drain()
+    if available_now or drain:
+        engine.process_pending(stop.wait)
     engine.tidy()
     seconds = time.monotonic() - begun
     return JobReport(
@@ -154,6 +178,7 @@ def _run(
         seconds=seconds,
         records_per_s=(engine.totals.read - read_before) / seconds,
         learned=engine.learned,
+        processed=engine.processed,
     )
 
 
@@ -164,7 +189,10 @@ def _engine(
     *,
     on_step: Callable[[StepEntry, StepDone], None],
     now_ms: Callable[[], int],
+    behind: Behind | None,
 ) -> ReorderEngine:
+    if behind is not None:
+        check_settings(settings, behind.settings, behind.topology)
     topics = KafkaTopics(kafka)
     partitions = _input_partitions(spark, topics, settings)
 
@@ -195,8 +223,29 @@ def _engine(
             output_topic=settings.output_topic,
             output_partitions=outputs.released.partitions,
             mode=settings.mode.value,
+            topology=None if behind is None else behind.topology.name,
         )
     )
+    processing = None
+    if behind is not None:
+        if checkpoint.local(checkpoint.root) is None:
+            raise TopologyFileError(
+                f"checkpoint {checkpoint.root}: with a topology it has to be a folder that all "
+                "machines reach by path"
+            )
+        output = settings.output_topic
+        processing = Processing(
+            spark,
+            checkpoint,
+            topology=behind.topology,
+            settings=behind.settings,
+            outputs={
+                name: outputs.released if name == output else ensure(name)
+                for name in behind.topology.topics(output)
+            },
+            default=outputs.released,
+            dead_letters=ensure(behind.settings.dead_letters(output)),
+        )
     return ReorderEngine(
         spark,
         kafka=kafka,
@@ -206,6 +255,7 @@ def _engine(
         checkpoint=checkpoint,
         now_ms=now_ms,
         on_step=on_step,
+        processing=processing,
     )
 
 

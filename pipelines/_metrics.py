@@ -66,6 +66,7 @@ class JobMetrics:
             return
         entry, done = self._newest
         yield from _rows(done)
+        yield from _processed(done)
         yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
         keys = entry.keys
         yield _gauge("runs_to_fold", "Runs that say how far keys are", len(entry.folding_runs))
@@ -130,6 +131,26 @@ def _rows(done: StepDone) -> Iterator[Metric]:
         quarantined.add_metric([reason], totals.quarantined.get(reason, 0))
     yield quarantined
     yield _gauge("rows_held", "Rows read that are in no output yet", totals.held)
+
+
+def _processed(done: StepDone) -> Iterator[Metric]:
+    """Of a topology: taken + replayed = acked + dead-lettered + pending."""
+    counts = done.processed
+    if counts is None:
+        return
+    for name, text, value in (
+        ("events_taken", "Events given to the topology", counts["taken"]),
+        ("events_replayed", "Dead letters given to the topology again", counts["replayed"]),
+        ("events_acked", "Events whose trees are done", counts["acked"]),
+        ("events_dead_lettered", "Events given up", counts["dead"]),
+        ("attempts_failed", "Attempts that failed", counts["failed"]),
+        ("acks_late", "Acks that came too late", counts["late_acks"]),
+        ("outputs", "Records that bolts put out", counts["outputs"]),
+        ("task_crashes", "How often a task's process died", counts["crashes"]),
+    ):
+        yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
+    text = "Events that wait for another attempt, or for another event"
+    yield GaugeMetricFamily("sequitur_process_events_pending", text, value=counts["pending"])
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:

@@ -51,6 +51,10 @@ class PartFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write the file to its end."""
         if self._writer is not None and self.name is not None:
             self._writer.close()
             self.size_bytes = (self._folder / self.name).stat().st_size
@@ -84,17 +88,22 @@ def make_anew(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def show(folder: Path, names: Iterable[str | None]) -> None:
-    """Give files that tasks wrote into a folder the names that readers look for.
+def show(folder: Path, names: Iterable[str | None]) -> list[str]:
+    """Give files that tasks wrote into a folder the names that readers look for; their paths.
 
     Args:
         folder: The folder.
         names: Names of `PartFile`s; None of one without rows.
     """
+    shown = []
     for name in names:
         if name is not None:
-            shown = name.removeprefix(_HIDDEN_PREFIX).removesuffix(_HIDDEN_SUFFIX) + _SUFFIX
-            (folder / name).rename(folder / shown)
+            path = folder / (
+                name.removeprefix(_HIDDEN_PREFIX).removesuffix(_HIDDEN_SUFFIX) + _SUFFIX
+            )
+            (folder / name).rename(path)
+            shown.append(str(path))
+    return shown
 
 
 def shown_files(folder: Path) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def counts(totals: Totals) -> dict[str, Any]:
 
 def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
     """A step as plain values: what it read and released, and where things stand."""
-    summary = {
+    summary: dict[str, Any] = {
         "step": entry.step,
         "kind": entry.kind.value,
         "batch_id": entry.batch_id,
@@ -69,6 +69,8 @@ def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
         "lag": source_lag(entry),
         "seconds": done.seconds,
     }
+    if done.processed is not None:
+        summary["processed"] = dict(done.processed)
     promised = promised_and_achieved(entry.learned)
     return summary | ({"delay_ms": longest_delay_ms(entry)} if promised else {}) | promised
 
@@ -155,6 +157,7 @@ def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int) -> 
         f"quarantined {sum(totals.quarantined.values()):,}",
         *([f"duplicates {totals.duplicates:,}"] if totals.duplicates else []),
         f"held {totals.held:,}",
+        *([] if done.processed is None else [_processed(done.processed)]),
         f"frontier {instant(entry.frontier_ms)}{_behind(entry.frontier_ms, now_ms)}",
     ]
     if entry.learned is not None and entry.learned.late_target:
@@ -163,6 +166,10 @@ def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int) -> 
             f"late {entry.learned.recent_late_share:.2%} of {entry.learned.late_target:.2%}"
         )
     return Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")
+
+
+def _processed(counts: Mapping[str, int]) -> str:
+    return f"acked {counts['acked']:,}, pending {counts['pending']:,}, dead {counts['dead']:,}"
 
 
 def report_table(report: Mapping[str, Any]) -> Table:
@@ -182,6 +189,10 @@ def report_table(report: Mapping[str, Any]) -> Table:
         table.add_row(f"  {reason}", f"{rows:,}", style="dim")
     for name in ("duplicates", "held"):
         table.add_row(name, f"{report[name]:,}")
+    if "processed" in report:
+        table.add_section()
+        for name, count in report["processed"].items():
+            table.add_row(name.replace("_", " "), f"{count:,}")
     table.add_section()
     table.add_row("frontier", instant(report["frontier_ms"]))
     table.add_row("steps", f"{report['steps']:,}")

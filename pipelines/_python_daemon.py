@@ -12,6 +12,7 @@ import gc
 from pyspark import daemon
 
 import pipelines._key_tasks
+import pipelines._process_verdicts
 import pipelines._run_writer
 import pipelines._sink  # noqa: F401 - so that it is loaded
 

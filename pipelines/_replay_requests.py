@@ -42,8 +42,8 @@ def replays_folder(settings: ReorderSettings) -> Path:
     """Where the requests to the job with these settings go; it need not be there yet.
 
     Raises:
-        CheckpointError: The job's checkpoint is not on a local path, is not there, or is another
-            job's.
+        CheckpointError: The job's checkpoint is not on a local path, is not there, is another
+            job's, or that of a job without a topology.
     """
     location = settings.checkpoint
     # Hadoop writes file:/path, with one slash.
@@ -60,6 +60,8 @@ def replays_folder(settings: ReorderSettings) -> Path:
     if not isinstance(found, dict):
         raise CheckpointError(f"{location} is not a job's checkpoint")
     check_format(location, found)
+    if found.get("topology") is None:
+        raise CheckpointError(f"{location}: no topology runs there that events could be given to")
     wanted: dict[str, Any] = {
         "input_topics": sorted(settings.input_topics),
         "input_pattern": settings.input_pattern,

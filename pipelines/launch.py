@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 REORDER_JOB: Final = Path(__file__).with_name("reorder.py")
+PROCESS_JOB: Final = Path(__file__).with_name("process.py")
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL_MEMORY: Final = "2g"

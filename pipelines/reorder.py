@@ -10,29 +10,21 @@ line that renews itself, and the report as a table. spark-submit hides the termi
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
-from rich.console import Console
 
 from consumer import ConsumerError
 from pipelines._errors import PipelineError
 from pipelines._job import run_reorder
-from pipelines._progress import LiveLine, ProgressStyle, print_step, report_table
+from pipelines._progress import ProgressStyle
+from pipelines._shown import shown
 from pipelines._stop import Stop, stop_on_signals
 from pipelines.session import build_session
 from pipelines.settings import AvailableNow, Drain, Progress, ReorderJob, ReportFile
 from producer.settings_flags import with_flags
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumer import StepDone, StepEntry
-    from pipelines._job import JobReport
 
 FAILED_EXIT_CODE: Final = 3
 
@@ -55,7 +47,7 @@ def reorder(
     try:
         spark = build_session("sequitur reorder")
         with stop_on_signals(stop, spark):
-            with _shown(progress) as (on_step, on_end):
+            with shown(progress) as (on_step, on_end):
                 result = run_reorder(
                     spark,
                     settings.kafka,
@@ -73,20 +65,6 @@ def reorder(
     except (ConsumerError, PipelineError) as error:
         typer.echo(f"reorder: {error}", err=True)
         raise typer.Exit(FAILED_EXIT_CODE) from None
-
-
-@contextlib.contextmanager
-def _shown(
-    progress: ProgressStyle,
-) -> Iterator[tuple[Callable[[StepEntry, StepDone], None], Callable[[JobReport], None]]]:
-    """What shows each step, and what shows the end."""
-    if progress.on(is_terminal=sys.stdout.isatty()) is ProgressStyle.JSON:
-        yield print_step, lambda result: typer.echo(json.dumps(result.as_json()))
-        return
-    # spark-submit stands between us and the terminal, so rich would not find one.
-    console = Console(force_terminal=True)
-    with LiveLine(console) as line:
-        yield line, lambda result: console.print(report_table(result.as_json()))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -15,11 +12,11 @@ from typer.core import TyperGroup
 
 from pipelines._inspection import CheckpointReport, inspect_checkpoint
 from pipelines._progress import ProgressStyle, instant
-from pipelines.launch import run_spark_submit
+from pipelines.launch import REORDER_JOB
 from pipelines.session import DEFAULT_MASTER
 from pipelines.settings import AvailableNow, Drain, Progress, ReorderJob, ReportFile
-from producer.settings import environment_name
-from producer.settings_flags import given_flags, with_flags
+from producer.settings_flags import with_flags
+from sequitur._submission import Conf, Master, submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,31 +52,20 @@ def run(  # noqa: PLR0917 - a command's parameters are flags: given by name
     drain: Drain = False,
     report: ReportFile = None,
     progress: Progress = ProgressStyle.AUTO,
-    master: Annotated[str, typer.Option(help="Spark master")] = DEFAULT_MASTER,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="Spark setting, as KEY=VALUE; may be repeated")
-    ] = None,
+    master: Master = DEFAULT_MASTER,
+    conf: Conf = None,
 ) -> None:
     """Restore event-time order: run the reorder job through spark-submit."""
-    options: dict[str, str] = {}
-    for given in conf or ():
-        key, separator, value = given.partition("=")
-        if not separator:
-            raise typer.BadParameter(f"{given!r}: expected KEY=VALUE", param_hint="--conf")
-        options[key] = value
-    words = given_flags(settings)
-    words += ["--available-now"] if available_now else []
-    words += ["--drain"] if drain else []
-    words += ["--report", str(report)] if report is not None else []
-    # Through spark-submit the job sees neither the terminal nor its width, so it is told.
-    shown = progress.on(is_terminal=sys.stdout.isatty())
-    words += ["--progress", shown.value]
-    if shown is ProgressStyle.LIVE:
-        os.environ["COLUMNS"] = str(shutil.get_terminal_size().columns)
-    if settings.kafka.sasl_password is not None:
-        twin = environment_name("kafka", "sasl_password")
-        os.environ[twin] = settings.kafka.sasl_password.get_secret_value()
-    run_spark_submit(words, master=master, options=options)
+    submit(
+        REORDER_JOB,
+        settings,
+        available_now=available_now,
+        drain=drain,
+        report=report,
+        progress=progress,
+        master=master,
+        conf=conf,
+    )
 
 
 @reorder_app.command()

@@ -22,6 +22,7 @@ from sequitur._dlq_cli import dlq_app
 from sequitur._errors import SequiturError
 from sequitur._journal_cli import journal_app
 from sequitur._reorder_cli import reorder_app
+from sequitur._run_cli import run_topology
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.verify import TopicCheck, TopicReport
 
@@ -41,6 +42,7 @@ app.add_typer(dlq_app, name="dlq")
 app.add_typer(journal_app, name="journal")
 app.add_typer(reorder_app, name="reorder")
 app.command()(produce)
+app.command("run")(run_topology)
 
 
 class VerifyJob(Settings):

@@ -2,6 +2,7 @@
 
 from consumer.topology._acker import Acker, AckFlag, AckLedger, Verdicts, acker_of
 from consumer.topology._bolt import (
+    BaseBolt,
     BasicBolt,
     BatchBolt,
     Bolt,
@@ -43,6 +44,7 @@ from consumer.topology._errors import (
 from consumer.topology._executor import Executor, Ordering, Placement, Rules, random_ids
 from consumer.topology._groupings import Grouping, GroupingKind, stable_hash
 from consumer.topology._pending import EventOutcome, Settlement, runs_now, settle
+from consumer.topology._plan import Plan, Stage, plan
 from consumer.topology._retry import RetryPolicy
 from consumer.topology._settings import Outputs, ProcessSettings
 from consumer.topology._settlement import held_back
@@ -74,6 +76,7 @@ __all__ = [
     "AckFlag",
     "AckLedger",
     "Acker",
+    "BaseBolt",
     "BasicBolt",
     "BasicOutputCollector",
     "BatchBolt",
@@ -103,12 +106,14 @@ __all__ = [
     "Outputs",
     "Place",
     "Placement",
+    "Plan",
     "ProcessSettings",
     "RetryPolicy",
     "Root",
     "Rules",
     "Sent",
     "Settlement",
+    "Stage",
     "Step",
     "StepKind",
     "Stream",
@@ -127,6 +132,7 @@ __all__ = [
     "acker_of",
     "bolt",
     "held_back",
+    "plan",
     "random_ids",
     "runs_now",
     "settle",

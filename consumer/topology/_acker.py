@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _MERGED_AT: Final = 1 << 20
+_MERGED_SHARE: Final = 3
+"""So many messages wait, at least, and an eighth of the roots: to weave in new roots all columns
+are copied, one by one, and what waits is sorted, which takes four times its size."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -113,7 +116,11 @@ class Verdicts:
 
 
 class AckLedger:
-    """Columns of roots, values and flags: 17 bytes a tree."""
+    """Columns of roots, values and flags: 17 bytes a tree, sorted by root.
+
+    Messages wait until there are many. Then they are sorted; what is for a root that is known goes
+    into its value where that stands, and new roots are woven in.
+    """
 
     def __init__(self) -> None:
         self._roots: Numbers = np.empty(0, np.uint64)
@@ -130,7 +137,7 @@ class AckLedger:
         """Take messages in: of each its root, the XOR of edges, and flags (`AckFlag`)."""
         self._waiting.append((roots, values, flags))
         self._waiting_rows += len(roots)
-        if self._waiting_rows >= max(_MERGED_AT, len(self._roots)):
+        if self._waiting_rows >= max(_MERGED_AT, len(self._roots) >> _MERGED_SHARE):
             self._merge()
 
     def verdicts(self) -> Verdicts:
@@ -162,18 +169,43 @@ class AckLedger:
     def _merge(self) -> None:
         if not self._waiting:
             return
-        parts = [(self._roots, self._values, self._flags), *self._waiting]
-        self._waiting, self._waiting_rows = [], 0
-        roots, values, flags = (np.concatenate(column) for column in zip(*parts, strict=True))
-        del parts
-        self._roots, self._values, self._flags = combined(roots, values, flags)
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        roots, values, flags = combined(
+            *(np.concatenate(column) for column in zip(*waiting, strict=True))
+        )
+        del waiting
+        at = np.searchsorted(self._roots, roots)
+        inside = at < len(self._roots)
+        known = np.zeros(len(roots), np.bool_)
+        known[inside] = self._roots[at[inside]] == roots[inside]
+        place = at[known]
+        self._values[place] ^= values[known]
+        self._flags[place] |= flags[known]
+        new = ~known
+        if not new.any():
+            return
+        at = at[new]
+        at += np.arange(len(at))  # each stands behind the new ones before it
+        old = np.ones(len(self._roots) + len(at), np.bool_)
+        old[at] = False
+        self._roots = _woven(self._roots, old, roots[new], at)
+        self._values = _woven(self._values, old, values[new], at)
+        self._flags = _woven(self._flags, old, flags[new], at)
+
+
+def _woven(column: Any, old: Bools, new_values: Any, at: Any) -> Any:
+    """A column with new values at places, and those it has at the others."""
+    woven = np.empty(len(old), column.dtype)
+    woven[at] = new_values
+    woven[old] = column
+    return woven
 
 
 def combined(roots: Numbers, values: Numbers, flags: Flags) -> tuple[Numbers, Numbers, Flags]:
     """One row a root: values XORed, flags joined; by root."""
     if not len(roots):
         return roots, values, flags
-    order = np.argsort(roots, kind="stable")
+    order = np.argsort(roots)  # in no order of its own: XOR and OR do not mind
     roots = roots[order]
     first = np.flatnonzero(np.concatenate(([True], roots[1:] != roots[:-1])))
     return (

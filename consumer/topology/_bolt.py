@@ -36,8 +36,8 @@ class TopologyContext:
     config: Mapping[str, Any]
 
 
-class Bolt(ABC):
-    """A bolt that anchors and acks by itself.
+class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its own
+    """What all bolts have in common.
 
     A task makes its own copy of it, by pickling. `prepare` is called once for each task and batch,
     then `process` for each tuple, `finish_batch` at the batch's end, and `cleanup`. A tuple that is
@@ -64,10 +64,6 @@ class Bolt(ABC):
         self.context = context
         self.collector = collector
 
-    @abstractmethod
-    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
-        """Process a tuple. May be `async` where the bolt is declared with `concurrency`."""
-
     def finish_batch(self) -> None:  # noqa: B027 - most bolts hold nothing
         """All tuples of the batch have been given: ack what is still held."""
 
@@ -93,6 +89,14 @@ class Bolt(ABC):
         return found
 
 
+class Bolt(BaseBolt):
+    """A bolt that anchors and acks by itself."""
+
+    @abstractmethod
+    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
+        """Process a tuple. May be `async` where the bolt is declared with `concurrency`."""
+
+
 class BatchBolt(Bolt):
     """A bolt that holds tuples across calls, and acks them when its batch is finished."""
 
@@ -101,14 +105,14 @@ class BatchBolt(Bolt):
         """All tuples of the batch have been given: emit what they came to, and ack them."""
 
 
-class BasicBolt(Bolt):
+class BasicBolt(BaseBolt):
     """A bolt whose tuples are anchored to its input, which is acked when `process` returns.
 
     An exception fails the input.
     """
 
     @abstractmethod
-    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> Any:  # type: ignore[override]  # noqa: A002
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> Any:  # noqa: A002
         """Process a tuple; what is emitted by this collector is anchored to it."""
 
 
@@ -194,7 +198,8 @@ def bolt(
     return lambda decorated: FunctionBolt(decorated, fields, streams, is_decorator=True)
 
 
-def is_async(found: Bolt) -> bool:
+def is_async(found: BaseBolt) -> bool:
     """Whether a bolt's calls are coroutines."""
-    target = found.function if isinstance(found, FunctionBolt) else found.process
+    call: Any = found
+    target = call.function if isinstance(found, FunctionBolt) else call.process
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)

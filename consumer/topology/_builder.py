@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from consumer.topology._bolt import Bolt, FunctionBolt, is_async
+from consumer.topology._bolt import BaseBolt, FunctionBolt, is_async
 from consumer.topology._errors import TopologyBuildError
 from consumer.topology._groupings import Grouping, GroupingKind
 from consumer.topology._tuple import DEFAULT_STREAM, EventValues, Stream
@@ -77,7 +77,7 @@ class Component:
 
     id: str
     kind: Kind
-    bolt: Bolt | None = None
+    bolt: BaseBolt | None = None
     output: KafkaOutput | None = None
     parallelism: int | None = None
     concurrency: int = 1
@@ -229,7 +229,7 @@ class TopologyBuilder:
     def set_bolt(
         self,
         component: str,
-        bolt: Bolt | Callable[[Any], Any],
+        bolt: BaseBolt | Callable[[Any], Any],
         parallelism: int | None = None,
         *,
         concurrency: int = 1,
@@ -250,7 +250,7 @@ class TopologyBuilder:
         Raises:
             TopologyBuildError: The name is taken, or a number makes no sense.
         """
-        made = bolt if isinstance(bolt, Bolt) else _function_bolt(component, bolt)
+        made = bolt if isinstance(bolt, BaseBolt) else _function_bolt(component, bolt)
         for name, number in (("parallelism", parallelism), ("concurrency", concurrency)):
             if number is not None and number < 1:
                 raise TopologyBuildError(

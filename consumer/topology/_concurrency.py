@@ -21,7 +21,7 @@ from consumer.topology._runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumer.topology._bolt import Bolt, TopologyContext
+    from consumer.topology._bolt import BaseBolt, TopologyContext
     from consumer.topology._builder import Component
     from consumer.topology._executor import Executor
     from consumer.topology._tuple import FailReason, Tuple
@@ -66,7 +66,7 @@ class ConcurrentRunner(Runner):
         self,
         executor: Executor,
         context: TopologyContext,
-        bolt: Bolt,
+        bolt: BaseBolt,
         pool: CallPool,
         component: Component,
     ) -> None:

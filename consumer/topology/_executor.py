@@ -108,7 +108,7 @@ class Executor:
         topology: The topology.
         placement: Which of its tasks run here.
         rules: What to keep to.
-        clock: Seconds; the same clock for all processes that tuples go between.
+        clock: Seconds.
         next_id: Gives 64 random bits a call.
         write: Takes a record that an output wrote, by the output's name.
         send: Takes tuples for tasks that run elsewhere: component, task, tuple.
@@ -228,7 +228,12 @@ class Executor:
         """Give a task a tuple that another process sent it, and follow it."""
         trees = []
         for root, edge in sent.trees:
-            known = self._roots.setdefault(root.id, root) if root.is_tracked else root
+            known = self._roots.get(root.id)
+            if known is None:
+                # How long it waited for its turn is nobody's fault, and not counted.
+                known, root.begun_s = root, self.clock()
+                if root.is_tracked:
+                    self._roots[root.id] = root
             trees.append((known, edge))
         stream = self._topology.components[sent.stream[0]].streams[sent.stream[1]]
         owner = self._runners[component, task]
@@ -243,6 +248,11 @@ class Executor:
         self._last_event = trees[0][0].event
         self.queue.append(made)
         self.drain()
+
+    def give_up(self, sent: Sent, failure: Failure) -> None:
+        """Fail a tuple that another process sent, without giving it to anyone."""
+        for root, _ in sent.trees:
+            self.fail(self._roots.setdefault(root.id, root) if root.is_tracked else root, failure)
 
     def drain(self) -> None:
         """Give out all tuples that wait, and those that come of them."""

@@ -7,7 +7,7 @@ import inspect
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-from consumer.topology._bolt import BasicBolt, Bolt, FunctionBolt, To, is_async
+from consumer.topology._bolt import BaseBolt, BasicBolt, Bolt, FunctionBolt, To, is_async
 from consumer.topology._collector import BasicOutputCollector, OutputCollector
 from consumer.topology._emission import Elsewhere, Here, Output, Sent, checked_values
 from consumer.topology._errors import (
@@ -50,7 +50,7 @@ class Runner:
         bolt: The task's own copy of the bolt.
     """
 
-    def __init__(self, executor: Executor, context: TopologyContext, bolt: Bolt) -> None:
+    def __init__(self, executor: Executor, context: TopologyContext, bolt: BaseBolt) -> None:
         self.context = context
         self.bolt = bolt
         self._executor = executor
@@ -66,7 +66,7 @@ class Runner:
         elif isinstance(bolt, BasicBolt):
             self._call = self._basic
             self._emits, self._acks = False, True
-        else:
+        elif isinstance(bolt, Bolt):
             self._call = bolt.process
             self._emits, self._acks = False, False
         if is_async(bolt) and executor.runs_inline:

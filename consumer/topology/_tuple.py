@@ -78,7 +78,7 @@ class Root:
         value: XOR of the tree's edges, as this task knows them.
         failure: Why it failed; sticky.
         is_held: Whether a tuple of it was passed over, since an earlier event of its key failed.
-        begun_s: When the spout gave it out, in seconds of the executor's clock.
+        begun_s: When this task first saw it, in seconds of the executor's clock.
         is_tracked: Whether anyone waits for it.
     """
 
@@ -129,7 +129,7 @@ class Root:
         # To another task goes what it is known by, not its payload nor what this task saw of it.
         event = self.event
         known = (event[0], None, (), event[3], event[4], event[5], event[6], 0)
-        return Root, (self.id, known, self.attempt, self.begun_s, self.is_tracked)
+        return Root, (self.id, known, self.attempt, 0.0, self.is_tracked)
 
     def __repr__(self) -> str:
         return f"Root({self.id:#x}, {tuple(self.place)})"

@@ -40,6 +40,7 @@ class Dlq:
         job = {
             "format": CHECKPOINT_FORMAT, "kind": "sequitur-reorder", "input_topics": ["readings"],
             "input_pattern": None, "event_time": "json:at", "output_topic": "ordered",
+            "topology": "words",
         }  # fmt: skip
         (folder / "checkpoint" / "format.json").write_text(json.dumps(job))
 

@@ -17,7 +17,8 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer import ReorderSettings, StepKind
-from pipelines._job import JobReport, run_reorder
+from consumer.topology import ProcessSettings
+from pipelines._job import Behind, JobReport, run_reorder
 from pipelines._stop import Stop
 from pipelines.session import build_session
 from producer import KafkaSettings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from consumer import StepDone, StepEntry
+    from consumer.topology import Topology
     from tests.brokers import Broker
     from tests.conftest import MakeTopic
 
@@ -84,6 +86,7 @@ class Job:
     spark: SparkSession
     kafka: KafkaSettings
     settings: ReorderSettings
+    behind: Behind | None = None
     steps: list[tuple[StepEntry, StepDone]] = field(default_factory=list)
     report: JobReport | None = None
 
@@ -127,6 +130,7 @@ class Job:
             available_now=available_now,
             drain=drain,
             on_step=lambda entry, done: self.steps.append((entry, done)),
+            behind=self.behind,
         )
         return self.report
 
@@ -145,7 +149,24 @@ class Job:
     def with_settings(self, **changes: Any) -> Job:
         """The same job with other settings."""
         settings = ReorderSettings.model_validate({**self.settings.model_dump(), **changes})
-        return Job(self.spark, self.kafka, settings)
+        return Job(self.spark, self.kafka, settings, self.behind)
+
+    def running_topology(self, topology: Topology, **process: Any) -> Job:
+        """The same job with a topology behind it."""
+        settings = ProcessSettings.model_validate(process)
+        return Job(self.spark, self.kafka, self.settings, Behind(topology, settings))
+
+    def processed(self) -> dict[str, int]:
+        """Counts of the topology's events."""
+        assert self.report is not None
+        assert self.report.processed is not None
+        return dict(self.report.processed)
+
+    def dead_letters(self) -> list[TopicRecord]:
+        """The dead-letter topic."""
+        assert self.behind is not None
+        topic = self.behind.settings.dead_letters(self.settings.output_topic)
+        return list(read_topic(self.kafka, topic))
 
     def kinds(self) -> list[StepKind]:
         """What made each step so far."""

@@ -27,6 +27,7 @@ _JOB: dict[str, Any] = {
     "output_topic": "ordered",
     "output_partitions": 4,
     "mode": "ordered",
+    "topology": "words",
 }
 
 
@@ -155,12 +156,13 @@ def test_checkpoint_of_another_job_is_refused(
     [
         ('{"kind": "other"}', "is not a reorder job's"),
         (json.dumps({**_JOB, "format": 99}), "has format 99"),
+        (json.dumps({**_JOB, "topology": None}), "no topology runs there"),
         ("[]", "is not a job's checkpoint"),
         ("{", "cannot be read"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(checkpoint: Path, text: str, message: str) -> None:
-    """Something else's folder, a newer version's, and a damaged one."""
+    """Something else's folder, a newer version's, a mere reorder job's, and a damaged one."""
     (checkpoint / "format.json").write_text(text)
     with pytest.raises(CheckpointError, match=message):
         replays_folder(_settings(str(checkpoint)))

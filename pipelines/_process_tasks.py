@@ -1,0 +1,538 @@
+"""A topology in Spark's tasks.
+
+The first stage reads the events that are due, and gives out those that waited, then the new ones.
+Stages behind it read the tuples that earlier ones have sent them. Where one stage is all there is,
+its tasks know by themselves what became of each event; else the ackers' tasks do
+(`pipelines._process_stages`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import pickle
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
+from consumer.topology import (
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+    DEAD_PATH_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+    AckLedger,
+    Executor,
+    FailReason,
+    Failure,
+    OutputRecord,
+    Place,
+    Root,
+    Sent,
+    random_ids,
+)
+from consumer.topology._acker import columns
+from pipelines._part_files import PartFile
+from pipelines._process_files import (
+    EVENT_COLUMNS,
+    PLACES_SCHEMA,
+    ExchangeFile,
+    OutputFiles,
+    Waiting,
+    events,
+    read_acks,
+    read_pending,
+    read_tuples,
+    with_init,
+    write_acks,
+    write_roots,
+    write_waiting,
+)
+from pipelines._watchdog import ending_overrun_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from consumer.topology import Plan, RetryPolicy, Rules, Stage, Topology
+    from pipelines._selection import Selection
+
+DEAD_LETTERS: Final = "dead-letters"
+_COLLECTED_EACH: Final = 200_000
+"""New objects between two looks for garbage: tuples make none, and there are many of them."""
+_STAGE_BITS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What all tasks of a step share.
+
+    Attributes:
+        topology: The topology.
+        plan: Where its tasks run.
+        rules: What the executor keeps to.
+        retry: When a failed event is tried again.
+        ackers: How many ackers; 0 tracks nothing.
+        now_ms: The step's time.
+        seed: Of the step's random numbers.
+        folder: Where the step's files are written: `outputs`, `waiting`, `states` and `work`.
+        topics: Folder in `outputs` and number of partitions, by output.
+    """
+
+    topology: Topology
+    plan: Plan
+    rules: Rules
+    retry: RetryPolicy
+    ackers: int
+    now_ms: int
+    seed: tuple[int, ...]
+    folder: str
+    topics: Mapping[str, tuple[str, int]]
+
+    def path(self, name: str) -> Path:
+        """One of the folders."""
+        return Path(self.folder, name)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a task did.
+
+    Attributes:
+        taken: New events it took in.
+        has_more: Whether there are new events behind its window.
+        acked: Events that are done.
+        failed: Attempts that failed, by reason.
+        dead: Events given up.
+        waiting: Events that wait.
+        next_due_ms: When the next of these is due; None without any.
+        late_acks: Acks that came too late.
+        untracked_failures: Failures of tuples that nobody waits for.
+        outputs: Records put out.
+        files: Hidden names of files of records, by folder in `outputs`.
+        dead_file: Hidden name of the file of dead letters.
+        waiting_file: Hidden name of the file of events that wait.
+        unfinished_file: Hidden name of the file with places of events that are not done.
+        states: Names of files of what bolts keep, by component and task.
+        roots_file: Path of the events it gave out, where ackers decide.
+        acks_file: Path of what it knows of roots, where ackers decide.
+        failures: Why roots failed, where ackers decide.
+        shared: Roots of outputs of several, where ackers decide.
+        tuples_file: Path of the tuples it sent.
+        tuples: Where in it those for a component's task stand.
+    """
+
+    taken: int = 0
+    has_more: bool = False
+    acked: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    dead: int = 0
+    waiting: int = 0
+    next_due_ms: int | None = None
+    late_acks: int = 0
+    untracked_failures: int = 0
+    outputs: int = 0
+    files: dict[str, str | None] = field(default_factory=dict)
+    dead_file: str | None = None
+    waiting_file: str | None = None
+    unfinished_file: str | None = None
+    states: dict[tuple[str, int], str] = field(default_factory=dict)
+    roots_file: str | None = None
+    acks_file: str | None = None
+    failures: dict[int, Failure] = field(default_factory=dict)
+    shared: list[tuple[int, ...]] = field(default_factory=list)
+    tuples_file: str | None = None
+    tuples: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The events that a task of the first stage is given, in their order.
+
+    Attributes:
+        selection: The new events; None without any.
+        pending: Files of those that wait.
+        partition: The task's number.
+    """
+
+    selection: Selection | None
+    pending: tuple[str, ...]
+    partition: int
+
+    def waiting(self) -> list[Waiting]:
+        """Those that wait."""
+        return read_pending(self.pending)
+
+    def new(self) -> Iterator[tuple[Any, ...]]:
+        """The new ones, as the values of `EventValues`."""
+        if self.selection is not None:
+            for rows in self.selection.tables(self.partition, EVENT_COLUMNS):
+                yield from events(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What of a task's input is given out, in search of what kills its process.
+
+    Attributes:
+        first: Of what is given out, the place of the first.
+        last: And of the one behind the last; None for all.
+        poison: Places of what is known to kill.
+    """
+
+    first: int = 0
+    last: int | None = None
+    poison: frozenset[int] = frozenset()
+
+    def of(self, given: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """What is given out, by its place."""
+        return itertools.islice(enumerate(given), self.first, self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class SpoutTask:
+    """A task of the first stage.
+
+    Attributes:
+        batch: What all tasks share.
+        given: Its events.
+        states: Paths of what its bolts kept in the step before.
+        window: Which of the new events it takes in.
+        gives_waiting: Whether those that wait are given out when they are due.
+        trial: What is given out of all that.
+    """
+
+    batch: Batch
+    given: Given
+    states: Mapping[tuple[str, int], str]
+    window: tuple[int, int | None] = (0, None)
+    gives_waiting: bool = True
+    trial: Trial = Trial()
+
+    def count(self) -> int:
+        """How much there is to give out."""
+        return sum(1 for _ in self._input())
+
+    def __call__(self) -> Answer:
+        """Run it."""
+        batch, stage, partition = self.batch, self.batch.plan.stages[0], self.given.partition
+        outputs = OutputFiles(batch.path("outputs"), batch.topics, partition)
+        sends = ExchangeFile(batch.path("work")) if not batch.plan.is_local else None
+        executor = _executor(self.batch, stage, partition, outputs, sends, self.states)
+        answer = Answer()
+        left: list[Waiting] = []
+        dead: list[Waiting] = []
+        next_id, tracked = executor.next_id, self._tracked()
+        with _running(executor, batch):
+            for place, (waited, event) in self.trial.of(self._input()):
+                if waited is None:
+                    answer.taken += 1
+                elif self._stays(waited, executor):
+                    left.append(waited)
+                    continue
+                attempt = 1 if waited is None else waited.attempts + 1
+                if place in self.trial.poison:
+                    dead.append(_killer(event, attempt))
+                    continue
+                is_tracked = tracked is True or (tracked is not False and tracked(event))
+                executor.feed(Root(next_id(), event, attempt, 0.0, is_tracked), event)
+            executor.finish()
+            answer.states = _write_states(executor, batch)
+        answer.has_more = self._has_more(answer.taken)
+        answer.acked = executor.acked
+        answer.late_acks, answer.untracked_failures = (
+            executor.late_acks,
+            executor.untracked_failures,
+        )
+        self._settle(executor, answer, left, dead)
+        if sends is not None:
+            sends.close()
+            answer.tuples_file, answer.tuples = str(sends.path), sends.index
+            given_out = [root for root in executor.roots() if root.is_tracked]
+            _tell_ackers(executor, given_out, batch, answer, is_spout=True)
+            answer.acked += sum(not root.is_tracked for root in executor.roots())
+        answer.outputs = outputs.count
+        answer.files = outputs.close()
+        return answer
+
+    def _input(self) -> Iterator[tuple[Waiting | None, tuple[Any, ...]]]:
+        """Events that waited, then new ones."""
+        for waited in self.given.waiting():
+            yield waited, waited.event
+        for event in itertools.islice(self.given.new(), *self.window):
+            yield None, event
+
+    def _tracked(self) -> Any:
+        return False if not self.batch.ackers else self.batch.topology.spout.tracked
+
+    def _stays(self, waited: Waiting, executor: Executor) -> bool:
+        """Whether an event that waits goes on doing so; then it holds up those of its key."""
+        key, ordered = waited.event[0], self.batch.rules.ordering == "key"
+        is_due = waited.retry_at_ms is None or waited.retry_at_ms <= self.batch.now_ms
+        is_blocked = ordered and key is not None and key in executor.blocked
+        if self.gives_waiting and is_due and not is_blocked:
+            return False
+        if ordered and key is not None:
+            executor.blocked.add(key)
+        return True
+
+    def _has_more(self, taken: int) -> bool:
+        return self.window[1] is not None and taken == self.window[1] - self.window[0]
+
+    def _settle(
+        self, executor: Executor, answer: Answer, left: list[Waiting], dead: list[Waiting]
+    ) -> None:
+        batch = self.batch
+        # One number for all: events that failed together are tried again together, as a join needs.
+        drawn = random.Random(hash((*batch.seed, self.given.partition))).random()
+        retries: dict[Root, int] = {}
+        for root in executor.settled:
+            if root.failure is not None and not batch.retry.is_last(root.attempt):
+                retries[root] = batch.retry.retry_at_ms(root.attempt, batch.now_ms, drawn)
+        for several in executor.together:
+            # What they put out together they have to put out together when they are tried again.
+            if times := [retries[root] for root in several if root in retries]:
+                retries.update((root, max(times)) for root in several if not root.is_done)
+        for root in executor.settled:
+            if root.failure is None:
+                left.append(Waiting(root.event, root.attempt - 1, retries.get(root)))
+                continue
+            reason = root.failure.reason.value
+            answer.failed[reason] = answer.failed.get(reason, 0) + 1
+            told = (reason, root.failure.detail, " > ".join(root.failure.path))
+            one = Waiting(root.event, root.attempt, retries.get(root), *told)
+            (left if root in retries else dead).append(one)
+        crashed = sum(one.reason == FailReason.CRASH.value for one in dead)
+        if crashed:
+            answer.failed[FailReason.CRASH.value] = crashed
+        unfinished = [Place(*root.event[4:7]) for root in executor.settled]
+        settle_files(batch, answer, left, dead, unfinished)
+
+
+def settle_files(
+    batch: Batch,
+    answer: Answer,
+    left: list[Waiting],
+    dead: Sequence[Waiting],
+    unfinished: Sequence[Place],
+) -> None:
+    """Write what became of events that are not done.
+
+    Args:
+        batch: What all tasks share.
+        answer: Gets counts and the files' names.
+        left: Events that wait; they are put in order.
+        dead: Events given up.
+        unfinished: Places of events whose outputs may not go out.
+    """
+    left.sort(key=lambda one: (*one.event[3:7],))
+    answer.waiting, answer.dead = len(left), len(dead)
+    answer.next_due_ms = _next_due_ms(left, batch)
+    answer.waiting_file = write_waiting(batch.path("waiting"), left)
+    if dead:
+        letters = OutputFiles(batch.path("outputs"), {DEAD_LETTERS: batch.topics[DEAD_LETTERS]}, 0)
+        for one in dead:
+            letters.write(DEAD_LETTERS, _dead_letter(one, batch))
+        answer.dead_file = letters.close()[DEAD_LETTERS]
+    if unfinished:
+        answer.unfinished_file = write_places(batch.path("unfinished"), unfinished)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """A task of a later stage.
+
+    Attributes:
+        batch: What all tasks share.
+        stage: The stage.
+        task: The task's number.
+        sources: Files of tuples, and where in each those of a component's task stand.
+        states: Paths of what its bolts kept in the step before.
+        trial: What is given out of its tuples.
+    """
+
+    batch: Batch
+    stage: Stage
+    task: int
+    sources: tuple[tuple[str, Mapping[str, list[tuple[int, int]]]], ...]
+    states: Mapping[tuple[str, int], str]
+    trial: Trial = Trial()
+
+    def count(self) -> int:
+        """How much there is to give out."""
+        return len(self._input())
+
+    def __call__(self) -> Answer:
+        """Run it."""
+        batch, stage = self.batch, self.stage
+        number = stage.number << _STAGE_BITS | self.task
+        outputs = OutputFiles(batch.path("outputs"), batch.topics, number)
+        sends = ExchangeFile(batch.path("work"))
+        executor = _executor(batch, stage, self.task, outputs, sends, self.states)
+        answer = Answer()
+        with _running(executor, batch):
+            for place, (component, sent) in self.trial.of(self._input()):
+                if place in self.trial.poison:
+                    executor.give_up(sent, _crashed((*sent.path, component)))
+                else:
+                    executor.receive(component, self.task, sent)
+            executor.finish()
+            answer.states = _write_states(executor, batch)
+        sends.close()
+        answer.tuples_file, answer.tuples = str(sends.path), sends.index
+        answer.late_acks, answer.untracked_failures = (
+            executor.late_acks,
+            executor.untracked_failures,
+        )
+        _tell_ackers(executor, executor.roots(), batch, answer, is_spout=False)
+        answer.outputs = outputs.count
+        answer.files = outputs.close()
+        return answer
+
+    def _input(self) -> list[tuple[str, Sent]]:
+        """Its tuples, in the order of the events they come from."""
+        found = [
+            (component, Sent(*sent))
+            for path, blobs in self.sources
+            for component, places in blobs.items()
+            for sent in read_tuples(path, places)
+        ]
+        found.sort(key=lambda one: max(root.order for root, _ in one[1].trees))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AckerTask:
+    """An acker: tells which of its roots are done.
+
+    Attributes:
+        files: What tasks know of roots.
+        acker: Its number.
+    """
+
+    files: tuple[str, ...]
+    acker: int
+
+    def __call__(self) -> tuple[int, Any, Any]:
+        """How many are done, and of the others id and flags."""
+        ledger = AckLedger()
+        for path in self.files:
+            ledger.add(*read_acks(path, self.acker))
+        verdicts = ledger.verdicts()
+        return verdicts.acked, verdicts.unfinished, verdicts.flags
+
+
+def write_places(folder: Path, places: Sequence[Place]) -> str | None:
+    """Write places into a file of a folder; its hidden name."""
+    topics, partitions, offsets = zip(*places, strict=True)
+    with PartFile(str(folder), PLACES_SCHEMA) as file:
+        columns = {"topic": topics, "partition": partitions, "offset": offsets}
+        file.write(pa.table(columns, schema=PLACES_SCHEMA))
+    return file.name
+
+
+def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
+    batch: Batch,
+    stage: Stage,
+    task: int,
+    outputs: OutputFiles,
+    sends: ExchangeFile | None,
+    states: Mapping[tuple[str, int], str],
+) -> Executor:
+    kept = {
+        place: pickle.loads(Path(path).read_bytes())  # noqa: S301 - what our own task wrote
+        for place, path in states.items()
+    }
+    return Executor(
+        batch.topology,
+        batch.plan.placement(stage, task),
+        batch.rules,
+        clock=time.monotonic,
+        next_id=random_ids((*batch.seed, stage.number, task)),
+        write=outputs.write,
+        send=None if sends is None else sends.send,
+        states=kept,
+    )
+
+
+@contextlib.contextmanager
+def _running(executor: Executor, batch: Batch) -> Iterator[None]:
+    """What holds while a topology runs in a task: calls end in time, and bolts clean up."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(_COLLECTED_EACH, *threshold[1:])
+    try:
+        with ending_overrun_calls(executor, batch.rules.message_timeout_s):
+            yield
+    finally:
+        gc.set_threshold(*threshold)
+        executor.close()
+
+
+def _tell_ackers(
+    executor: Executor, roots: Sequence[Root], batch: Batch, answer: Answer, *, is_spout: bool
+) -> None:
+    ids, values, flags = columns(roots)
+    if is_spout:
+        flags = with_init(flags)
+        answer.roots_file = write_roots(batch.path("work"), roots)
+    if batch.ackers:
+        answer.acks_file = write_acks(batch.path("work"), ids, values, flags, batch.ackers)
+    answer.failures = {root.id: root.failure for root in roots if root.failure is not None}
+    shared = [[root.id for root in several if root.is_tracked] for several in executor.shared]
+    answer.shared = [tuple(several) for several in shared if len(several) > 1]
+
+
+def _write_states(executor: Executor, batch: Batch) -> dict[tuple[str, int], str]:
+    names = {}
+    for place, state in executor.states().items():
+        names[place] = f"{uuid4().hex}.pickle"
+        batch.path("states").joinpath(names[place]).write_bytes(state)
+    return names
+
+
+def _next_due_ms(left: Iterable[Waiting], batch: Batch) -> int | None:
+    """When the next event is to be tried again: one that waits for nobody is due at once."""
+    failing: set[bytes | None] = set()
+    due: list[int] = []
+    for one in left:
+        if one.retry_at_ms is not None:
+            due.append(one.retry_at_ms)
+            failing.add(one.event[0])
+        elif one.event[0] not in failing:
+            due.append(batch.now_ms)
+    return min(due, default=None)
+
+
+def _killer(event: tuple[Any, ...], attempt: int) -> Waiting:
+    failure = _crashed(())
+    return Waiting(event, attempt, None, failure.reason.value, failure.detail, "")
+
+
+def _crashed(path: tuple[str, ...]) -> Failure:
+    return Failure(FailReason.CRASH, "the process died whenever it was given this", path)
+
+
+def _dead_letter(one: Waiting, batch: Batch) -> OutputRecord:
+    key, value, headers, time_ms, topic, partition, offset, _ = one.event
+    told = {
+        DEAD_REASON_HEADER: one.reason,
+        DEAD_DETAIL_HEADER: one.detail,
+        DEAD_ATTEMPTS_HEADER: one.attempts,
+        DEAD_PATH_HEADER: one.path,
+        DEAD_TOPOLOGY_HEADER: batch.topology.name,
+        DEAD_TIME_HEADER: batch.now_ms,
+        DEAD_EVENT_TIME_HEADER: time_ms,
+        SOURCE_TOPIC_HEADER: topic,
+        SOURCE_PARTITION_HEADER: partition,
+        SOURCE_OFFSET_HEADER: offset,
+    }
+    added = [(name, str(said).encode()) for name, said in told.items() if said is not None]
+    return OutputRecord(Root(1, one.event), key, value, [*headers, *added])

@@ -1,0 +1,143 @@
+"""Topologies for tests of the process job: their bolts stand in a module that tasks can import."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from consumer.topology import BasicBolt, BatchBolt, Bolt, Topology, TopologyBuilder, bolt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumer.topology import BasicOutputCollector, Event, Tuple
+
+
+def payload(event: Event) -> dict[str, Any]:
+    """An event's value."""
+    found: dict[str, Any] = json.loads(event.value or b"")
+    return found
+
+
+@bolt(fields=("key", "value"))
+def enrich(event: Event) -> Iterator[Any]:
+    """Pass on what is not broken; `fails` attempts fail before one succeeds."""
+    found = payload(event)
+    if event.attempt <= found.get("fails", 0):
+        raise ValueError(f"attempt {event.attempt}")
+    if found.get("hangs"):
+        time.sleep(60)
+    if found.get("kills"):
+        ctypes.string_at(0)
+    yield event.key, event.value
+
+
+@bolt(fields=("key", "value"))
+def mark(given: Tuple) -> Iterator[Any]:
+    """Say that it was here."""
+    yield given["key"], json.dumps({**json.loads(given["value"]), "attempt": given.attempt})
+
+
+class Split(BasicBolt):
+    """Words of a sentence."""
+
+    fields = ("word", "number")
+
+    def process(self, given: Tuple, collector: BasicOutputCollector, /) -> None:
+        """Emit each word."""
+        found = json.loads(given["value"])
+        for number, word in enumerate(found["text"].split()):
+            collector.emit((word, number))
+
+
+class Count(Bolt):
+    """How often each word was there, over all batches."""
+
+    fields = ("word", "count")
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """Begin with nothing."""
+        super().prepare(context, collector)
+        self.counts: Counter[str] = Counter()
+
+    def process(self, given: Tuple, /) -> None:
+        """Count a word; the word `bad` is refused while it is young."""
+        if given["word"] == "bad" and given.attempt == 1:
+            self.collector.fail(given, "a bad word")
+            return
+        self.counts[given["word"]] += 1
+        self.collector.emit((given["word"], self.counts[given["word"]]), given)
+        self.collector.ack(given)
+
+    def snapshot(self) -> Any:
+        """The counts."""
+        return dict(self.counts)
+
+    def restore(self, state: Any) -> None:
+        """The counts of the batch before."""
+        self.counts.update(state)
+
+
+class Pairs(BatchBolt):
+    """Joins events of one `id` within a batch, anchored to all of them; some are never acked."""
+
+    fields = ("key", "value")
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """Hold nothing."""
+        super().prepare(context, collector)
+        self.held: dict[str, list[Tuple]] = {}
+
+    def process(self, given: Tuple, /) -> None:
+        """Hold a tuple."""
+        self.held.setdefault(json.loads(given["value"])["id"], []).append(given)
+
+    def finish_batch(self) -> None:
+        """Emit and ack pairs; leave the others to their fate."""
+        for name, several in self.held.items():
+            if len(several) > 1:
+                self.collector.emit((name, len(several)), several)
+                for given in several:
+                    self.collector.ack(given)
+
+
+def chain() -> Topology:
+    """Two bolts where the events are."""
+    builder = TopologyBuilder("chain")
+    builder.set_spout("events")
+    builder.set_bolt("enrich", enrich).local_grouping("events")
+    builder.set_bolt("mark", mark).local_grouping("enrich")
+    builder.set_output("out").local_grouping("mark")
+    return builder.build()
+
+
+def spread() -> Topology:
+    """The same two bolts, the second in tasks of its own."""
+    builder = TopologyBuilder("spread")
+    builder.set_spout("events")
+    builder.set_bolt("enrich", enrich, 3).shuffle_grouping("events")
+    builder.set_bolt("mark", mark, 2).fields_grouping("enrich", "key")
+    builder.set_output("out").local_grouping("mark")
+    return builder.build()
+
+
+def word_count() -> Topology:
+    """Split and count, by fields grouping."""
+    builder = TopologyBuilder("word-count")
+    builder.set_spout("sentences")
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("sentences")
+    builder.set_bolt("count", Count(), 3).fields_grouping("split", "word")
+    builder.set_output("counts", key="word", value="count").local_grouping("count")
+    return builder.build()
+
+
+def pairs() -> Topology:
+    """A join in one task."""
+    builder = TopologyBuilder("pairs")
+    builder.set_spout("events")
+    builder.set_bolt("join", Pairs(), 1).global_grouping("events")
+    builder.set_output("out").local_grouping("join")
+    return builder.build()
