@@ -65,7 +65,10 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
         self.collector = collector
 
     def finish_batch(self) -> None:  # noqa: B027 - most bolts hold nothing
-        """All tuples of the batch have been given: ack what is still held."""
+        """All tuples of the batch have been given: ack what is still held, and let go of it.
+
+        With `max_spout_pending` also in between, each time that so many trees are open.
+        """
 
     def cleanup(self) -> None:  # noqa: B027 - most bolts take nothing
         """Let go of what `prepare` took."""
@@ -102,7 +105,10 @@ class BatchBolt(Bolt):
 
     @abstractmethod
     def finish_batch(self) -> None:
-        """All tuples of the batch have been given: emit what they came to, and ack them."""
+        """All tuples of the batch have been given: emit what they came to, ack and forget them.
+
+        With `max_spout_pending` also in between, each time that so many trees are open.
+        """
 
 
 class BasicBolt(BaseBolt):

@@ -1,0 +1,315 @@
+"""Tuple trees as in Storm: what is acked, what fails, and what fails with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumer.topology import (
+    BatchBolt,
+    Bolt,
+    DeadLetter,
+    FailReason,
+    ProcessSettings,
+    StepKind,
+    To,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+)
+
+if TYPE_CHECKING:
+    from consumer.topology import Event, OutputCollector, Topology, TopologyContext, Tuple
+
+_FAN_OUT = 10_000
+_DEPTH = 1_000
+
+
+@bolt
+def pass_on(given: Tuple) -> Any:
+    """Emit the last value as it is."""
+    yield (given["value"],)
+
+
+@bolt
+def fan_out(event: Event) -> Any:
+    """Emit many."""
+    del event
+    for number in range(_FAN_OUT):
+        yield (number,)
+
+
+@bolt(streams={"left": ("value",), "right": ("value",)})
+def fork(event: Event) -> Any:
+    """Emit to both sides."""
+    yield To("left", event.value)
+    yield To("right", event.value)
+
+
+@bolt
+def end(given: Tuple) -> Any:
+    """Emit nothing; raise for what is bad."""
+    if given["value"] in {b"bad", "bad"}:
+        raise ValueError("bad")
+
+
+class Scripted(BatchBolt):
+    """Holds the tuples of its batch, and does with them what `finish` says."""
+
+    fields = ("value",)
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Hold nothing yet."""
+        super().prepare(context, collector)
+        self.held: list[Tuple] = []
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Hold it."""
+        self.held.append(tuple)
+
+
+class Joined(Scripted):
+    """One tuple of all that it holds."""
+
+    def finish_batch(self) -> None:
+        """Emit it, and ack them."""
+        if self.held:
+            self.collector.emit((self.held[-1]["value"],), anchors=self.held)
+        for one in self.held:
+            self.collector.ack(one)
+        self.held.clear()
+
+
+class TwiceAnchored(Scripted):
+    """Names the same anchor twice."""
+
+    def finish_batch(self) -> None:
+        """Emit and ack."""
+        for one in self.held:
+            self.collector.emit((one["value"],), anchors=(one, one))
+            self.collector.ack(one)
+
+
+class PairsOfNeighbours(Scripted):
+    """Joins each tuple with the next one."""
+
+    def finish_batch(self) -> None:
+        """Emit a tuple for each pair, and ack all."""
+        for first, second in zip(self.held, self.held[1:], strict=False):
+            is_bad = b"bad" in {first["value"], second["value"]}
+            self.collector.emit(("bad" if is_bad else "good",), anchors=(first, second))
+        for one in self.held:
+            self.collector.ack(one)
+
+
+class AcksBackwards(Scripted):
+    """Acks and fails, the last one first."""
+
+    def finish_batch(self) -> None:
+        """Fail the bad ones."""
+        for one in reversed(self.held):
+            if one["value"] == b"bad":
+                self.collector.fail(one, "it is bad")
+            else:
+                self.collector.ack(one)
+
+
+class Forgets(Bolt):
+    """Acks only what is good."""
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Neither ack nor fail the others."""
+        if tuple["value"] != b"bad":
+            self.collector.ack(tuple)
+
+
+class Unanchored(Bolt):
+    """Emits without an anchor."""
+
+    fields = ("value",)
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Emit, then ack."""
+        self.collector.emit((tuple["value"],))
+        self.collector.ack(tuple)
+
+
+class RaisesAtTheEnd(Scripted):
+    """Its `finish_batch` raises."""
+
+    def finish_batch(self) -> None:
+        """Raise."""
+        raise RuntimeError("no end")
+
+
+class FailsThenAcks(Scripted):
+    """Two children: the first fails, the second is acked after that."""
+
+    def finish_batch(self) -> None:
+        """Fail first, ack afterwards."""
+        first, second = self.held
+        self.collector.fail(first)
+        self.collector.ack(second)
+
+
+def _through(*bolts: Any) -> Topology:
+    """A chain of bolts."""
+    builder = TopologyBuilder("chain")
+    builder.set_spout("events")
+    before = "events"
+    for number, one in enumerate(bolts):
+        builder.set_bolt(f"bolt{number}", one).global_grouping(before)
+        before = f"bolt{number}"
+    return builder.build()
+
+
+def _diamond() -> Topology:
+    builder = TopologyBuilder("diamond")
+    builder.set_spout("events")
+    builder.set_bolt("fork", fork).shuffle_grouping("events")
+    builder.set_bolt("a", pass_on).shuffle_grouping("fork", "left")
+    builder.set_bolt("b", pass_on).shuffle_grouping("fork", "right")
+    builder.set_bolt("join", Joined()).shuffle_grouping("a").shuffle_grouping("b")
+    builder.set_bolt("end", end).shuffle_grouping("join")
+    return builder.build()
+
+
+def _once(topology: Topology, *values: str, **settings: Any) -> TopologyTester:
+    """Events with these values, each of a key of its own, in one batch and one attempt."""
+    tester = TopologyTester(topology, ProcessSettings(max_attempts=1, **settings))
+    tester.run([(f"k{number}", value) for number, value in enumerate(values)])
+    return tester
+
+
+def _acked(tester: TopologyTester) -> list[bytes | None]:
+    return [event.value for event in tester.acked]
+
+
+def _dead(tester: TopologyTester) -> list[tuple[bytes | None, FailReason]]:
+    return [(letter.event.value, letter.reason) for letter in tester.dead_letters]
+
+
+def test_the_worked_example() -> None:
+    """1010 and 1011 with a tuple 1100 anchored to both: 0110 and 0111, 1100 twice, then 0000."""
+    tester = TopologyTester(_through(Joined(), end), ids=[0b1010, 0b1011, 0b1100, 0b1100])
+    tester.run([("a", "1"), ("b", "2")])
+    assert [tree.values for tree in tester.trees] == [
+        [0b1010, 0b0110, 0b1100, 0b0000],
+        [0b1011, 0b0111, 0b1100, 0b0000],
+    ]
+    assert [tree.verdict for tree in tester.trees] == ["acked", "acked"]
+
+
+def test_a_tree_of_one_tuple() -> None:
+    """Given out, acked, done."""
+    tester = _once(_through(end), "a")
+    assert [step.kind for step in tester.trees[0].steps] == [StepKind.GIVEN, StepKind.ACKED]
+    assert (tester.trees[0].values[-1], _acked(tester)) == (0, [b"a"])
+
+
+def test_a_deep_chain_is_followed_to_its_end() -> None:
+    """A thousand bolts; a failure in the last one fails the event, and names them all."""
+    topology = _through(*[pass_on] * (_DEPTH - 1), end)
+    tester = _once(topology, "good", "bad")
+    assert (_acked(tester), _dead(tester)) == ([b"good"], [(b"bad", FailReason.EXCEPTION)])
+    assert len(tester.dead_letters[0].path) == _DEPTH + 1
+    assert tester.trees[0].values[-1] == 0
+
+
+def test_a_wide_tree_is_done_with_its_last_tuple() -> None:
+    """Ten thousand tuples of one event, and a value of 0 behind the last ack, not before."""
+    tester = _once(_through(fan_out, end), "a")
+    values = tester.trees[0].values
+    assert len(values) == 2 * (_FAN_OUT + 1)
+    assert values[-1] == 0
+    assert 0 not in values[:-1]
+    assert _acked(tester) == [b"a"]
+
+
+def test_a_diamond_is_done_once_both_ways_have_met() -> None:
+    """The tuple that joins them belongs to the tree once, by two anchors."""
+    tester = _once(_diamond(), "good")
+    assert (_acked(tester), tester.trees[0].values[-1]) == ([b"good"], 0)
+    joined = next(step for step in tester.trees[0].steps if step.by == "join#0")
+    assert len(joined.anchors) == 2
+    assert _dead(_once(_diamond(), "bad")) == [(b"bad", FailReason.EXCEPTION)]
+
+
+def test_an_anchor_may_be_named_twice() -> None:
+    """Two edges, both in the tree's value, both out of it with one ack."""
+    tester = TopologyTester(_through(TwiceAnchored(), end), ids=[1, 2, 4])
+    tester.run([("k", "a")])
+    assert tester.trees[0].values == [1, 1 ^ 2 ^ 4, 2 ^ 4, 0]
+    assert _acked(tester) == [b"a"]
+
+
+def test_a_failed_leaf_fails_every_root_above_it_and_no_other() -> None:
+    """Neighbours share a leaf: the two beside the bad one fail with it."""
+    tester = _once(_through(PairsOfNeighbours(), end), "a", "b", "bad", "c", "d")
+    assert _acked(tester) == [b"a", b"d"]
+    assert [value for value, _ in _dead(tester)] == [b"b", b"bad", b"c"]
+
+
+def test_an_unanchored_tuple_fails_nobody() -> None:
+    """Its failure is counted, and the event it came from is acked."""
+    tester = _once(_through(Unanchored(), end), "bad")
+    assert (_acked(tester), tester.untracked_failures) == ([b"bad"], 1)
+
+
+def test_an_unanchored_tuple_is_shown_where_it_was_emitted() -> None:
+    """It changes no value."""
+    tester = _once(_through(Unanchored(), end), "good")
+    tree = tester.trees[0]
+    assert ", unanchored: value=b'good'" in tree.as_text()
+    assert tree.values[0] == tree.values[1]
+
+
+def test_acks_and_failures_come_in_any_order() -> None:
+    """Each event has its own verdict, with what the bolt said of it."""
+    tester = _once(_through(AcksBackwards()), "a", "bad", "b")
+    assert _acked(tester) == [b"a", b"b"]
+    assert tester.dead_letters == [
+        DeadLetter(
+            tester.dead_letters[0].event, FailReason.FAILED, "it is bad", 1, ("events", "bolt0")
+        )
+    ]
+
+
+def test_what_is_neither_acked_nor_failed_is_never_acked() -> None:
+    """By the end of the batch."""
+    tester = _once(_through(Forgets()), "a", "bad")
+    assert (_acked(tester), _dead(tester)) == ([b"a"], [(b"bad", FailReason.NEVER_ACKED)])
+
+
+def test_a_finish_batch_that_raises_leaves_its_tuples_never_acked() -> None:
+    """The dead letter says which bolt, and what it raised."""
+    tester = _once(_through(RaisesAtTheEnd()), "a")
+    assert _dead(tester) == [(b"a", FailReason.NEVER_ACKED)]
+    assert "finish_batch of 'bolt0'" in tester.dead_letters[0].detail
+    assert "RuntimeError: no end" in tester.dead_letters[0].detail
+
+
+def test_a_failure_is_sticky_and_later_acks_are_late() -> None:
+    """An ack of another tuple of the tree changes nothing, and is counted."""
+    builder = TopologyBuilder("sticky")
+    builder.set_spout("events")
+    builder.set_bolt("fork", fork).shuffle_grouping("events")
+    declarer = builder.set_bolt("both", FailsThenAcks())
+    declarer.shuffle_grouping("fork", "left").shuffle_grouping("fork", "right")
+    tester = _once(builder.build(), "a")
+    assert (_dead(tester), tester.late_acks) == ([(b"a", FailReason.FAILED)], 1)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_so_many_trees_are_open_at_most(most: int) -> None:
+    """The batch is finished in between, so that a batch bolt holds no more of them."""
+    tester = _once(_through(Joined(), end), *"abcde", max_spout_pending=most)
+    assert sorted(event.value or b"" for event in tester.acked) == [b"a", b"b", b"c", b"d", b"e"]
+    sizes = {
+        len(step.anchors)
+        for tree in tester.trees
+        for step in tree.steps
+        if step.kind is StepKind.EMITTED
+    }
+    assert max(sizes) == min(most, 5)
