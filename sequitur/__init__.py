@@ -5,6 +5,7 @@ The public names in one place; the packages they come from are `producer` and `c
 
 from consumer import EventTimeSpec, ReorderSettings, parse_event_time_spec
 from consumer.topology import (
+    BaseBolt,
     BasicBolt,
     BasicOutputCollector,
     BatchBolt,
@@ -39,6 +40,7 @@ from producer import (
 
 __all__ = [
     "EVENT_ID_HEADER",
+    "BaseBolt",
     "BasicBolt",
     "BasicOutputCollector",
     "BatchBolt",
