@@ -74,6 +74,7 @@ class ConcurrentRunner(Runner):
         self.concurrency = component.concurrency
         self.is_async = is_async(bolt)
         self._pool = pool
+        self._place = (context.component, context.task)
         fields = [
             one.grouping.fields
             for one in component.inputs
@@ -86,7 +87,7 @@ class ConcurrentRunner(Runner):
         key: Any = given.event_key
         if self._fields is not None:
             key = tuple(given[name] for name in self._fields)
-        self._pool.submit(Call(self, given, None if key is None else (self.context, key)))
+        self._pool.submit(Call(self, given, None if key is None else (self._place, key)))
 
     def emit(
         self, values: Any, anchors: Sequence[Tuple], stream_name: str, task: int | None

@@ -1,0 +1,147 @@
+"""How fast a topology behind the reorder stage is, and what tracking costs.
+
+    python -m benchmarks.process [--events N] [--only NAME ...]
+
+Kafka to Kafka: a chain of two bolts that do next to nothing, with trees tracked and with
+`ackers = 0`, beside the reorder job alone; a bolt whose calls take 2 ms each, with its calls side by
+side. What came out is read back: counted, summed up and looked through for order. Then the acker by
+itself: see `benchmarks.acker` and `benchmarks.acker_tasks`. Prints tables, and writes
+build/bench/process.json, a list of {"name", "value", "unit"}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import acker, acker_tasks, waiting_topology
+from benchmarks.broker import bench_broker
+from benchmarks.reorder import Bench
+from benchmarks.reorder_contenders import Contender, Task, sequitur_command
+from benchmarks.reorder_input import Workload
+from consumer import ReorderSettings
+from consumer.topology import ProcessSettings
+from pipelines.settings import ProcessJob
+from producer.settings import KafkaSettings
+from producer.settings_flags import given_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+OUTPUT: Final = Path("build/bench")
+_HERE: Final = Path(__file__).parent
+_CORES: Final = 2
+_CALLS: Final = 320_000
+_CALLED_KEYS: Final = 1_000
+
+
+def process_command(task: Task, topology: Path, **process: object) -> list[str]:
+    """The process job as its users start it.
+
+    Args:
+        task: What is to be done.
+        topology: The topology's file.
+        process: Settings of the section `[process]`.
+    """
+    reorder = {
+        "input_topics": [task.source],
+        "output_topic": task.sink,
+        "event_time": "json:occurred_at",
+        "delay": f"{task.delay_s} s",
+        "checkpoint": str(task.folder / "checkpoint"),
+    }
+    job = ProcessJob(
+        kafka=KafkaSettings(bootstrap_servers=task.bootstrap_servers),
+        reorder=ReorderSettings.model_validate(reorder),
+        process=ProcessSettings.model_validate(process),
+    )
+    words = [sys.executable, "-m", "sequitur", "run", str(topology), *given_flags(job)]
+    return [*words, "--available-now", "--drain"]
+
+
+def _chain(**process: object) -> Callable[[Task], list[str]]:
+    return lambda task: process_command(task, _HERE / "chain_topology.py", **process)
+
+
+CONTENDERS: Final = (
+    Contender("chain.tracked", _chain(), accounts_for_all=True),
+    Contender("chain.untracked", _chain(ackers=0), accounts_for_all=True),
+    Contender("reorder.alone", lambda task: sequitur_command(task), accounts_for_all=True),
+)
+WAITING: Final = Contender(
+    "waiting",
+    lambda task: process_command(task, _HERE / "waiting_topology.py"),
+    accounts_for_all=True,
+)
+
+
+def measure_jobs(events: int, only: Sequence[str], console: Console) -> list[dict[str, Any]]:
+    """The jobs in turn, on one broker."""
+    found: list[dict[str, Any]] = []
+    rates: dict[str, float] = {}
+    with bench_broker() as bootstrap_servers:
+        bench = Bench(bootstrap_servers)
+        chosen = [one for one in CONTENDERS if not only or one.name in only]
+        if chosen:
+            drawn = bench.fill("chained", Workload(events=events))
+        for contender in chosen:
+            took, _, _ = bench.run(contender, "chained", drawn)
+            rates[contender.name] = events / took.seconds
+            console.print(f"{contender.name}: {rates[contender.name]:,.0f} events/s")
+            found.append(_figure(f"{contender.name}.rate", rates[contender.name], "events/s"))
+        if rates.keys() >= {"chain.tracked", "chain.untracked"}:
+            ratio = rates["chain.tracked"] / rates["chain.untracked"]
+            found.append(_figure("chain.tracked_to_untracked", ratio, "ratio"))
+        if not only or WAITING.name in only:
+            drawn = bench.fill("called", Workload(events=_CALLS, keys=_CALLED_KEYS))
+            took, _, _ = bench.run(WAITING, "called", drawn)
+            ideal = _CORES * waiting_topology.CONCURRENCY / waiting_topology.CALL_S
+            rate = _CALLS / took.seconds
+            console.print(f"waiting: {rate:,.0f} calls/s of {ideal:,.0f}")
+            found.append(_figure("waiting.rate", rate, "calls/s"))
+            found.append(_figure("waiting.ideal", ideal, "calls/s"))
+            found.append(_figure("waiting.rate_to_ideal", rate / ideal, "ratio"))
+    return found
+
+
+def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
+    return {"name": name, "value": round(value, 3), "unit": unit}
+
+
+def print_table(figures: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print every figure."""
+    table = Table(title="Topologies", title_justify="left")
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_column("")
+    for figure in figures:
+        table.add_row(figure["name"], f"{figure['value']:,}", figure["unit"])
+    console.print(table)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=4_000_000)
+    names = [*(one.name for one in CONTENDERS), WAITING.name, "acker"]
+    parser.add_argument("--only", nargs="+", choices=names, default=[])
+    given = parser.parse_args()
+    console = Console()
+    figures = []
+    if not given.only or set(given.only) - {"acker"}:
+        figures += measure_jobs(given.events, given.only, console)
+    if not given.only or "acker" in given.only:
+        figures += [*acker_tasks.measure(), *acker.measure()]
+    print_table(figures, console)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / "process.json").write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
