@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from consumer.topology._bolt import FunctionBolt, is_async
-from consumer.topology._groupings import GroupingKind
+from consumer.topology._groupings import GroupingKind, stable_hash
 from consumer.topology._runner import Runner
 
 if TYPE_CHECKING:
@@ -38,16 +38,23 @@ _noted: contextvars.ContextVar[list[Callable[[], None]] | None] = contextvars.Co
 class Call:
     """A call of a bolt for a tuple."""
 
-    __slots__ = ("begun_s", "emitted", "error", "given", "is_given_up", "key", "noted", "runner")
+    __slots__ = (
+        "begun_s", "emitted", "error", "given", "is_given_up", "is_over", "key", "noted", "runner",
+        "submitted_s",
+    )  # fmt: skip
 
-    def __init__(self, runner: ConcurrentRunner, given: Tuple, key: Any) -> None:
+    def __init__(
+        self, runner: ConcurrentRunner, given: Tuple, key: Any, submitted_s: float
+    ) -> None:
         self.runner = runner
+        self.submitted_s = submitted_s
         self.given = given
         self.key = key
         self.noted: list[Callable[[], None]] = []
         self.emitted: Sequence[Any] = ()
         self.error: Exception | None = None
         self.begun_s: float | None = None
+        self.is_over = False
         self.is_given_up = False
 
 
@@ -74,7 +81,6 @@ class ConcurrentRunner(Runner):
         self.concurrency = component.concurrency
         self.is_async = is_async(bolt)
         self._pool = pool
-        self._place = (context.component, context.task)
         fields = [
             one.grouping.fields
             for one in component.inputs
@@ -86,8 +92,9 @@ class ConcurrentRunner(Runner):
         """Have the bolt called when its key's earlier calls are over."""
         key: Any = given.event_key
         if self._fields is not None:
-            key = tuple(given[name] for name in self._fields)
-        self._pool.submit(Call(self, given, None if key is None else (self._place, key)))
+            key = stable_hash([given[name] for name in self._fields])
+        key = None if key is None else (self, key)
+        self._pool.submit(Call(self, given, key, self._executor.clock()))
 
     def emit(
         self, values: Any, anchors: Sequence[Tuple], stream_name: str, task: int | None
@@ -144,6 +151,11 @@ class ConcurrentRunner(Runner):
     def conclude(self, call: Call) -> None:
         """Do what the bolt said in a call that is over."""
         executor, given = self._executor, call.given
+        if call.begun_s is not None:
+            # How long it waited for its turn is nobody's fault, and not counted.
+            for root, _ in given._trees():
+                waited_s = call.begun_s - call.submitted_s
+                root.begun_s = min(root.begun_s + waited_s, call.begun_s)
         executor.in_call = given
         try:
             for noted in call.noted:
@@ -178,6 +190,8 @@ class CallPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0
         self._most = 0
+        self._ending = threading.Lock()
+        self._looked_s = executor.clock()
 
     def submit(self, call: Call) -> None:
         """Run a call, behind those of its key that came before it."""
@@ -214,7 +228,9 @@ class CallPool:
             try:
                 call = self._over.get_nowait()
             except Empty:
-                return
+                break
+        if self._executor.clock() - self._looked_s > _LOOK_EACH_S:
+            self._give_up_late_ones()
 
     def close(self) -> None:
         """Let go of the threads; one that is still in a call is left to itself."""
@@ -263,12 +279,17 @@ class CallPool:
         while (call := work.get()) is not None:
             call.begun_s = self._executor.clock()
             runner.carry_out(call)
-            self._over.put(call)
+            self._put_over(call)
             if call.is_given_up:  # another thread has taken this one's place
                 return
 
     async def _run_async(self, call: Call) -> None:
         await call.runner.carry_out_async(call)
+        self._put_over(call)
+
+    def _put_over(self, call: Call) -> None:
+        with self._ending:  # a call is either over or given up, and it is known which
+            call.is_over = True
         self._over.put(call)
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
@@ -296,30 +317,44 @@ class CallPool:
         self._go_on(call)
 
     def _go_on(self, call: Call) -> None:
-        """Start the next call of the key, and those that wait for a thread."""
-        if call.key is not None:
-            behind = self._keys[call.key]
-            while behind and not self._executor.is_wanted(behind[0].given):
-                behind.popleft()
-                self._waiting -= 1
-            if behind:
-                self._start(behind.popleft())
-            else:
-                del self._keys[call.key]
+        """Start the next call of the key, and one that waits for a thread."""
+        self._start_next_of(call.key)
         ready = self._ready[call.runner]
-        if ready:
-            self._start(ready.popleft())
+        while ready:
+            following = ready.popleft()
+            if self._executor.is_wanted(following.given):
+                self._start(following)
+                return
+            # Its event has failed meanwhile, or is held.
+            self._waiting -= 1
+            self._start_next_of(following.key)
+
+    def _start_next_of(self, key: Any) -> None:
+        if key is None:
+            return
+        behind = self._keys[key]
+        while behind:
+            following = behind.popleft()
+            if self._executor.is_wanted(following.given):
+                self._start(following)
+                return
+            self._waiting -= 1
+        del self._keys[key]
 
     def _give_up_late_ones(self) -> None:
-        now_s = self._executor.clock()
+        now_s = self._looked_s = self._executor.clock()
         timeout_s = self._executor.message_timeout_s
         for runner, running in self._running.items():
-            for call in [one for one in running if one.begun_s is not None]:
-                if call.begun_s is not None and now_s - call.begun_s > timeout_s:
+            for call in list(running):
+                if call.begun_s is None or now_s - call.begun_s <= timeout_s:
+                    continue
+                with self._ending:
+                    if call.is_over:
+                        continue
                     call.is_given_up = True
-                    running.discard(call)
-                    self._waiting -= 1
-                    if not runner.is_async:
-                        self._start_thread(runner)
-                    runner.overran(call.given)
-                    self._go_on(call)
+                running.discard(call)
+                self._waiting -= 1
+                if not runner.is_async:
+                    self._start_thread(runner)
+                runner.gave_up(call.given)
+                self._go_on(call)

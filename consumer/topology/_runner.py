@@ -191,10 +191,14 @@ class Runner:
         self._fail(given, FailReason.EXCEPTION, detail_of(error))
 
     def overran(self, given: Tuple) -> None:
-        """The bolt's call for a tuple took longer than it may."""
+        """The bolt's call for a tuple took longer than it may, and was ended."""
+        self.gave_up(given)
+        self._executor.late_acks += 1
+
+    def gave_up(self, given: Tuple) -> None:
+        """The bolt's call for a tuple takes longer than it may; its ack is late, if it comes."""
         detail = f"a call of bolt {self._component!r} took longer than message_timeout"
         self._fail(given, FailReason.TIMEOUT, detail)
-        self._executor.late_acks += 1
 
     def _fail(self, given: Tuple, reason: FailReason, detail: str) -> None:
         given._owner = _FAILED
