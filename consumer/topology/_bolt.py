@@ -144,6 +144,7 @@ class FunctionBolt(Bolt):
         function: Gets a tuple; yields values, or returns an iterable of them or None.
         fields: Fields of what it yields.
         streams: Fields of further streams, see `To`.
+        direct_streams: Those of them whose tuples are emitted to a task by number.
     """
 
     def __init__(
@@ -151,12 +152,14 @@ class FunctionBolt(Bolt):
         function: Callable[[Any], Iterable[Any] | None],
         fields: Sequence[str] = ("value",),
         streams: Mapping[str, Sequence[str]] | None = None,
+        direct_streams: Sequence[str] = (),
         *,
         is_decorator: bool = False,
     ) -> None:
         self.function = function
         self.fields = tuple(fields)
         self.streams = dict(streams or {})
+        self.direct_streams = tuple(direct_streams)
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -173,14 +176,17 @@ class FunctionBolt(Bolt):
     def __reduce__(self) -> Any:
         if self._global is not None:  # its name stands for it, and not for the function
             return self._global
-        return FunctionBolt, (self.function, self.fields, self.streams)
+        return FunctionBolt, (self.function, self.fields, self.streams, self.direct_streams)
 
 
 @overload
 def bolt(function: Callable[[Any], Any], /) -> FunctionBolt: ...
 @overload
 def bolt(
-    *, fields: Sequence[str] = ..., streams: Mapping[str, Sequence[str]] | None = ...
+    *,
+    fields: Sequence[str] = ...,
+    streams: Mapping[str, Sequence[str]] | None = ...,
+    direct_streams: Sequence[str] = ...,
 ) -> Callable[[Callable[[Any], Any]], FunctionBolt]: ...
 
 
@@ -190,6 +196,7 @@ def bolt(
     *,
     fields: Sequence[str] = ("value",),
     streams: Mapping[str, Sequence[str]] | None = None,
+    direct_streams: Sequence[str] = (),
 ) -> Any:
     """Make a function a bolt: `@bolt`, or `@bolt(fields=("word", "count"))`.
 
@@ -198,10 +205,14 @@ def bolt(
             fields, a mapping by field, or of a single field the value itself.
         fields: Fields of the default stream.
         streams: Fields of further streams; yield `To(stream, values)` for these.
+        direct_streams: Those of them whose tuples go to a task by number; yield
+            `To(stream, values, task)` for these.
     """
-    if function is not None:
-        return FunctionBolt(function, fields, streams, is_decorator=True)
-    return lambda decorated: FunctionBolt(decorated, fields, streams, is_decorator=True)
+
+    def made(decorated: Callable[[Any], Any]) -> FunctionBolt:
+        return FunctionBolt(decorated, fields, streams, direct_streams, is_decorator=True)
+
+    return made if function is None else made(function)
 
 
 def is_async(found: BaseBolt) -> bool:

@@ -1,0 +1,385 @@
+"""What bolts may do, what is refused, and what their tuples become."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumer.topology import (
+    BasicBolt,
+    Bolt,
+    BoltStateError,
+    FailReason,
+    ProcessSettings,
+    To,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumer.topology import (
+        BasicOutputCollector,
+        Event,
+        OutputCollector,
+        TopologyContext,
+        Tuple,
+    )
+
+_seen: list[Any] = []
+"""What bolts saw: they are copies, and find it by its name here."""
+
+
+@pytest.fixture(autouse=True)
+def seen() -> list[Any]:
+    """Nothing, when a test begins."""
+    _seen.clear()
+    return _seen
+
+
+@bolt(fields=("word", "length"), streams={"short": ("word",)})
+def sort_words(event: Event) -> Iterator[Any]:
+    """All the ways in which a function may say what it emits."""
+    for word in (event.value or b"").decode().split():
+        if len(word) < 3:
+            yield To("short", word)
+        elif word == "mapping":
+            yield {"length": len(word), "word": word}
+        elif word == "list":
+            yield [word, len(word)]
+        else:
+            yield word, len(word)
+
+
+@bolt
+def returns_list(event: Event) -> Any:
+    """What is returned counts as well as what is yielded."""
+    return [event.value, b"twice"]
+
+
+@bolt
+def note(given: Tuple) -> None:
+    """Take down what it is given."""
+    _seen.append((given.source, given.stream, given.as_dict()))
+
+
+@bolt
+def note_attempt(event: Event) -> None:
+    """Take down which attempt it is, and fail the first two."""
+    _seen.append(event.attempt)
+    if event.attempt < 3:
+        raise ValueError("again")
+
+
+class Emits(Bolt):
+    """Emits what the test says."""
+
+    fields = ("word", "length")
+
+    def __init__(self, values: Any, stream: str = "default", task: int | None = None) -> None:
+        self.values = values
+        self.stream = stream
+        self.task = task
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Emit, then ack."""
+        self.collector.emit(self.values, tuple, self.stream, self.task)
+        self.collector.ack(tuple)
+
+
+class Misuses(Bolt):
+    """Does what it may not do with a tuple."""
+
+    fields = ("value",)
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """In one of several ways."""
+        if self.how == "double ack":
+            self.collector.ack(tuple)
+            self.collector.ack(tuple)
+        elif self.how == "ack after fail":
+            self.collector.fail(tuple)
+            self.collector.ack(tuple)
+        elif self.how == "fail after ack":
+            self.collector.ack(tuple)
+            self.collector.fail(tuple)
+        elif self.how == "anchor to an acked one":
+            self.collector.ack(tuple)
+            self.collector.emit(("x",), anchors=tuple)
+        elif self.how == "unknown field":
+            tuple["vlaue"]
+
+
+class UsesForeign(Bolt):
+    """Uses a tuple that was given to another bolt."""
+
+    fields = ("value",)
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Ack, fail, or anchor to it."""
+        foreign = _seen[0]
+        if self.how == "emit":
+            self.collector.emit(("x",), anchors=(tuple, foreign))
+        else:
+            getattr(self.collector, self.how)(foreign)
+
+
+class Holds(Bolt):
+    """Acks nothing, so that its tuples stay its own."""
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Let others have it."""
+        _seen.append(tuple)
+
+
+class LifeCycle(BasicBolt):
+    """Takes down what is called."""
+
+    fields = ("value",)
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Once for each task and batch."""
+        super().prepare(context, collector)
+        _seen.append(("prepare", context.task, context.tasks, context.config["unit"]))
+
+    def restore(self, state: Any) -> None:
+        """Behind `prepare`."""
+        _seen.append(("restore", state))
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """For each tuple."""
+        _seen.append(("process", tuple["value"]))
+        collector.emit((tuple["value"],))
+
+    def finish_batch(self) -> None:
+        """At the batch's end."""
+        _seen.append("finish_batch")
+
+    def snapshot(self) -> Any:
+        """Behind it."""
+        _seen.append("snapshot")
+        return {"kept": 1}
+
+    def cleanup(self) -> None:
+        """At last."""
+        _seen.append("cleanup")
+
+
+class Unkeepable(LifeCycle):
+    """Wants kept what cannot be kept."""
+
+    def snapshot(self) -> Any:
+        """A function without a name."""
+        return lambda: None
+
+
+def _tester(made: Any, **output: Any) -> TopologyTester:
+    """A bolt with an output, where the test says what that writes."""
+    builder = TopologyBuilder("bolts", config={"unit": "ms"})
+    builder.set_spout("events")
+    builder.set_bolt("work", made).local_grouping("events")
+    if output:
+        builder.set_output("out", **output).local_grouping("work")
+    return TopologyTester(builder.build(), ProcessSettings(max_attempts=1))
+
+
+def _detail(tester: TopologyTester) -> str:
+    """Why the only event was given up."""
+    tester.run([("k", "v")])
+    assert [letter.reason for letter in tester.dead_letters] == [FailReason.EXCEPTION]
+    return tester.dead_letters[0].detail
+
+
+def test_a_function_says_what_it_emits_in_any_handy_form(seen: list[Any]) -> None:
+    """A tuple, a list, a mapping by field; `To` for another stream, one value for one field."""
+    builder = TopologyBuilder("forms")
+    builder.set_spout("events")
+    builder.set_bolt("sort", sort_words).local_grouping("events")
+    reader = builder.set_bolt("note", note).local_grouping("sort")
+    reader.local_grouping("sort", "short")
+    tester = TopologyTester(builder.build())
+    tester.run([(None, "plain list mapping to")])
+    assert seen == [
+        ("sort", "default", {"word": "plain", "length": 5}),
+        ("sort", "default", {"word": "list", "length": 4}),
+        ("sort", "default", {"word": "mapping", "length": 7}),
+        ("sort", "short", {"word": "to"}),
+    ]
+    assert len(tester.acked) == 1
+
+
+def test_what_a_function_returns_is_emitted() -> None:
+    """As if it had yielded it."""
+    tester = _tester(returns_list, key=None)
+    tester.run([("k", "once")])
+    assert tester.records("out") == [(None, b"once"), (None, b"twice")]
+
+
+def test_a_decorated_function_is_still_the_function() -> None:
+    """So that it can be tested by itself; and it is pickled by its name."""
+    tester = _tester(returns_list)
+    tester.run([("k", "v")])
+    assert returns_list.__doc__ == "What is returned counts as well as what is yielded."
+    assert pickle.loads(pickle.dumps(returns_list)) is returns_list
+
+
+def test_a_bolt_sees_which_attempt_it_is(seen: list[Any]) -> None:
+    """1 the first time."""
+    builder = TopologyBuilder("attempts")
+    builder.set_spout("events")
+    builder.set_bolt("note", note_attempt).local_grouping("events")
+    tester = TopologyTester(builder.build())
+    tester.run([("k", "v")])
+    tester.retry_all()
+    assert seen == [1, 2, 3]
+    assert len(tester.acked) == 1
+
+
+def test_what_a_bolts_life_consists_of(seen: list[Any]) -> None:
+    """For each batch; what it wanted kept comes back in the next one."""
+    tester = _tester(LifeCycle())
+    tester.run([(None, "a")])
+    first, second = list(seen), len(seen)
+    tester.run([])
+    prepare = ("prepare", 0, 1, "ms")
+    ends = ["finish_batch", "snapshot", "cleanup"]
+    assert first == [prepare, ("process", b"a"), *ends]
+    assert seen[second:] == [prepare, ("restore", {"kept": 1}), *ends]
+
+
+def test_what_cannot_be_kept_is_named() -> None:
+    """By bolt and task."""
+    with pytest.raises(BoltStateError, match="bolt 'work', task 0: its snapshot cannot be pickled"):
+        _tester(Unkeepable()).run([(None, "a")])
+
+
+@pytest.mark.parametrize(("emits", "message"), [
+    (Emits({"word": "x", "lnegth": 1}), "bolt 'work' emitted to 'work' for <tuple of events: key="),
+    (Emits({"word": "x", "lnegth": 1}), "unknown field 'lnegth'; its fields are: word, length"),
+    (Emits({"word": "x"}), "no field 'length'; its fields are: word, length"),
+    (Emits(("x",)), "bolt 'work' emitted 1 values to 'work' for <tuple of events: key=b'k'"),
+    (Emits(7), "bolt 'work' emitted 7 to 'work' for <tuple of events: key=b'k'"),
+    (Emits(("x", 1), "side"), "stream 'side', which it has not declared; it has: default"),
+    (Emits(("x", 1), task=1), "bolt 'work': stream 'default' is not direct: name no task"),
+])  # fmt: skip
+def test_what_was_not_declared_is_not_emitted(emits: Bolt, message: str) -> None:
+    """The error names the bolt and the tuple, and fails the event."""
+    assert message in _detail(_tester(emits))
+
+
+@pytest.mark.parametrize(("how", "message"), [
+    ("double ack", "bolt 'work' acked <tuple of events: key=b'k', value=b'v'"),
+    ("double ack", "DoubleAckError"),
+    ("ack after fail", "failed already"),
+    ("fail after ack", "bolt 'work' failed <tuple of events: key=b'k'"),
+    ("fail after ack", "acked already"),
+    ("anchor to an acked one", "bolt 'work' anchored to <tuple of events: key=b'k'"),
+    ("unknown field", "'vlaue': tuples of 'events' have the fields key, value, headers"),
+])  # fmt: skip
+def test_misuse_of_a_tuple_is_an_error(how: str, message: str) -> None:
+    """It names the bolt and the tuple."""
+    tester = _tester(Misuses(how))
+    tester.run([("k", "v")])
+    assert len(tester.dead_letters) == 1
+    expected_in = {"ack after fail": FailReason.FAILED}.get(how, FailReason.EXCEPTION)
+    assert tester.dead_letters[0].reason is expected_in
+    if expected_in is FailReason.EXCEPTION:  # else the failure that came first is what is told
+        assert message in tester.dead_letters[0].detail
+
+
+@pytest.mark.parametrize(("how", "what"), [
+    ("ack", "acked"), ("fail", "failed"), ("emit", "anchored to"),
+])  # fmt: skip
+def test_a_foreign_tuple_is_refused(how: str, what: str) -> None:
+    """The error names both bolts, and the tuple."""
+    builder = TopologyBuilder("foreign")
+    builder.set_spout("events")
+    builder.set_bolt("holds", Holds()).local_grouping("events")
+    builder.set_bolt("thief", UsesForeign(how)).local_grouping("events")
+    tester = TopologyTester(builder.build(), ProcessSettings(max_attempts=1))
+    tester.run([("k", "v")])
+    detail = tester.dead_letters[0].detail
+    assert f"bolt 'thief' {what} <tuple of events: key=b'k', value=b'v'" in detail
+    assert "which was delivered to 'holds', task 0" in detail
+
+
+@pytest.mark.parametrize(("values", "output", "expected"), [
+    (("a", 1), {"key": "word", "value": "length"}, (b"a", b"1")),
+    (("a", 1), {"key": None, "value": "word"}, (None, b"a")),
+    (("a", 1), {"key": "word", "value": None}, (b"a", b'{"length":1}')),
+    (("a", 1), {"key": None, "value": None}, (None, b'{"word":"a","length":1}')),
+    ((None, None), {"key": "word", "value": "length"}, (None, None)),
+    ((b"\xff", bytearray(b"b")), {"key": "word", "value": "length"}, (b"\xff", b"b")),
+    (("ä", {"x": [1.5, None, True]}), {"key": "word", "value": "length"},
+     ("ä".encode(), b'{"x":[1.5,null,true]}')),
+])  # fmt: skip
+def test_an_output_encodes_what_it_is_given(
+    values: Any, output: dict[str, Any], expected: tuple[bytes | None, bytes | None]
+) -> None:
+    """Bytes as they are, text as UTF-8, anything else as JSON."""
+    tester = _tester(Emits(values), **output)
+    tester.run([(None, "x")])
+    assert tester.records("out") == [expected]
+
+
+@pytest.mark.parametrize("headers", [
+    [("a", b"1"), ("b", "text"), ("c", None), ("d", 7)],
+    {"a": b"1", "b": "text", "c": None, "d": 7},
+])  # fmt: skip
+def test_headers_are_pairs_or_a_mapping(headers: Any) -> None:
+    """Their values become bytes as well."""
+    tester = _tester(Emits(("a", headers)), key="word", value=None, headers="length")
+    tester.run([(None, "x")])
+    record = tester.outputs["out"][0]
+    assert record.headers == [("a", b"1"), ("b", b"text"), ("c", None), ("d", b"7")]
+    assert record.value == b"{}"
+
+
+@pytest.mark.parametrize(("values", "output", "message"), [
+    (("a", object()), {"key": "word", "value": "length"}, "output 'out': value"),
+    ((object(), 1), {"key": "word", "value": None}, "output 'out': key"),
+    (("a", [(7, b"")]), {"key": "word", "value": None, "headers": "length"},
+     "output 'out': header 7: its name is no text"),
+])  # fmt: skip
+def test_what_cannot_be_encoded_fails_its_event(
+    values: Any, output: dict[str, Any], message: str
+) -> None:
+    """The error names the output."""
+    assert message in _detail(_tester(Emits(values), **output))
+
+
+def test_the_stream_itself_may_be_an_output() -> None:
+    """Events are written as they are."""
+    builder = TopologyBuilder("copy")
+    builder.set_spout("events")
+    builder.set_output("out", headers="headers").local_grouping("events")
+    tester = TopologyTester(builder.build())
+    tester.run([{"key": "k", "value": "v", "headers": [("h", b"1")]}])
+    assert tester.records("out") == [(b"k", b"v")]
+    assert tester.outputs["out"][0].headers == [("h", b"1")]
+    assert len(tester.acked) == 1
+
+
+def test_a_tuple_tells_where_it_comes_from(seen: list[Any]) -> None:
+    """Its values by name, place and in turn; its event's key and time."""
+    builder = TopologyBuilder("tuples")
+    builder.set_spout("events")
+    builder.set_bolt("holds", Holds()).local_grouping("events")
+    TopologyTester(builder.build()).run([("k", "v", 1_234)])
+    event = seen[0]
+    assert (event["key"], event[1], event.key, event.value) == (b"k", b"v", b"k", b"v")
+    assert (event.event_time_ms, event.event_key, event.headers) == (1_234, b"k", ())
+    assert (len(event), list(event)[3], event.source, event.stream) == (
+        8, 1_234, "events", "default",
+    )  # fmt: skip
+    assert event.fields[:2] == ("key", "value")

@@ -1,0 +1,227 @@
+"""Which tasks get a tuple."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumer.topology import (
+    Bolt,
+    EmitError,
+    FailReason,
+    FunctionBolt,
+    Grouping,
+    GroupingKind,
+    ProcessSettings,
+    Stream,
+    To,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+    stable_hash,
+)
+
+if TYPE_CHECKING:
+    from consumer.topology import Event, Topology, Tuple
+
+_STREAM = Stream("split", "default", ("word", "length"))
+_DIRECT = Stream("split", "named", ("word",), is_direct=True)
+_TASKS = 4
+
+
+@bolt(fields=("word", "task"))
+def split(event: Event) -> Any:
+    """Each word, with a task to send it to."""
+    for number, word in enumerate((event.value or b"").decode().split()):
+        yield (word, number)
+
+
+class Where(Bolt):
+    """Tells in which of its tasks it got a word."""
+
+    fields = ("word", "task")
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Tell it."""
+        self.collector.emit((tuple["word"], self.context.task), anchors=tuple)
+        self.collector.ack(tuple)
+
+
+def plain_to_tasks(event: Event) -> Any:
+    """Each word to the task that it names."""
+    for word in (event.value or b"").decode().split():
+        yield To("named", (word,), task=int(word))
+
+
+@bolt(streams={"named": ("word",)}, direct_streams=("named",))
+def to_tasks(event: Event) -> Any:
+    """The same with a decorator."""
+    yield from plain_to_tasks(event)
+
+
+class Direct(Bolt):
+    """Emits to tasks by number."""
+
+    streams = {"named": ("word",)}  # noqa: RUF012 - as users write it
+    direct_streams = ("named",)
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Each word to the task that it names."""
+        for word in tuple["value"].decode().split():
+            task = int(word) if word.isdigit() else None
+            self.collector.emit((word,), anchors=tuple, stream="named", task=task)
+        self.collector.ack(tuple)
+
+
+def _where(grouping: Grouping) -> Topology:
+    builder = TopologyBuilder("where")
+    builder.set_spout("events")
+    builder.set_bolt("split", split).local_grouping("events")
+    builder.set_bolt("where", Where(), _TASKS).grouping("split", grouping)
+    builder.set_output("out", key="word", value="task").local_grouping("where")
+    return builder.build()
+
+
+def _direct(made: Any) -> Topology:
+    builder = TopologyBuilder("direct")
+    builder.set_spout("events")
+    builder.set_bolt("direct", made).local_grouping("events")
+    builder.set_bolt("where", Where(), _TASKS).direct_grouping("direct", "named")
+    builder.set_output("out", key="word", value="task").local_grouping("where")
+    return builder.build()
+
+
+def _tasks(kind: GroupingKind, words: str, *fields: str) -> list[tuple[str, int]]:
+    tester = TopologyTester(_where(Grouping(kind, fields)))
+    tester.run([(None, words)])
+    assert len(tester.acked) == 1
+    return [((key or b"").decode(), int(value or b"")) for key, value in tester.records("out")]
+
+
+def test_shuffling_is_even() -> None:
+    """One task after the other."""
+    assert Counter(task for _, task in _tasks(GroupingKind.SHUFFLE, "a " * 10)) == {
+        0: 3, 1: 3, 2: 2, 3: 2,
+    }  # fmt: skip
+
+
+def test_equal_fields_meet_in_one_task() -> None:
+    """And words are spread over all tasks."""
+    found = _tasks(
+        GroupingKind.FIELDS, " ".join(f"w{number % 50}" for number in range(100)), "word"
+    )
+    assert len(set(found)) == 50
+    assert {task for _, task in found} == set(range(_TASKS))
+
+
+def test_all_tasks_get_each_tuple() -> None:
+    """Each as a tuple of its own: the tree is done when all are acked."""
+    assert sorted(_tasks(GroupingKind.ALL, "a b")) == [
+        (word, task) for word in "ab" for task in range(_TASKS)
+    ]
+
+
+def test_global_is_the_first_task() -> None:
+    """It gets all of them."""
+    assert {task for _, task in _tasks(GroupingKind.GLOBAL, "a b c")} == {0}
+
+
+def test_local_stays_where_the_tuple_is() -> None:
+    """A task's tuples go to the reader's task of its number."""
+    builder = TopologyBuilder("local")
+    builder.set_spout("events")
+    builder.set_bolt("first", Where(), _TASKS).fields_grouping("split", "word")
+    builder.set_bolt("split", split).local_grouping("events")
+    builder.set_bolt("second", Where(), _TASKS).local_grouping("first")
+    builder.set_output("one", key="word", value="task").local_grouping("first")
+    builder.set_output("two", key="word", value="task").local_grouping("second")
+    tester = TopologyTester(builder.build())
+    tester.run([(None, "a b c d e f g h")])
+    assert len({task for _, task in tester.records("one")}) > 1
+    assert tester.records("one") == tester.records("two")
+
+
+def test_none_is_another_word_for_local() -> None:
+    """As in Storm, where none means that it does not matter."""
+    builder = TopologyBuilder("none")
+    builder.set_spout("events")
+    builder.set_bolt("split", split).none_grouping("events")
+    assert builder.build().components["split"].inputs[0].grouping == Grouping(GroupingKind.LOCAL)
+
+
+@pytest.mark.parametrize("made", [
+    Direct(), to_tasks,
+    FunctionBolt(plain_to_tasks, streams={"named": ("word",)}, direct_streams=("named",)),
+])  # fmt: skip
+def test_a_direct_tuple_goes_to_the_task_that_is_named(made: Any) -> None:
+    """Whoever emits it says which; a function by what it yields."""
+    tester = TopologyTester(_direct(made))
+    tester.run([(None, "3 0 2")])
+    assert tester.records("out") == [(b"3", b"3"), (b"0", b"0"), (b"2", b"2")]
+
+
+@pytest.mark.parametrize(("word", "message"), [
+    ("4", "bolt 'direct' emitted to task 4 of a reader of 'direct.named', which has 4"),
+    ("nobody", "bolt 'direct': stream 'named' is direct: say which task"),
+])  # fmt: skip
+def test_a_direct_tuple_for_no_task_is_an_error(word: str, message: str) -> None:
+    """It names the bolt and the stream."""
+    tester = TopologyTester(_direct(Direct()), ProcessSettings(max_attempts=1))
+    tester.run([(None, word)])
+    assert tester.dead_letters[0].reason is FailReason.EXCEPTION
+    assert message in tester.dead_letters[0].detail
+
+
+def test_a_direct_chooser_names_its_limits() -> None:
+    """Neither before the first task nor behind the last."""
+    choose = Grouping(GroupingKind.DIRECT).chooser(_DIRECT, 2, 0)
+    assert [tuple(choose(("a",), task)) for task in (0, 1)] == [(0,), (1,)]
+    for task in (-1, 2, None):
+        with pytest.raises(EmitError, match="which has 2"):
+            choose(("a",), task)
+
+
+def test_several_fields_are_grouped_by_together() -> None:
+    """Equal pairs meet, whatever their other values."""
+    stream = Stream("s", "default", ("a", "b", "c"))
+    choose = Grouping(GroupingKind.FIELDS, ("a", "c")).chooser(stream, 64, 0)
+    assert choose(("x", 1, "y"), None) == choose(("x", 2, "y"), None)
+    assert len({tuple(choose((a, 0, c), None)) for a in "abcd" for c in "abcd"}) > 8
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (1, 1.0), (True, 1), ("a", "a"), ("ä", "ä"), (b"a", b"a"), ((1, "a"), [1, "a"]),
+    (None, None), (2**70, 2**70), (-1, -1.0), ([[1], [2]], ((1,), (2,))),
+])  # fmt: skip
+def test_equal_values_have_equal_hashes(one: Any, other: Any) -> None:
+    """Also where Python has two types for them."""
+    assert stable_hash(one) == stable_hash(other)
+
+
+def test_a_hash_is_the_same_in_each_process() -> None:
+    """Python's own is not; tasks would send a word to different places."""
+    values = ["word", b"word", 7, 1.5, ("a", 1), None, 2**70, float("inf")]
+    program = (
+        "from consumer.topology import stable_hash; inf = float('inf'); "
+        f"print([stable_hash(value) for value in {values!r}])"
+    )
+    for seed in ("1", "2"):
+        out = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        assert out.strip() == str([stable_hash(value) for value in values])
+
+
+def test_hashes_of_numbers_on_end_are_spread() -> None:
+    """Tasks get about as many each."""
+    counts = Counter(stable_hash(number) % 8 for number in range(8_000))
+    assert min(counts.values()) > 800
