@@ -3,8 +3,8 @@
     python -m benchmarks.process [--events N] [--only NAME ...]
 
 Kafka to Kafka: a chain of two bolts that do next to nothing, with trees tracked and with
-`ackers = 0`, beside the reorder job alone; a bolt whose calls take 2 ms each, with its calls side by
-side. What came out is read back: counted, summed up and looked through for order. Then the acker by
+`ackers = 0`, beside the reorder job alone; a bolt whose calls take 2 ms each and run side by side.
+What came out is read back: counted, summed up and looked through for order. Then the acker by
 itself: see `benchmarks.acker` and `benchmarks.acker_tasks`. Prints tables, and writes
 build/bench/process.json, a list of {"name", "value", "unit"}.
 """
@@ -72,7 +72,7 @@ def _chain(**process: object) -> Callable[[Task], list[str]]:
 CONTENDERS: Final = (
     Contender("chain.tracked", _chain(), accounts_for_all=True),
     Contender("chain.untracked", _chain(ackers=0), accounts_for_all=True),
-    Contender("reorder.alone", lambda task: sequitur_command(task), accounts_for_all=True),
+    Contender("reorder.alone", sequitur_command, accounts_for_all=True),
 )
 WAITING: Final = Contender(
     "waiting",

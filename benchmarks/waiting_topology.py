@@ -1,4 +1,4 @@
-"""The topology of the process benchmark whose bolt waits for something, as one that calls a service."""
+"""The topology of the process benchmark whose bolt waits, as one that calls a service does."""
 
 from __future__ import annotations
 

@@ -230,16 +230,33 @@ def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
             for several in headers.to_pylist()
         )
     return zip(
-        rows["key"].to_pylist(),
-        rows["value"].to_pylist(),
+        _objects(rows["key"]),
+        _objects(rows["value"]),
         lists,
         rows["event_time_ms"].to_numpy().tolist(),
-        rows["topic"].combine_chunks().dictionary_encode().to_pylist(),
+        _texts(rows["topic"]),
         rows["partition"].to_numpy().tolist(),
         rows["offset"].to_numpy().tolist(),
         rows["timestamp_ms"].to_numpy().tolist(),
         strict=True,
     )
+
+
+def _objects(column: pa.ChunkedArray) -> list[bytes | None]:
+    """Bytes of a column: by NumPy, which makes no scalar of Arrow's for each."""
+    made: list[bytes | None] = column.to_numpy().tolist()
+    return made
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Texts of a column, each different one made once."""
+    encoded = column.combine_chunks().dictionary_encode()
+    different = encoded.dictionary.to_pylist()
+    if len(different) == 1:
+        same: list[str] = different * len(column)
+        return same
+    texts: list[str] = [different[place] for place in encoded.indices.to_numpy().tolist()]
+    return texts
 
 
 EVENT_COLUMNS: Final = (

@@ -31,6 +31,7 @@ from consumer.topology import (
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
     AckLedger,
+    EventValues,
     Executor,
     FailReason,
     Failure,
@@ -230,20 +231,12 @@ class SpoutTask:
         answer = Answer()
         left: list[Waiting] = []
         dead: list[Waiting] = []
-        next_id, tracked = executor.next_id, self._tracked()
         with _running(executor, batch):
-            for place, (waited, event) in self.trial.of(self._input()):
-                if waited is None:
-                    answer.taken += 1
-                elif self._stays(waited, executor):
-                    left.append(waited)
-                    continue
-                attempt = 1 if waited is None else waited.attempts + 1
-                if place in self.trial.poison:
-                    dead.append(_killer(event, attempt))
-                    continue
-                is_tracked = tracked is True or (tracked is not False and tracked(event))
-                executor.feed(Root(next_id(), event, attempt, 0.0, is_tracked), event)
+            if self.trial == Trial():
+                self._give_waiting(executor, left)
+                answer.taken = self._give_new(executor)
+            else:
+                answer.taken = self._try(executor, left, dead)
             executor.finish()
             answer.states = _write_states(executor, batch)
         answer.has_more = self._has_more(answer.taken)
@@ -259,19 +252,59 @@ class SpoutTask:
             given_out = [root for root in executor.roots() if root.is_tracked]
             _tell_ackers(executor, given_out, batch, answer, is_spout=True)
             answer.acked += sum(not root.is_tracked for root in executor.roots())
-        answer.outputs = outputs.count
         answer.files = outputs.close()
+        answer.outputs = outputs.count
         return answer
 
     def _input(self) -> Iterator[tuple[Waiting | None, tuple[Any, ...]]]:
         """Events that waited, then new ones."""
         for waited in self.given.waiting():
             yield waited, waited.event
-        for event in itertools.islice(self.given.new(), *self.window):
+        for event in self._new():
             yield None, event
 
-    def _tracked(self) -> Any:
-        return False if not self.batch.ackers else self.batch.topology.spout.tracked
+    def _new(self) -> Iterator[tuple[Any, ...]]:
+        return itertools.islice(self.given.new(), *self.window)
+
+    def _give_waiting(self, executor: Executor, left: list[Waiting]) -> None:
+        """Give out what waited and is due."""
+        for waited in self.given.waiting():
+            if self._stays(waited, executor):
+                left.append(waited)
+            else:
+                executor.feed(self._root(executor, waited.event, waited.attempts + 1), waited.event)
+
+    def _give_new(self, executor: Executor) -> int:
+        """Give out new events; how many."""
+        taken, feed, next_id = 0, executor.feed, executor.next_id
+        tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
+        if isinstance(tracked, bool):
+            for taken, event in enumerate(self._new(), 1):  # noqa: B007 - the last number counts
+                feed(Root(next_id(), event, 1, 0.0, tracked), event)
+        else:
+            for taken, event in enumerate(self._new(), 1):  # noqa: B007 - the last number counts
+                feed(self._root(executor, event, 1), event)
+        return taken
+
+    def _try(self, executor: Executor, left: list[Waiting], dead: list[Waiting]) -> int:
+        """Give out a part of all that, and not what kills; how many new events were among it."""
+        taken = 0
+        for place, (waited, event) in self.trial.of(self._input()):
+            attempt = 1 if waited is None else waited.attempts + 1
+            taken += waited is None
+            if waited is not None and self._stays(waited, executor):
+                left.append(waited)
+            elif place in self.trial.poison:
+                dead.append(_killer(event, attempt))
+            else:
+                executor.feed(self._root(executor, event, attempt), event)
+        return taken
+
+    def _root(self, executor: Executor, event: tuple[Any, ...], attempt: int) -> Root:
+        tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
+        if not isinstance(tracked, bool):
+            tracked = bool(tracked(EventValues(*event)))
+        return Root(executor.next_id(), event, attempt, 0.0, tracked)
 
     def _stays(self, waited: Waiting, executor: Executor) -> bool:
         """Whether an event that waits goes on doing so; then it holds up those of its key."""
@@ -393,8 +426,8 @@ class StageTask:
             executor.untracked_failures,
         )
         _tell_ackers(executor, executor.roots(), batch, answer, is_spout=False)
-        answer.outputs = outputs.count
         answer.files = outputs.close()
+        answer.outputs = outputs.count
         return answer
 
     def _input(self) -> list[tuple[str, Sent]]:
