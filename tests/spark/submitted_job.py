@@ -1,4 +1,4 @@
-"""A reorder job as its users start it: spark-submit, in a process group of its own."""
+"""A job as its users start it: spark-submit, in a process group of its own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Any, Self
 
-from pipelines.launch import spark_submit_command, spark_submit_environment
-from pipelines.settings import ReorderJob
+from consumer.topology import ProcessSettings
+from pipelines.launch import (
+    PROCESS_JOB,
+    REORDER_JOB,
+    spark_submit_command,
+    spark_submit_environment,
+)
+from pipelines.settings import ProcessJob, ReorderJob
 from producer.settings_flags import given_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from consumer import ReorderSettings
     from producer import KafkaSettings
@@ -30,12 +37,25 @@ class SubmittedJob:
         kafka: How to reach the brokers.
         settings: The job's settings.
         more: Further flags, such as `--available-now`.
+        topology: File of a topology that runs behind it.
+        process: How the topology is run.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: ReorderSettings, *more: str) -> None:
-        flags = given_flags(ReorderJob(kafka=kafka, reorder=settings))
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settings: ReorderSettings,
+        *more: str,
+        topology: Path | None = None,
+        process: ProcessSettings | None = None,
+    ) -> None:
+        words = given_flags(ReorderJob(kafka=kafka, reorder=settings))
+        if topology is not None:
+            whole = ProcessJob(kafka=kafka, reorder=settings, process=process or ProcessSettings())
+            words = [str(topology), *given_flags(whole)]
         command = spark_submit_command(
-            [*flags, *more],
+            [*words, *more],
+            job=REORDER_JOB if topology is None else PROCESS_JOB,
             options={
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
                 "spark.driver.memory": "700m",

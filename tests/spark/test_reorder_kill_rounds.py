@@ -6,26 +6,18 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import time
-from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, Producer
 
 from consumer import ReorderSettings
 from producer import KafkaSettings
-from sequitur._topic_reader import read_topic, watermarks
-from tests.spark.submitted_job import SubmittedJob
+from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.brokers import Broker
     from tests.conftest import MakeTopic
@@ -35,126 +27,6 @@ pytestmark = pytest.mark.spark
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "5"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _TIMEOUT_S = 180 + 60 * _ROUNDS
-_UP_TIMEOUT_S = 90
-_POLL_S = 0.002
-
-_T0 = 1_700_000_000_000
-_KEYS = 23
-_BURST = 3_000
-_ROWS_A_BATCH = 400
-_DISORDER_MS = 900
-_LATE_MS = 30_000
-_STARTING_S = 6.0
-_IN_A_STEP_S = 0.4
-_ROWS_GO_OUT_S = 0.1
-_BETWEEN_STEPS_S = 1.5
-
-
-@dataclass
-class Rounds:
-    """Lives of one job on one checkpoint, each ended by SIGKILL but the last.
-
-    Attributes:
-        kafka: The broker.
-        settings: The job's settings.
-        random: Of the events and of the moments.
-        sent: Number of events sent so far.
-        cut_short: Lives that ended in the middle of a step.
-    """
-
-    kafka: KafkaSettings
-    settings: ReorderSettings
-    random: Random
-    sent: int = 0
-    cut_short: int = 0
-
-    @property
-    def _checkpoint(self) -> Path:
-        return Path(self.settings.checkpoint)
-
-    def feed(self) -> None:
-        """Send numbered events: out of order, few of them late by far, few without a time."""
-        first, self.sent = self.sent, self.sent + _BURST
-        numbers = sorted(
-            range(first, self.sent), key=lambda n: 10 * n + self.random.randrange(_DISORDER_MS)
-        )
-        producer = Producer({**self.kafka.librdkafka(), "enable.idempotence": True})
-        for number in numbers:
-            chance = self.random.random()
-            at: object = _T0 + 10 * number - (_LATE_MS if chance < 0.01 else 0)
-            if chance > 0.99:
-                at = "unknown"
-            value = json.dumps({"n": number, "at": at})
-            producer.produce(self.settings.input_topics[0], value, f"key-{number % _KEYS}")
-        assert producer.flush(30) == 0
-
-    def live_and_die(self, moment: Callable[[Rounds, SubmittedJob], None]) -> None:
-        """One life: events come, and at the moment it is killed."""
-        with SubmittedJob(self.kafka, self.settings) as life:
-            self.feed()
-            moment(self, life)
-            assert life.process.poll() is None, life.complaints()
-            life.kill()
-        self.cut_short += self._is_in_a_step()
-
-    def finish(self) -> dict[str, int]:
-        """The last life reads all there is, releases it, and ends by itself; its report."""
-        rest = self.settings.model_copy(update={"max_offsets_per_trigger": 100_000})
-        with SubmittedJob(self.kafka, rest, "--available-now", "--drain") as life:
-            lines = list(life.steps())
-            life.end()
-        return lines[-1]
-
-    def while_it_starts(self, life: SubmittedJob) -> None:
-        """Anywhere between the start of the JVM and the first batch, which takes the past over."""
-        del life
-        time.sleep(self.random.uniform(0, _STARTING_S))
-
-    def between_steps(self, life: SubmittedJob) -> None:
-        """Some time behind the end of a step."""
-        steps = life.steps()
-        assert next(steps, None) is not None, life.complaints()
-        time.sleep(self.random.uniform(0, _BETWEEN_STEPS_S))
-
-    def in_a_step(self, life: SubmittedJob) -> None:
-        """Behind the moment when a step is logged, while its rows go out."""
-        before = self._newest("frontier")
-        self._wait_until(life, lambda: self._newest("frontier") != before)
-        time.sleep(self.random.uniform(0, _IN_A_STEP_S))
-
-    def while_rows_go_out(self, life: SubmittedJob) -> None:
-        """When rows of a step have reached the topic, and the step is not marked as done yet."""
-        reader = Consumer({**self.kafka.librdkafka(), "group.id": "kill-rounds"})
-        try:
-            before = self._rows_out(reader)
-            self._wait_until(life, lambda: self._rows_out(reader) > before)
-        finally:
-            reader.close()
-        time.sleep(self.random.uniform(0, _ROWS_GO_OUT_S))
-
-    def _wait_until(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + _UP_TIMEOUT_S
-        while not holds():
-            assert life.process.poll() is None, life.complaints()
-            assert time.monotonic() < deadline_s, "it did nothing"
-            time.sleep(_POLL_S)
-
-    def _rows_out(self, reader: Consumer) -> int:
-        """Records in the output topic, with those of open transactions."""
-        topic = self.settings.output_topic
-        partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
-        return sum(watermarks(reader, topic, partition)[1] for partition in partitions)
-
-    def _newest(self, folder: str) -> str:
-        """The newest file in a folder of the checkpoint, temporary ones left out."""
-        path = self._checkpoint / folder
-        names = (found.name for found in path.iterdir()) if path.exists() else ()
-        return max((name for name in names if not name.startswith(".")), default="")
-
-    def _is_in_a_step(self) -> bool:
-        return self._newest("frontier") != self._newest("done") or (
-            self._newest("spark/offsets") != self._newest("spark/commits")
-        )
 
 
 @pytest.fixture
@@ -169,7 +41,7 @@ def rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Rounds:
             "delay": "1 s",
             "idle_timeout": "1 h",  # a job that is dead for long must not call its rows late
             "checkpoint": str(tmp_path / "checkpoint"),
-            "max_offsets_per_trigger": _ROWS_A_BATCH,
+            "max_offsets_per_trigger": ROWS_A_BATCH,
         }
     )
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
@@ -179,37 +51,8 @@ def rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Rounds:
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killing_the_driver_loses_doubles_and_disorders_nothing(rounds: Rounds) -> None:
     """Killed in a step, between two and while it starts, the job accounts for each event once."""
-    moments = itertools.cycle(
-        [
-            Rounds.in_a_step,
-            Rounds.while_rows_go_out,
-            Rounds.between_steps,
-            Rounds.while_it_starts,
-            Rounds.while_rows_go_out,
-        ]
-    )
-    for moment in itertools.islice(moments, _ROUNDS):
-        rounds.live_and_die(moment)
-    report = rounds.finish()
-    assert rounds.cut_short > 0, "no life was ended in the middle of anything"
-    assert (report["read"], report["held"]) == (rounds.sent, 0)
-
-    settings = rounds.settings
-    topics = (settings.output_topic, settings.late, settings.quarantine)
-    released, late, quarantined = (_numbers(rounds.kafka, topic) for topic in topics)
-    found = Counter(number for number, _, _ in (*released, *late, *quarantined))
-    newest: dict[bytes | None, int] = {}
-    inversions = 0
-    for _, key, at in released:
-        inversions += at < newest.get(key, 0)
-        newest[key] = max(at, newest.get(key, 0))
-    assert (rounds.sent - len(found), found.total() - len(found), inversions) == (0, 0, 0)
+    report = rounds.outlive(_ROUNDS)
+    released, late, quarantined = rounds.check(report)
     counted = (report["released"], report["late"], report["quarantined"])
     assert (len(released), len(late), len(quarantined)) == counted
     assert quarantined
-
-
-def _numbers(kafka: KafkaSettings, topic: str) -> list[tuple[int, bytes | None, Any]]:
-    """Number, key and event time of each committed record."""
-    read = [(json.loads(record.value or b""), record.key) for record in read_topic(kafka, topic)]
-    return [(value["n"], key, value["at"]) for value, key in read]

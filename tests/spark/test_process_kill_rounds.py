@@ -1,0 +1,57 @@
+"""`kill -9` of the process job at any moment, while bolts fail: each event ends once, in order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumer import ReorderSettings
+from consumer.topology import ProcessSettings
+from producer import KafkaSettings
+from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
+
+if TYPE_CHECKING:
+    from tests.brokers import Broker
+    from tests.conftest import MakeTopic
+
+pytestmark = pytest.mark.spark
+
+_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "4"))
+_SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "5"))
+_TOPOLOGY = Path(__file__).with_name("failing_topology.py")
+
+
+@pytest.mark.timeout(240 + 60 * _ROUNDS)
+def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Whenever it is killed, each event is out once and in order, or aside, or dead-lettered."""
+    topic = make_topic(partitions=4)
+    settings = ReorderSettings.model_validate(
+        {
+            "input_topics": [topic],
+            "output_topic": f"{topic}.ordered",
+            "event_time": "json:at",
+            "delay": "1 s",
+            "idle_timeout": "1 h",
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "max_offsets_per_trigger": ROWS_A_BATCH,
+        }
+    )
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    process = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20 ms"})
+    topology = {"topology": _TOPOLOGY, "process": process}
+    rounds = Rounds(kafka, settings, Random(_SEED), topology=topology)
+    report = rounds.outlive(_ROUNDS)
+    dead_letters = process.dead_letters(settings.output_topic)
+    released, late, quarantined = rounds.check(report, (dead_letters,))
+    counts = report["processed"]
+    assert (counts["taken"], counts["pending"]) == (report["released"], 0)
+    assert (counts["acked"], counts["dead"]) == (len(released), report["released"] - len(released))
+    assert (len(late), len(quarantined)) == (report["late"], report["quarantined"])
+    assert counts["dead"] > 0
+    assert counts["failed"] > counts["dead"]
