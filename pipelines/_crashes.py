@@ -23,11 +23,14 @@ from pipelines._errors import BoltCrashError
 from pipelines._tasks import all_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from pyspark.sql import SparkSession
 
     from pipelines._process_tasks import Answer, Trial
+
+    T = TypeVar("T")
 
 _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _MOST_POISON: Final = 100
@@ -110,6 +113,18 @@ class SurvivingTasks:
         return [
             one.answer() or self._alone(task) for one, task in zip(recorded, tasks, strict=True)
         ]
+
+    def repeat(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Run tasks in which no bolt is, all again when the process of one dies.
+
+        Raises:
+            BoltCrashError: They die again and again.
+        """
+        for _ in range(_FRUITLESS):
+            recorded = [_Recorded.of(task, self._folder) for task in tasks]
+            if self._survives(recorded):
+                return [one.answer() for one in recorded]
+        raise BoltCrashError(f"the Python process of a task dies again and again: {tasks[0]!r}")
 
     def _alone(self, task: Any) -> Answer:
         crashes, fruitless = 1, 0

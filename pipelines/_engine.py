@@ -240,7 +240,7 @@ class ReorderEngine:
         """
         with self._lock:
             while (processing := self._processing) is not None:
-                before, due_ms = self._settled(), processing.next_due_ms
+                before, due_ms = self._settled(), processing.due_ms(self._now_ms())
                 if before is None or due_ms is None:
                     return
                 if wait(max(0, due_ms - self._now_ms()) / 1000):
@@ -372,16 +372,18 @@ class ReorderEngine:
         return True
 
     def _is_retry_due(self, now_ms: int) -> bool:
-        return self._processing is not None and self._processing.is_due(now_ms)
+        due_ms = None if self._processing is None else self._processing.due_ms(now_ms)
+        return due_ms is not None and due_ms <= now_ms
 
     def _wait_for_room(self) -> None:
         """Try events again, and read no new ones, while too many wait."""
         processing = self._processing
         while processing is not None and processing.is_full:
             before = self._settled()
-            if before is None or processing.next_due_ms is None:
+            due_ms = processing.due_ms(self._now_ms())
+            if before is None or due_ms is None:
                 return
-            if self._stopping.wait((processing.next_due_ms - self._now_ms()) / 1000):
+            if self._stopping.wait(max(0, due_ms - self._now_ms()) / 1000):
                 raise StopRequestedError
             self._begun_s = time.monotonic()
             self._quiet_step(StepKind.TICK, before, before.clock, self._now_ms())

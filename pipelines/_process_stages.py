@@ -14,7 +14,6 @@ from pipelines._part_files import show
 from pipelines._process_files import write_table
 from pipelines._process_tasks import AckerTask, Answer, Batch, Given, SpoutTask, StageTask
 from pipelines._process_verdicts import Unfinished, VerdictTask, decide
-from pipelines._tasks import all_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +69,6 @@ class StepRun:
         *,
         max_crashes: int,
     ) -> None:
-        self._spark = spark
         self._batch = batch
         self._givens = givens
         self._states = dict(states)
@@ -170,7 +168,7 @@ class StepRun:
     ) -> None:
         batch = self._batch
         files = tuple(answer.acks_file for answer in answers if answer.acks_file is not None)
-        verdicts = all_of(self._spark, [AckerTask(files, one) for one in range(batch.ackers)])
+        verdicts = self._tasks.repeat([AckerTask(files, one) for one in range(batch.ackers)])
         ids = np.concatenate([unfinished for _, unfinished, _ in verdicts])
         flags = np.concatenate([found for _, _, found in verdicts])
         failures = {
@@ -192,7 +190,7 @@ class StepRun:
             for place, (given, table) in enumerate(zip(self._givens, tables, strict=True))
             if len(table)
         }
-        written = all_of(self._spark, list(tasks.values()))
+        written = self._tasks.repeat(list(tasks.values()))
         accounted = sum(answer.waiting + answer.dead for answer in written)
         if accounted != left:
             raise ConservationError(f"{left} events are not done, {accounted} are accounted for")

@@ -190,11 +190,6 @@ class Processing:
         return self._newest.totals
 
     @property
-    def next_due_ms(self) -> int | None:
-        """When the next event is to be tried again."""
-        return self._newest.next_due_ms
-
-    @property
     def is_full(self) -> bool:
         """Whether so many events wait that no new ones may be read."""
         return self._newest.totals.pending >= self._settings.max_pending
@@ -208,10 +203,9 @@ class Processing:
             self._newest = Processed.from_document(document)
             self._check_states()
 
-    def is_due(self, now_ms: int) -> bool:
-        """Whether an event is to be tried again, or one to be replayed."""
-        due = self._newest.next_due_ms
-        return (due is not None and due <= now_ms) or bool(self._new_requests())
+    def due_ms(self, now_ms: int) -> int | None:
+        """When the next event is to be tried again or replayed; None when none waits."""
+        return now_ms if self._new_requests() else self._newest.next_due_ms
 
     def process(self, entry: StepEntry, due: Rows | None) -> Processed:
         """Run the topology on what a step releases, unless that was done before the job died.

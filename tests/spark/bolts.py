@@ -4,22 +4,47 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import signal
 import time
 from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumer.topology import BasicBolt, BatchBolt, Bolt, Topology, TopologyBuilder, bolt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from consumer.topology import BasicOutputCollector, Event, Tuple
+    from pipelines._process_tasks import AckerTask
 
 
 def payload(event: Event) -> dict[str, Any]:
     """An event's value."""
     found: dict[str, Any] = json.loads(event.value or b"")
     return found
+
+
+def die_once(marker: str) -> None:
+    """Be killed, unless that has happened already."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class DyingAcker:
+    """An acker whose process dies once."""
+
+    task: AckerTask
+    marker: str
+
+    def __call__(self) -> Any:
+        """Die, or be the acker."""
+        die_once(self.marker)
+        return self.task()
 
 
 @bolt(fields=("key", "value"))
@@ -32,7 +57,22 @@ def enrich(event: Event) -> Iterator[Any]:
         time.sleep(60)
     if found.get("kills"):
         ctypes.string_at(0)
+    if "dies" in found:
+        die_once(found["dies"])
     yield event.key, event.value
+
+
+@bolt(fields=("key", "value"))
+def enrich_all(event: Event) -> Iterator[Any]:
+    """As `enrich`, but nothing is broken any more."""
+    yield event.key, event.value
+
+
+@bolt(fields=("key", "value"))
+def refuse(given: Tuple) -> None:
+    """Fail what `enrich` would fail."""
+    if given.attempt <= json.loads(given["value"]).get("fails", 0):
+        raise ValueError(f"attempt {given.attempt}")
 
 
 @bolt(fields=("key", "value"))
@@ -141,3 +181,20 @@ def pairs() -> Topology:
     builder.set_bolt("join", Pairs(), 1).global_grouping("events")
     builder.set_output("out").local_grouping("join")
     return builder.build()
+
+
+def branches() -> Topology:
+    """An output, and beside it a bolt that may fail."""
+    builder = TopologyBuilder("branches")
+    builder.set_spout("events")
+    builder.set_bolt("mark", enrich_all).local_grouping("events")
+    builder.set_output("out").local_grouping("mark")
+    builder.set_bolt("refuse", refuse).local_grouping("mark")
+    return builder.build()
+
+
+def forgiving(make: Callable[[], Topology]) -> Topology:
+    """A topology whose `enrich` was mended."""
+    topology = make()
+    mended = replace(topology.components["enrich"], bolt=enrich_all)
+    return replace(topology, components={**topology.components, "enrich": mended})

@@ -1,0 +1,184 @@
+"""What becomes of events when bolts, their processes, or whoever waits for them fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines._errors import TopologyFileError
+from pipelines._process_tasks import AckerTask
+from pipelines._replay_requests import replays_folder, write_request
+from sequitur._dead_letters import Selection, request_rows
+from tests.spark import bolts
+from tests.spark.conftest import Job, event, time_of, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from consumer.topology import Topology
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+T0 = 1_700_000_000_000
+_BOTH = pytest.mark.parametrize("make", [bolts.chain, bolts.spread])
+
+
+def _balanced(job: Job) -> dict[str, int]:
+    """Counts of the events, of which none is unaccounted for."""
+    counts = job.processed()
+    assert counts["taken"] + counts["replayed"] == (
+        counts["acked"] + counts["dead"] + counts["pending"]
+    )
+    return counts
+
+
+@_BOTH
+def test_process_that_dies_once_costs_a_retry(
+    job: Job, make: Callable[[], Topology], tmp_path: Path
+) -> None:
+    """A process that is killed from outside takes nothing with it: its task is run again."""
+    marker = tmp_path / "died"
+    job = job.running_topology(make())
+    job.produce(event(T0 + n, key=f"k{n % 7}") for n in range(40) if n != 11)
+    job.produce([event(T0 + 11, key="k4", dies=str(marker))])
+    job.run(drain=True)
+    assert marker.exists()
+    assert sorted(time_of(record) - T0 for record in job.released()) == list(range(40))
+    counts = _balanced(job)
+    assert (counts["crashes"], counts["dead"], counts["acked"]) == (1, 0, 40)
+
+
+def test_acker_that_dies_is_run_again(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdicts of an acker whose process died are found anew, from what tasks left on disk."""
+    monkeypatch.setattr(
+        "pipelines._process_stages.AckerTask",
+        lambda files, acker: bolts.DyingAcker(AckerTask(files, acker), str(tmp_path / "died")),
+    )
+    job = job.running_topology(bolts.spread())
+    job.produce(event(T0 + n, key=f"k{n % 7}") for n in range(40))
+    job.run(drain=True)
+    assert (tmp_path / "died").exists()
+    assert sorted(time_of(record) - T0 for record in job.released()) == list(range(40))
+    assert _balanced(job)["acked"] == 40
+
+
+@_BOTH
+def test_pending_events_outlive_a_restart(job: Job, make: Callable[[], Topology]) -> None:
+    """A failed event and those it holds wait on disk, and are processed by the next run."""
+    job = job.running_topology(make(), retry_delay="5 s")
+    job.produce([event(T0 + n, key="k", **({"fails": 1} if n == 3 else {})) for n in range(6)])
+    job.produce([event(T0 + 5000, key="later", partition=p) for p in range(4)])
+    with job.running():
+        wait_until(lambda: any((done.processed or {}).get("pending") for _, done in job.steps))
+    before = _balanced(job)
+    assert (before["acked"], before["pending"], before["failed"]) == (3, 3, 1)
+    assert [time_of(record) - T0 for record in job.released()] == [0, 1, 2]
+    job.run(drain=True)
+    assert [time_of(record) - T0 for record in job.released() if record.key == b"k"] == [
+        0, 1, 2, 3, 4, 5,
+    ]  # fmt: skip
+    after = _balanced(job)
+    assert (after["acked"], after["pending"], after["failed"]) == (10, 0, 1)
+
+
+@_BOTH
+def test_no_new_events_are_read_while_too_many_wait(job: Job, make: Callable[[], Topology]) -> None:
+    """With max_pending events waiting, these are settled before the next batch is begun."""
+    job = job.with_settings(max_offsets_per_trigger=10).running_topology(
+        make(), max_pending=2, retry_delay="200 ms", max_attempts=3
+    )
+    job.produce([event(T0 + n, key="k", partition=0, fails=9 if n < 2 else 0) for n in range(6)])
+    job.produce([event(T0 + 100_000 + n, key="k", partition=0) for n in range(40)])
+    job.run(drain=True)
+    assert _balanced(job)["dead"] == 2
+    assert len(job.released()) == 44
+    waits = [(done.processed or {})["pending"] for entry, done in job.steps if entry.staged.read]
+    assert max(waits) <= 2 + 10
+
+
+@_BOTH
+def test_dead_letters_are_given_back(job: Job, make: Callable[[], Topology]) -> None:
+    """A replayed dead letter is processed as a new event, once, with its own headers."""
+    job = job.running_topology(make(), max_attempts=1)
+    sent = event(T0 + 1, key="k", fails=1)
+    job.produce([event(T0, key="k"), sent, event(T0 + 2, key="k")])
+    job.run(drain=True)
+    letters = list(Selection().of(job.dead_letters()))
+    folder = replays_folder(job.settings)
+    write_request(folder, request_rows(letters))
+    later = job.running_topology(bolts.forgiving(make), max_attempts=1)
+    later.run(drain=True)
+    assert sorted(time_of(record) - T0 for record in later.released()) == [0, 1, 2]
+    counts = _balanced(later)
+    assert (counts["replayed"], counts["pending"], counts["dead"]) == (1, 0, 1)
+    later.produce([event(T0 + 9000, key="k")])
+    later.run(drain=True)
+    assert _balanced(later)["replayed"] == 1
+    assert list(folder.iterdir()) == []
+
+
+@_BOTH
+def test_without_ackers_each_event_is_acked_at_once(job: Job, make: Callable[[], Topology]) -> None:
+    """With ackers = 0 a failure is counted, and nothing is tried again or held."""
+    job = job.running_topology(make(), ackers=0)
+    job.produce([event(T0 + n, key="k", **({"fails": 9} if n == 1 else {})) for n in range(4)])
+    job.run(drain=True)
+    assert [time_of(record) - T0 for record in job.released()] == [0, 2, 3]
+    counts = _balanced(job)
+    assert (counts["acked"], counts["failed"], counts["untracked_failures"]) == (4, 0, 1)
+
+
+@_BOTH
+def test_without_ordering_others_of_the_key_go_on(job: Job, make: Callable[[], Topology]) -> None:
+    """With ordering = "none" what failed comes out when it succeeds, behind later ones."""
+    job = job.running_topology(make(), ordering="none")
+    job.produce([event(T0 + n, key="k", **({"fails": 1} if n == 1 else {})) for n in range(4)])
+    job.run(drain=True)
+    assert [time_of(record) - T0 for record in job.released()] == [0, 2, 3, 1]
+    assert _balanced(job)["acked"] == 4
+
+
+@pytest.mark.parametrize(("outputs", "copies"), [("finished", 1), ("immediate", 2)])
+def test_outputs_of_a_failed_tree(job: Job, outputs: str, copies: int) -> None:
+    """A tree that failed behind an output has written nothing, or, with immediate, twice in all."""
+    job = job.running_topology(bolts.branches(), outputs=outputs)
+    job.produce([event(T0, key="k", fails=1)])
+    job.run(drain=True)
+    assert [time_of(record) for record in job.released()] == [T0] * copies
+    assert _balanced(job)["acked"] == 1
+
+
+@_BOTH
+def test_trees_in_flight_are_bounded(job: Job, make: Callable[[], Topology]) -> None:
+    """With max_spout_pending a batch is processed in several goes, with the same outcome."""
+    job = job.running_topology(make(), max_spout_pending=40, max_attempts=2, retry_delay="10 ms")
+    job.produce(
+        event(T0 + n, key=f"k{n % 13}", **({"fails": n % 3} if n % 50 == 0 else {}))
+        for n in range(400)
+    )
+    job.run(drain=True)
+    dead = [n for n in range(0, 400, 50) if n % 3 == 2]
+    found = [time_of(record) - T0 for record in job.released()]
+    assert sorted(found) == [n for n in range(400) if n not in dead]
+    for key in range(13):
+        own = [n for n in found if n % 13 == key]
+        assert own == sorted(own)
+    assert _balanced(job)["dead"] == len(dead)
+
+
+def test_topology_must_go_with_the_job(job: Job, hadoop_only: Any) -> None:
+    """Settings that do not go with a topology are refused by name, before anything is read."""
+    running = job.running_topology(bolts.chain())
+    for changes, named in (
+        ({"delivery": "at-least-once"}, "delivery"),
+        ({"late_policy": "emit"}, "late_policy"),
+        ({"checkpoint": hadoop_only.uri}, "checkpoint"),
+    ):
+        with pytest.raises(TopologyFileError, match=named):
+            running.with_settings(**changes).run()
+    with pytest.raises(TopologyFileError, match="two purposes"):
+        job.running_topology(bolts.chain(), dead_letter_topic=job.settings.late).run()
