@@ -33,7 +33,7 @@ from consumer.topology._tuple import (
     Root,
     Stream,
     Tuple,
-    WovenTuple,
+    woven,
 )
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ class Executor:
             if topology.spout.id in placement.here
             else ()
         )
+        self._has_calls = any(isinstance(one, ConcurrentRunner) for one in self._runners.values())
         for place, runner in self._runners.items():
             runner.prepare((states or {}).get(place))
 
@@ -240,7 +241,7 @@ class Executor:
         parent = sent.path[:-1] or None
         made: Tuple
         if len(trees) > 1:
-            made = WovenTuple(sent.values, stream, tuple(trees), parent, owner)
+            made = woven(sent.values, stream, tuple(trees), parent, owner)
         elif stream is self._spout:
             made = Event(sent.values, stream, *trees[0], parent, owner)
         else:
@@ -262,7 +263,7 @@ class Executor:
                 given = queue.popleft()
                 if (given._root.failure is None and not blocked) or self.is_wanted(given):
                     given._owner.run(given)
-            if not self._pool.is_full():
+            if not self._has_calls or not self._pool.is_full():
                 return
             self._pool.complete_some()
 
@@ -397,7 +398,8 @@ class Executor:
                 roots = [one for one in roots if one.is_tracked] or roots
                 root = max(roots, key=lambda one: one.order)
                 shared.append(tuple(roots))
-            write(component, OutputRecord(root, *record))
+            # As `OutputRecord(root, *record)`, which goes through a function in Python.
+            write(component, tuple.__new__(OutputRecord, (root, *record)))
 
         return put_out
 

@@ -23,7 +23,7 @@ from consumer.topology._tuple import (
     Root,
     Stream,
     Tuple,
-    WovenTuple,
+    woven,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +108,18 @@ class Runner:
                         self.yielded(values, given)
             executor.in_call = None
             if self._acks:
-                self.ack(given)
+                root = given._root
+                if (  # what `ack` comes to nearly always
+                    root is executor.current
+                    and root.failure is None
+                    and given._owner is self
+                    and not given._more
+                    and self._trace is None
+                ):
+                    given._owner = _ACKED
+                    root.value ^= given._edge
+                else:
+                    self.ack(given)
         except Exception as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
             executor.in_call = None
             self.raised(given, error)
@@ -231,7 +242,7 @@ class Runner:
         if len(trees) == 1:
             made = Tuple(values, stream, *trees[0], parent, owner)
         else:
-            made = WovenTuple(values, stream, trees, parent, owner)
+            made = woven(values, stream, trees, parent, owner)
         self._executor.queue.append(made)
         if self._trace is not None:
             self._trace.emitted(self.context, anchors, made)
