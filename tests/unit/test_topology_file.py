@@ -1,0 +1,38 @@
+"""A user's file with a topology: what it has to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipelines._errors import TopologyFileError
+from pipelines._topology_file import load_topology
+
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+_FILES = {
+    "no_such_file.py": (None, "no such file"),
+    "not-a-name.py": ("", "not that of a Python module"),
+    "broken_topology_file.py": ("1 / 0", "ZeroDivisionError"),
+    "empty_topology_file.py": ("", "has no topology"),
+    "other_topology_file.py": ("topology = 3", "has no topology"),
+    "json.py": ("", "a module named 'json' is there already"),
+}
+
+
+@pytest.mark.parametrize("name", _FILES)
+def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
+    """What is wrong is told, with the file's name."""
+    text, said = _FILES[name]
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(TopologyFileError, match=said) as refused:
+        load_topology(path)
+    assert name in str(refused.value)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in _EXAMPLES.glob("*.py")))
+def test_examples_have_topologies(name: str) -> None:
+    """Each example can be run by its file."""
+    assert load_topology(_EXAMPLES / name).outputs
