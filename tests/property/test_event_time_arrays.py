@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consumer import parse_event_time_spec, read_event_time
@@ -43,6 +43,7 @@ _FIELD = st.builds(
 _SIMPLE = st.lists(_FIELD, min_size=1, max_size=4).map(lambda fields: f"{{{','.join(fields)}}}")
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(st.lists(documents() | damaged() | _TIMED | _SIMPLE, max_size=8), st.sampled_from(_NAMES))
 @example(['{"at":1700000000000}'], "at")
 @example(['{"a":1, "at": 1700000000000, "at": 1700000000001}'], "at")
@@ -67,6 +68,7 @@ def test_what_is_found_is_what_the_reference_finds(values: list[str], name: str)
             assert read_event_time(spec, value=value).ms == time
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(
     st.lists(
         st.dictionaries(PLAIN_TEXT.filter(lambda name: name != "at"), PLAIN, max_size=5),
