@@ -1,0 +1,216 @@
+"""Which events wait, for how long, and which of them run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer.topology import EventOutcome, RetryPolicy, held_back, runs_now, settle
+
+_POLICY = RetryPolicy(delay_ms=100, factor=2, maximum_ms=1_000, jitter=0, max_attempts=3)
+_DONE, _RETRY, _HELD, _DEAD = EventOutcome
+
+
+def _longs(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
+def _flags(*places: int, of: int) -> Any:
+    made = np.zeros(of, np.bool_)
+    made[list(places)] = True
+    return made
+
+
+def _settled(
+    keys: Any, failed: Any, *, attempts: Any = None, held: tuple[int, ...] = (), **options: Any
+) -> tuple[list[EventOutcome], list[int], list[int]]:
+    settlement = settle(
+        keys,
+        np.ones(len(keys), np.int64) if attempts is None else attempts,
+        _flags(*failed, of=len(keys)),
+        _flags(*held, of=len(keys)),
+        1_000,
+        policy=options.pop("policy", _POLICY),
+        random=0.5,
+        shared=[np.array(several, np.intp) for several in options.pop("shared", ())],
+        **options,
+    )
+    assert settlement.waits.tolist() == [
+        outcome in {_RETRY, _HELD} for outcome in settlement.outcomes.tolist()
+    ]
+    outcomes = [EventOutcome(one) for one in settlement.outcomes.tolist()]
+    return outcomes, settlement.attempts.tolist(), settlement.retry_at_ms.tolist()
+
+
+@pytest.mark.parametrize(("attempt", "expected_ms"), [
+    (1, 1_100), (2, 1_200), (3, 1_400), (4, 1_800), (5, 2_000), (1_000_000, 2_000),
+])  # fmt: skip
+def test_the_delay_grows_up_to_its_maximum(attempt: int, expected_ms: int) -> None:
+    """However often it was tried."""
+    assert _POLICY.retry_at_ms(attempt, 1_000, 0.0) == expected_ms
+
+
+@given(
+    attempt=st.integers(1, 10**6), random=st.floats(0, 1, exclude_max=True), jitter=st.floats(0, 1)
+)
+def test_the_jitter_is_a_share_either_way(attempt: int, random: float, jitter: float) -> None:
+    """No delay is outside of it, and none is negative."""
+    delays = [RetryPolicy(jitter=share).retry_at_ms(attempt, 0, random) for share in (jitter, 0)]
+    assert delays[1] * (1 - jitter) - 1 <= delays[0] <= delays[1] * (1 + jitter) + 1
+    assert delays[0] >= 0
+
+
+def test_the_last_attempt_is_the_last() -> None:
+    """There is none behind it."""
+    assert [_POLICY.is_last(attempt) for attempt in (1, 2, 3, 4)] == [False, False, True, True]
+
+
+def test_a_failed_event_waits_longer_each_time_and_is_dead_at_last() -> None:
+    """Its attempts are counted."""
+    outcomes, attempts, retry_at_ms = _settled(
+        _longs(-1, -1, -1), (0, 1, 2), attempts=_longs(1, 2, 3)
+    )
+    assert outcomes == [_RETRY, _RETRY, _DEAD]
+    assert attempts == [2, 3, 3]
+    assert retry_at_ms == [1_100, 1_200, 0]
+
+
+def test_later_events_of_the_key_are_held() -> None:
+    """Not earlier ones, not those of other keys, and not those without a key."""
+    outcomes, attempts, retry_at_ms = _settled(_longs(7, 7, 8, 7, -1), (1,))
+    assert outcomes == [_DONE, _RETRY, _DONE, _HELD, _DONE]
+    assert (attempts[3], retry_at_ms[3]) == (1, 0)
+
+
+def test_a_dead_event_holds_nobody() -> None:
+    """The later ones of its key are done."""
+    outcomes, _, _ = _settled(_longs(7, 7), (0,), attempts=_longs(3, 1))
+    assert outcomes == [_DEAD, _DONE]
+
+
+def test_without_order_nobody_is_held_for_a_key() -> None:
+    """Only what failed runs again."""
+    outcomes, _, _ = _settled(_longs(7, 7), (0,), keeps_order=False)
+    assert outcomes == [_RETRY, _DONE]
+
+
+def test_who_was_passed_over_stays_held() -> None:
+    """Whatever is known of others; that was no attempt."""
+    outcomes, attempts, _ = _settled(_longs(7, -1), (), held=(0, 1))
+    assert (outcomes, attempts) == ([_HELD, _HELD], [1, 1])
+
+
+def test_who_shares_an_output_runs_with_the_last_of_them() -> None:
+    """A join is given both sides again; whoever is behind one of them in its key, not before."""
+    outcomes, _, retry_at_ms = _settled(
+        _longs(1, 2, 2, 3), (0,), attempts=_longs(2, 1, 1, 1), shared=[(0, 1)]
+    )
+    assert outcomes == [_RETRY, _HELD, _HELD, _DONE]
+    assert retry_at_ms == [1_200, 1_200, 1_200, 0]
+
+
+def test_sharing_goes_from_one_to_the_next() -> None:
+    """By outputs and by keys; a failed one is put off with the others."""
+    outcomes, _, retry_at_ms = _settled(
+        _longs(1, 2, 2, 3, 4),
+        (0, 4),
+        attempts=_longs(1, 1, 1, 1, 2),
+        shared=[(0, 1), (2, 3), (3, 4)],
+    )
+    assert outcomes == [_RETRY, _HELD, _HELD, _HELD, _RETRY]
+    assert retry_at_ms == [1_100, 1_100, 1_200, 1_200, 1_200]
+
+
+def test_what_shares_an_output_with_a_dead_event_runs_again_at_once() -> None:
+    """Without it: the output may come out otherwise then."""
+    outcomes, _, retry_at_ms = _settled(_longs(1, 2), (0,), attempts=_longs(3, 1), shared=[(0, 1)])
+    assert (outcomes, retry_at_ms) == ([_DEAD, _HELD], [0, 0])
+
+
+def test_nothing_ran_and_nothing_is_settled() -> None:
+    """An empty batch."""
+    assert _settled(_longs(), ()) == ([], [], [])
+    assert runs_now(_longs(), _longs(), 0).tolist() == []
+
+
+def test_what_is_due_runs_unless_its_key_waits() -> None:
+    """In their order: an event that waits on blocks those behind it, not those before."""
+    keys = _longs(7, 7, 7, 8, -1, -1)
+    times = _longs(0, 2_000, 0, 1_000, 2_000, 0)
+    assert runs_now(keys, times, 1_000).tolist() == [True, False, False, True, False, True]
+    assert runs_now(keys, times, 2_000).all()
+
+
+def test_without_order_what_is_due_runs() -> None:
+    """Whatever its key."""
+    runs = runs_now(_longs(7, 7), _longs(2_000, 0), 1_000, keeps_order=False)
+    assert runs.tolist() == [False, True]
+
+
+_EVENTS = st.lists(
+    st.tuples(st.integers(-1, 3), st.sampled_from("..fh"), st.integers(1, 3)), max_size=12
+)
+
+
+def _held_one_by_one(
+    events: list[tuple[int, str, int]], shared: list[tuple[int, ...]], *, keeps_order: bool
+) -> list[bool]:
+    """The rule as it is told: held for an earlier one of its key, or one that shares an output."""
+    failed = [state == "f" for _, state, _ in events]
+    gone = [is_failed and event[2] == 3 for is_failed, event in zip(failed, events, strict=True)]
+    waits = [state == "h" for _, state, _ in events]
+    while True:
+        before = list(waits)
+        for place, (key, _, _) in enumerate(events):
+            blocked = (
+                keeps_order
+                and key >= 0
+                and any(
+                    events[earlier][0] == key
+                    and ((failed[earlier] and not gone[earlier]) or waits[earlier])
+                    for earlier in range(place)
+                )
+            )
+            spoilt = any(
+                place in several and any(failed[one] or waits[one] for one in several)
+                for several in shared
+            )
+            waits[place] = waits[place] or ((blocked or spoilt) and not failed[place])
+        if waits == before:
+            return waits
+
+
+@given(events=_EVENTS, data=st.data(), keeps_order=st.booleans())
+def test_columns_settle_as_one_would_by_hand(
+    events: list[tuple[int, str, int]], data: st.DataObject, *, keeps_order: bool
+) -> None:
+    """Who is held; and nobody runs before one whom it waits for."""
+    places = st.integers(0, max(len(events) - 1, 0))
+    several = st.lists(places, min_size=2, max_size=3, unique=True).map(tuple)
+    is_shared = len(events) > 2
+    shared: list[tuple[int, ...]] = data.draw(st.lists(several, max_size=3)) if is_shared else []
+    expected = _held_one_by_one(events, shared, keeps_order=keeps_order)
+    keys = _longs(*(key for key, _, _ in events))
+    failed = [place for place, event in enumerate(events) if event[1] == "f"]
+    outcomes, _, retry_at_ms = _settled(
+        keys,
+        failed,
+        attempts=_longs(*(attempt for _, _, attempt in events)),
+        held=tuple(place for place, event in enumerate(events) if event[1] == "h"),
+        shared=shared,
+        keeps_order=keeps_order,
+    )
+    assert [outcome is _HELD for outcome in outcomes] == expected
+    waiting = [place for place, outcome in enumerate(outcomes) if outcome in {_RETRY, _HELD}]
+    for together in shared:
+        assert len({retry_at_ms[place] for place in together if place in waiting}) <= 1
+
+
+def test_held_back_leaves_alone_what_is_unfinished_anyway() -> None:
+    """It tells of the others only."""
+    held = held_back(_longs(1, 1, 1), _flags(0, 1, of=3), _flags(of=3))
+    assert held.tolist() == [False, False, True]
