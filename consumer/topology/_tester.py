@@ -144,9 +144,13 @@ class TopologyTester:
 
     @property
     def next_retry_s(self) -> float | None:
-        """When the next of the failed events may be tried again; None if none has failed."""
-        times_ms = [one.retry_at_ms for one in self._waiting if not one.is_held]
-        return min(times_ms) / _MS if times_ms else None
+        """When the next of the events that wait may run; None if none waits."""
+        times_ms: dict[Any, int] = {}
+        for place, one in enumerate(self._waiting):
+            # The first of a key holds up the others, whenever these could run.
+            by_key = self._settings.ordering is Ordering.KEY and one.event.key is not None
+            times_ms.setdefault(one.event.key if by_key else place, one.retry_at_ms)
+        return min(times_ms.values()) / _MS if times_ms else None
 
     def records(self, output: str) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of each record of an output."""
@@ -194,9 +198,8 @@ class TopologyTester:
 
     def retry_all(self) -> None:
         """Move the clock from retry to retry, until each event is acked or dead-lettered."""
-        while self._waiting:
-            times_s = [one.retry_at_ms / _MS for one in self._waiting if not one.is_held]
-            self.advance(max(0.0, min(times_s, default=self._now_s) - self._now_s))
+        while (next_s := self.next_retry_s) is not None:
+            self.advance(max(0.0, next_s - self._now_s))
             self.run()
 
     def _due(self) -> list[bool]:

@@ -70,6 +70,20 @@ def is_bad(event: EventValues) -> bool:
     return event.value == b"bad"
 
 
+class Forgets(Bolt):
+    """Goes wrong in so many attempts: acks nothing, or raises."""
+
+    fields = ("word",)
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Do as the value says."""
+        how, times = tuple["value"].decode().split()
+        if tuple.attempt > int(times):
+            self.collector.ack(tuple)
+        elif how == "raised":
+            raise ValueError(how)
+
+
 class Join(BatchBolt):
     """Emits one tuple for all of the batch."""
 
@@ -189,6 +203,15 @@ def test_later_events_of_its_key_wait_and_others_go_on() -> None:
     assert [event.value for event in tester.acked] == [b"b1", b"b2"]
     tester.retry_all()
     assert [event.value for event in tester.acked[2:]] == [b"bad1", b"a2", b"a3"]
+
+
+def test_an_event_whose_time_has_come_waits_for_an_earlier_one_of_its_key() -> None:
+    """Both have failed, and the earlier one is tried again later."""
+    tester = TopologyTester(_one(Forgets(), "word"), ProcessSettings(retry_jitter=0))
+    tester.run([("a", "forgotten 2"), ("a", "raised 1")])
+    tester.retry_all()
+    assert [event.value for event in tester.acked] == [b"forgotten 2", b"raised 1"]
+    assert (tester.failed, tester.next_retry_s) == ([], None)
 
 
 def test_without_ordering_nothing_waits_for_a_failed_event() -> None:
