@@ -19,8 +19,8 @@ from uuid import uuid4
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pipelines._errors import BoltCrashError
-from pipelines._tasks import all_of
+from pipelines._errors import BoltCrashError, TopologyTaskError
+from pipelines._tasks import all_of, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,7 +172,9 @@ class SurvivingTasks:
             all_of(self._spark, recorded)
         except (Py4JJavaError, PySparkException) as error:
             if not _is_death(error):
-                raise
+                raise TopologyTaskError(
+                    f"a task of the topology cannot go on: {reason_of(error)}"
+                ) from error
             self.crashes += 1
             return False
         return True

@@ -14,6 +14,7 @@ PipelineError
     ├── TransactionOutcomeError a commit has no answer: it may have been carried out
     ├── LateRowError            a row is late, and the late policy is to fail
     ├── BoltCrashError          the process of a topology's task dies again and again
+    ├── TopologyTaskError       a task of a topology cannot go on
     ├── TopologyFileError       a topology cannot be had from a file
     └── CheckpointError         a checkpoint is another job's, or does not hang together
 """
@@ -73,6 +74,10 @@ class LateRowError(ReorderError):
 
 class BoltCrashError(ReorderError):
     """The process of a topology's task dies again and again, and no single event does it."""
+
+
+class TopologyTaskError(ReorderError):
+    """A task of a topology cannot go on, for a reason that is no tuple's: a bolt cannot prepare."""
 
 
 class TopologyFileError(ReorderError):

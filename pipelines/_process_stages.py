@@ -177,12 +177,14 @@ class StepRun:
             for root, failure in answer.failures.items()
         }
         shared = [several for answer in answers for several in answer.shared]
+        raised = [one for answer in answers for one in answer.finish_failures]
+        detail = "; ".join(f"finish_batch of {who!r}: {why}" for who, why in raised)
         acked = sum(count for count, _, _ in verdicts)
         if not len(ids):
             self._result.counts["acked"] += acked
             return
         roots = [str(answer.roots_file) for answer in spouts]
-        tables = decide(batch, roots, Unfinished(ids, flags, failures, shared))
+        tables = decide(batch, roots, Unfinished(ids, flags, failures, shared, detail))
         left = sum(len(table) for table in tables)
         self._result.counts["acked"] += acked + len(ids) - left
         tasks = {

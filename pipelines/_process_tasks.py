@@ -39,6 +39,7 @@ from consumer.topology import (
     Place,
     Root,
     Sent,
+    TopologyError,
     random_ids,
 )
 from consumer.topology._acker import columns
@@ -127,6 +128,7 @@ class Answer:
         acks_file: Path of what it knows of roots, where ackers decide.
         failures: Why roots failed, where ackers decide.
         shared: Roots of outputs of several, where ackers decide.
+        finish_failures: What `finish_batch` of bolts raised, where ackers decide.
         tuples_file: Path of the tuples it sent.
         tuples: Where in it those for a component's task stand.
     """
@@ -150,6 +152,7 @@ class Answer:
     acks_file: str | None = None
     failures: dict[int, Failure] = field(default_factory=dict)
     shared: list[tuple[int, ...]] = field(default_factory=list)
+    finish_failures: list[tuple[str, str]] = field(default_factory=list)
     tuples_file: str | None = None
     tuples: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -303,7 +306,11 @@ class SpoutTask:
     def _root(self, executor: Executor, event: tuple[Any, ...], attempt: int) -> Root:
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
         if not isinstance(tracked, bool):
-            tracked = bool(tracked(EventValues(*event)))
+            try:
+                tracked = bool(tracked(EventValues(*event)))
+            except Exception as error:
+                spout = self.batch.topology.spout.id
+                raise TopologyError(f"spout {spout!r}: `tracked` raised {error!r}") from error
         return Root(executor.next_id(), event, attempt, 0.0, tracked)
 
     def _stays(self, waited: Waiting, executor: Executor) -> bool:
@@ -518,6 +525,7 @@ def _tell_ackers(
         answer.roots_file = write_roots(batch.path("work"), roots)
     if batch.ackers:
         answer.acks_file = write_acks(batch.path("work"), ids, values, flags, batch.ackers)
+    answer.finish_failures = list(executor.finish_failures)
     answer.failures = {root.id: root.failure for root in roots if root.failure is not None}
     shared = [[root.id for root in several if root.is_tracked] for several in executor.shared]
     answer.shared = [tuple(several) for several in shared if len(several) > 1]

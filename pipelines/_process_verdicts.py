@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from consumer.topology._pending import Settlement
 
-_NEVER_ACKED = Failure(FailReason.NEVER_ACKED)
-
 VERDICTS_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -47,12 +45,14 @@ class Unfinished:
         flags: Their flags.
         failures: Why roots failed, as far as a task told.
         shared: Ids of roots that share an output.
+        detail: What may be why roots were never acked.
     """
 
     ids: Any
     flags: Any
     failures: Mapping[int, Failure]
     shared: Sequence[tuple[int, ...]]
+    detail: str = ""
 
 
 def decide(batch: Batch, roots_files: Sequence[str], found: Unfinished) -> list[pa.Table]:
@@ -72,6 +72,7 @@ def decide(batch: Batch, roots_files: Sequence[str], found: Unfinished) -> list[
     def places_of(wanted: Any) -> Any:
         return order[np.searchsorted(ids, np.asarray(wanted, np.uint64), sorter=order)]
 
+    never_acked = Failure(FailReason.NEVER_ACKED, found.detail)
     failures: dict[int, Failure] = {}
     failed, held = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
     places = places_of(found.ids)
@@ -82,7 +83,7 @@ def decide(batch: Batch, roots_files: Sequence[str], found: Unfinished) -> list[
         if failure is None and flags & AckFlag.HELD:
             held[place] = True
         else:
-            failures[place] = failure or _NEVER_ACKED
+            failures[place] = failure or never_acked
             failed[place] = True
     # What kills a process is given up at once, however often it was tried.
     counted = attempts.astype(np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,7 +19,7 @@ from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
 from pipelines._record_columns import with_records
 from pipelines._rows import output_partition
 from pipelines._selection import Selection, SideSelection
-from pipelines._tasks import all_of
+from pipelines._tasks import all_of, reason_of
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ _OPTIONS: Final = {
     "kafka.batch.size": str(_BATCH_BYTES),
     "kafka.compression.type": "lz4",
 }
-_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,17 +242,10 @@ def _sink_errors(outgoing: Sequence[Outgoing], step: int) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         names = ", ".join(repr(out.topic.name) for out in outgoing)
-        raise SinkError(f"step {step} cannot be written to {names}: {_reason(error)}") from error
+        raise SinkError(f"step {step} cannot be written to {names}: {reason_of(error)}") from error
 
 
 def _batch_rows(row_bytes: float) -> int:
     """The largest power of two of rows that makes a batch of the size wanted."""
     wanted = max(1, int(_BATCH_BYTES / row_bytes))
     return min(_MOST_BATCH_ROWS, 1 << (wanted.bit_length() - 1))
-
-
-def _reason(error: PySparkException | Py4JJavaError) -> str:
-    """What a task died of, out of the traceback that Spark makes of it."""
-    said = str(error).strip()
-    raised = _RAISED.findall(said)
-    return str(raised[-1]) if raised else said.partition("\n")[0]

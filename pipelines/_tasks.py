@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     T = TypeVar("T")
 
+
+_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
 
 _settled = False
 
@@ -63,3 +68,10 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
 def all_of(spark: SparkSession, tasks: Sequence[Callable[[], T]]) -> list[T]:
     """Run tasks side by side, and give their answers in order; as `each_partition`."""
     return each_partition(spark, lambda number: tasks[number](), len(tasks))
+
+
+def reason_of(error: PySparkException | Py4JJavaError) -> str:
+    """What a task died of, out of the traceback that Spark makes of it."""
+    said = str(error).strip()
+    raised = _RAISED.findall(said)
+    return str(raised[-1]) if raised else said.partition("\n")[0]

@@ -21,6 +21,8 @@ _LOOKS: Final = 10
 _MOST_OFTEN_S: Final = 0.02
 _LAST_RESORT: Final = 3
 """A call that even an exception does not end is ended with its process after so many times that."""
+_LAST_RESORT_S: Final = 30.0
+"""And not before: what else a task does holds up the look at its calls, too."""
 
 
 @contextlib.contextmanager
@@ -41,10 +43,11 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
     seen: Any = None
     since_s = 0.0
     look_s = max(_MOST_OFTEN_S, timeout_s / _LOOKS)
+    last_resort_s = max(_LAST_RESORT_S, _LAST_RESORT * timeout_s) + look_s
 
     def look(_signal: int, _frame: object) -> None:
         nonlocal seen, since_s
-        faulthandler.dump_traceback_later(_LAST_RESORT * timeout_s + look_s, exit=True)
+        faulthandler.dump_traceback_later(last_resort_s, exit=True)
         call = executor.in_call
         now_s = time.monotonic()
         if call is None or call is not seen:
@@ -55,7 +58,7 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
 
     before = signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, look_s, look_s)
-    faulthandler.dump_traceback_later(_LAST_RESORT * timeout_s + look_s, exit=True)
+    faulthandler.dump_traceback_later(last_resort_s, exit=True)
     try:
         yield
     finally:

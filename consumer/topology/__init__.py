@@ -33,6 +33,7 @@ from consumer.topology._dead_letters import (
 )
 from consumer.topology._emission import OutputRecord, Sent
 from consumer.topology._errors import (
+    BoltError,
     BoltStateError,
     BoltTimeoutError,
     DoubleAckError,
@@ -81,6 +82,7 @@ __all__ = [
     "BasicOutputCollector",
     "BatchBolt",
     "Bolt",
+    "BoltError",
     "BoltStateError",
     "BoltTimeoutError",
     "Component",

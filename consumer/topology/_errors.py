@@ -7,6 +7,7 @@
     ├── EmitError               a bolt emitted what it has not declared
     ├── DoubleAckError          a bolt acked or failed a tuple for the second time
     ├── ForeignTupleError       a bolt acked, failed or anchored to a tuple that is not its own
+    ├── BoltError               a bolt cannot get ready, or say what it wants kept
     └── BoltStateError          what a bolt wants kept cannot be kept
 """
 
@@ -33,6 +34,10 @@ class DoubleAckError(TopologyError):
 
 class ForeignTupleError(TopologyError):
     """A tuple was acked, failed or anchored to by a bolt it was not delivered to."""
+
+
+class BoltError(TopologyError):
+    """A bolt cannot get ready, or say what it wants kept: there is no tuple to fail for it."""
 
 
 class BoltStateError(TopologyError):

@@ -288,7 +288,7 @@ class Executor:
         """
         kept = {}
         for (component, task), runner in self._runners.items():
-            state = runner.bolt.snapshot()
+            state = runner.snapshot()
             if state is None:
                 continue
             try:
@@ -303,7 +303,7 @@ class Executor:
         """Let the bolts clean up."""
         self._pool.close()
         for runner in self._runners.values():
-            runner.bolt.cleanup()
+            runner.cleanup()
 
     def fail(self, root: Root, failure: Failure) -> None:
         """A root has failed; the first failure stays."""

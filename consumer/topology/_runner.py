@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import traceback
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,7 @@ from consumer.topology._bolt import BaseBolt, BasicBolt, Bolt, FunctionBolt, To,
 from consumer.topology._collector import BasicOutputCollector, OutputCollector
 from consumer.topology._emission import Elsewhere, Here, Output, Sent, checked_values
 from consumer.topology._errors import (
+    BoltError,
     BoltTimeoutError,
     DoubleAckError,
     EmitError,
@@ -27,7 +29,7 @@ from consumer.topology._tuple import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from consumer.topology._bolt import TopologyContext
@@ -83,10 +85,43 @@ class Runner:
             self._send_one = self._short_way(stream, targets[0])
 
     def prepare(self, state: Any) -> None:
-        """Have the bolt get ready, with what it kept in the batch before."""
-        self.bolt.prepare(self.context, OutputCollector(self))
+        """Have the bolt get ready, with what it kept in the batch before.
+
+        Raises:
+            BoltError: It cannot.
+        """
+        with self._named("prepare"):
+            self.bolt.prepare(self.context, OutputCollector(self))
         if state is not None:
-            self.bolt.restore(state)
+            with self._named("restore"):
+                self.bolt.restore(state)
+
+    def snapshot(self) -> Any:
+        """What the bolt wants kept.
+
+        Raises:
+            BoltError: It cannot say.
+        """
+        with self._named("snapshot"):
+            return self.bolt.snapshot()
+
+    def cleanup(self) -> None:
+        """Have the bolt let go of what it took; that it cannot changes nothing of the batch."""
+        try:
+            self.bolt.cleanup()
+        except Exception:  # noqa: BLE001 - all its tuples are settled
+            traceback.print_exc()
+
+    @contextlib.contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Say whose error it is: there is no tuple that it could fail."""
+        try:
+            yield
+        except Exception as error:
+            raise BoltError(
+                f"bolt {self._component!r}, task {self.context.task}: its {what} raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def run(self, given: Tuple) -> None:
         """Give the bolt a tuple."""

@@ -146,6 +146,37 @@ class Pairs(BatchBolt):
                     self.collector.ack(given)
 
 
+class Unready(Bolt):
+    """Cannot get ready."""
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """What it needs is not there."""
+        del context, collector
+        raise ConnectionRefusedError("no database")
+
+    def process(self, given: Tuple, /) -> None:
+        """Never called."""
+
+
+class Unfinished(BatchBolt):
+    """Cannot finish a batch."""
+
+    def process(self, given: Tuple, /) -> None:
+        """Hold it, and do not ack it."""
+
+    def finish_batch(self) -> None:
+        """Fail."""
+        raise ConnectionResetError("database gone")
+
+
+def one_bolt(bolt: Bolt, *, tasks: int | None) -> Topology:
+    """A bolt behind the events."""
+    builder = TopologyBuilder("one-bolt")
+    builder.set_spout("events")
+    builder.set_bolt("only", bolt, tasks).fields_grouping("events", "key")
+    return builder.build()
+
+
 def chain() -> Topology:
     """Two bolts where the events are."""
     builder = TopologyBuilder("chain")

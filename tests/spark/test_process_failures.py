@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines._errors import TopologyFileError
+from pipelines._errors import TopologyFileError, TopologyTaskError
 from pipelines._process_tasks import AckerTask
 from pipelines._replay_requests import replays_folder, write_request
 from sequitur._dead_letters import Selection, request_rows
@@ -171,6 +172,29 @@ def test_trees_in_flight_are_bounded(job: Job, make: Callable[[], Topology]) -> 
         own = [n for n in found if n % 13 == key]
         assert own == sorted(own)
     assert _balanced(job)["dead"] == len(dead)
+
+
+def test_bolt_that_cannot_get_ready_ends_the_job_by_name(job: Job) -> None:
+    """There is no event to blame: the job ends, says whose error it is, and loses nothing."""
+    broken = job.running_topology(bolts.one_bolt(bolts.Unready(), tasks=None))
+    job.produce([event(T0, key="k")])
+    with pytest.raises(TopologyTaskError, match="bolt 'only', task 0: its prepare raised Conn"):
+        broken.run(drain=True)
+    mended = job.running_topology(replace(bolts.chain(), name="one-bolt"))
+    mended.run(drain=True)
+    assert [time_of(record) for record in mended.released()] == [T0]
+
+
+@pytest.mark.parametrize("tasks", [None, 2])
+def test_batch_that_cannot_be_finished_fails_what_it_holds(job: Job, tasks: int | None) -> None:
+    """What `finish_batch` raised stands in the dead letters of what it has left unacked."""
+    job = job.running_topology(bolts.one_bolt(bolts.Unfinished(), tasks=tasks), max_attempts=1)
+    job.produce([event(T0, key="k")])
+    job.run(drain=True)
+    (letter,) = job.dead_letters()
+    headers = dict(letter.headers)
+    assert headers["sequitur-dlq-reason"] == b"never-acked"
+    assert b"ConnectionResetError: database gone" in (headers["sequitur-dlq-traceback"] or b"")
 
 
 def test_topology_must_go_with_the_job(job: Job, hadoop_only: Any) -> None:
