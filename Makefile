@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 TEST_PROCESSES ?= 2
 EVENTS ?= 8000000
 
-.PHONY: help setup jars demo test test-fast test-containers bench-producer bench-reorder bench-reorder-shape bench-delay check format clean
+.PHONY: help setup jars demo test test-fast test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -50,6 +50,9 @@ bench-reorder: setup ## The reorder job beside its peers: as above; EVENTS=10000
 
 bench-reorder-shape: setup ## What the reorder job's speed, memory and latency depend on
 	@$(BIN)/python -m benchmarks.reorder_shape --events $(EVENTS)
+
+bench-process: setup ## A topology behind the reorder job, and the acker: build/bench/process.json
+	@$(BIN)/python -m benchmarks.process
 
 bench-delay: setup ## A learned delay beside every fixed one: a table, a plot, build/bench/delay.json
 	@$(BIN)/python -m benchmarks.delay

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import spark_native_job
 from benchmarks.measured_process import run_measured
@@ -18,7 +18,7 @@ from producer.settings import KafkaSettings
 from producer.settings_flags import given_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _HERE: Final = Path(__file__).parent
 
@@ -69,11 +69,13 @@ class Took:
         seconds: From the start of the query to its last row committed.
         around_s: The rest of the process's life: JVM and session come up and go down.
         memory_bytes: Samples of what its processes held together.
+        reports: What it told of its steps, and at last of itself.
     """
 
     seconds: float
     around_s: float
     memory_bytes: Sequence[int]
+    reports: Sequence[Mapping[str, Any]] = ()
 
 
 def run_contender(contender: Contender, task: Task) -> Took:
@@ -83,9 +85,10 @@ def run_contender(contender: Contender, task: Task) -> Took:
         RuntimeError: It failed.
     """
     finished = run_measured(contender.command(task), os.environ)
-    reports = [line for line in finished.output.splitlines() if line.startswith("{")]
-    seconds = float(json.loads(reports[-1])["seconds"])
-    return Took(seconds, finished.seconds - seconds, finished.memory_bytes)
+    lines = finished.output.splitlines()
+    reports = [json.loads(line) for line in lines if line.startswith("{")]
+    seconds = float(reports[-1]["seconds"])
+    return Took(seconds, finished.seconds - seconds, finished.memory_bytes, reports)
 
 
 def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: object) -> list[str]:
