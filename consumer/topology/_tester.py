@@ -181,13 +181,16 @@ class TopologyTester:
         new = sorted((self._event(given) for given in events), key=lambda event: event[3:7])
         runs = self._due()
         taking_part = [one for one, is_run in zip(self._waiting, runs, strict=True) if is_run]
-        taking_part += [_Waiting(event, 1, 0, is_held=False) for event in new]
         left = [one for one, is_run in zip(self._waiting, runs, strict=True) if not is_run]
         keeps_order = self._settings.ordering is Ordering.KEY
-        blocked = {one.event.key for one in left if one.event.key is not None}
+        blocked = {one.event.key for one in left if keeps_order and one.event.key is not None}
+        # Not told to the executor: events that run now are ahead of those that block their key.
+        for event in new:
+            is_held = event.key in blocked and self._is_tracked(event)
+            (left if is_held else taking_part).append(_Waiting(event, 1, 0, is_held))
         token = _running.set(self)
         try:
-            batch = _Batch(self, taking_part, blocked if keeps_order else set())
+            batch = _Batch(self, taking_part)
         finally:
             _running.reset(token)
         self._waiting = sorted([*left, *batch.waiting], key=lambda one: one.event[3:7])
@@ -201,6 +204,11 @@ class TopologyTester:
         while (next_s := self.next_retry_s) is not None:
             self.advance(max(0.0, next_s - self._now_s))
             self.run()
+
+    def _is_tracked(self, event: EventValues) -> bool:
+        tracked = self._topology.spout.tracked
+        has_id = tracked if isinstance(tracked, bool) else tracked(event)
+        return has_id and self._settings.ackers != 0
 
     def _due(self) -> list[bool]:
         if not self._waiting:
@@ -248,9 +256,7 @@ class TopologyTester:
 class _Batch:
     """A batch of a tester, from its events to what became of them."""
 
-    def __init__(
-        self, tester: TopologyTester, taking_part: Sequence[_Waiting], blocked: Iterable[bytes]
-    ) -> None:
+    def __init__(self, tester: TopologyTester, taking_part: Sequence[_Waiting]) -> None:
         self._tester = tester
         self._settings = tester._settings
         self._taking_part = taking_part
@@ -266,7 +272,6 @@ class _Batch:
             clock=lambda: tester.now_s,
             next_id=tester._next_id,
             write=lambda output, record: self._written.append((output, record)),
-            blocked=blocked,
             states=states,
             trace=self._recorder,
             runs_inline=True,
@@ -279,13 +284,11 @@ class _Batch:
 
     def _fed(self, one: _Waiting) -> Root:
         tester, event = self._tester, one.event
-        tracked = tester._topology.spout.tracked
-        is_tracked = tracked if isinstance(tracked, bool) else tracked(event)
         root = Root(
             tester._next_root(),
             event,
             one.attempt,
-            is_tracked=is_tracked and self._settings.ackers != 0,
+            is_tracked=tester._is_tracked(event),
         )
         self._trees.append(self._recorder.begin(root, event))
         self._executor.feed(root, event)
