@@ -48,8 +48,8 @@ class KafkaOutput:
     Attributes:
         topic: The topic; None for the job's `output_topic`.
         key: Field of the record's key: bytes, text, None, or anything as JSON.
-        value: Field of its value, likewise. None with one field beside the key: that one; with
-            several: a JSON object of them.
+        value: Field of its value, likewise; None for a JSON object of all fields but those of key
+            and headers.
         headers: Field of its headers, a sequence of (name, bytes, text or None).
     """
 
@@ -68,7 +68,8 @@ class Component:
         kind: What it is.
         bolt: Of a bolt, what runs.
         output: Of an output, where it writes.
-        parallelism: How many tasks; None for as many as what it reads has.
+        parallelism: How many tasks; None for as many as what it reads has where it can run there,
+            and otherwise as many as the spout has (`consumer.topology.plan`).
         concurrency: How many calls of a task run side by side.
         inputs: What it reads.
         streams: What it emits, by name.
@@ -239,8 +240,8 @@ class TopologyBuilder:
         Args:
             component: Its name.
             bolt: The bolt, or a function (see `consumer.topology.bolt`).
-            parallelism: How many tasks it has; by default as many as what it reads, and then it
-                runs where its input is, if the groupings allow it.
+            parallelism: How many tasks it has; by default it runs where its input is, with as many,
+                if the groupings allow it, and otherwise has as many as the ordered stream.
             concurrency: How many calls of a task may run side by side, in threads, or on an event
                 loop when `process` is async. Calls for one key stay one after the other.
 
@@ -301,7 +302,8 @@ class TopologyBuilder:
             component: Its name.
             topic: The topic; by default the job's `output_topic`.
             key: Field of the key; None for records without one.
-            value: Field of the value; None for all fields but the key, as a JSON object.
+            value: Field of the value; None for all fields but those of key and headers, as a JSON
+                object.
             headers: Field of the headers.
 
         Raises:
