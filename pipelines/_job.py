@@ -22,7 +22,7 @@ from pipelines._sink import Outputs, OutputTopic
 from producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -194,7 +194,11 @@ def _engine(
     if behind is not None:
         check_settings(settings, behind.settings, behind.topology)
     topics = KafkaTopics(kafka)
-    partitions = _input_partitions(spark, topics, settings)
+    written = list(settings.written_topics)
+    if behind is not None:
+        written += behind.topology.topics(settings.output_topic)
+        written.append(behind.settings.dead_letters(settings.output_topic))
+    partitions = _input_partitions(spark, topics, settings, written)
 
     def ensure(topic: str) -> OutputTopic:
         found = topics.ensure(
@@ -259,8 +263,14 @@ def _engine(
     )
 
 
-def _input_partitions(spark: SparkSession, topics: KafkaTopics, settings: ReorderSettings) -> int:
-    """Partitions of the input topic that has most of them now."""
+def _input_partitions(
+    spark: SparkSession, topics: KafkaTopics, settings: ReorderSettings, written: Sequence[str]
+) -> int:
+    """Partitions of the input topic that has most of them now.
+
+    Raises:
+        TopicError: There is none, or the job would read what it writes.
+    """
     if settings.input_pattern is None:
         return max(topics.require(topic) for topic in settings.input_topics)
     # Spark matches by Java's rules, so these have to tell.
@@ -275,7 +285,7 @@ def _input_partitions(spark: SparkSession, topics: KafkaTopics, settings: Reorde
     def matches(topic: str) -> bool:
         return bool(pattern.matcher(topic).matches())
 
-    own = [topic for topic in settings.written_topics if matches(topic)]
+    own = [topic for topic in written if matches(topic)]
     if own:
         raise TopicError(
             f"input_pattern {settings.input_pattern!r} matches {own[0]!r}, which the job writes"

@@ -71,7 +71,6 @@ class StepRun:
     ) -> None:
         self._batch = batch
         self._givens = givens
-        self._states = dict(states)
         self._tasks = SurvivingTasks(spark, batch.path("work"), max_crashes=max_crashes)
         self._result = StepResult(states=dict(states))
 
@@ -84,8 +83,7 @@ class StepRun:
         """
         if self._batch.plan.is_local:
             answers = self._tasks.run(self._spout_tasks((0, None), gives_waiting=True))
-            for place, answer in enumerate(answers):
-                self._take(place, answer)
+            self._take_all(answers)
         else:
             self._in_waves()
         self._result.counts["crashes"] = self._tasks.crashes
@@ -111,8 +109,7 @@ class StepRun:
         answers = list(spouts)
         for stage in self._batch.plan.stages[1:]:
             answers += self._tasks.run(self._stage_tasks(stage, answers))
-        for place, answer in enumerate(answers):
-            self._take(place, answer)
+        self._take_all(answers)
         if self._batch.ackers:
             self._settle(spouts, answers, window)
         return any(answer.has_more for answer in spouts)
@@ -199,6 +196,16 @@ class StepRun:
         for place, answer in zip(tasks, written, strict=True):
             self._take(place, answer)
 
+    def _take_all(self, answers: Sequence[Answer]) -> None:
+        """Take in what all tasks did; what bolts want kept takes the place of what they kept."""
+        self._result.states = {
+            where: str(self._batch.path("states") / name)
+            for answer in answers
+            for where, name in answer.states.items()
+        }
+        for place, answer in enumerate(answers):
+            self._take(place, answer)
+
     def _take(self, place: int, answer: Answer) -> None:
         """Take in what a task did, and show its files."""
         batch, result = self._batch, self._result
@@ -224,8 +231,6 @@ class StepRun:
         if answer.waiting_file is not None:
             waiting = self._shown("waiting", answer.waiting_file)
             result.waiting.setdefault(place, []).extend(waiting)
-        for where, name in answer.states.items():
-            result.states[where] = str(batch.path("states") / name)
 
     def _shown(self, folder: str, name: str | None) -> list[str]:
         if name is None:

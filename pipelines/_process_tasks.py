@@ -315,13 +315,11 @@ class SpoutTask:
 
     def _stays(self, waited: Waiting, executor: Executor) -> bool:
         """Whether an event that waits goes on doing so; then it holds up those of its key."""
-        key, ordered = waited.event[0], self.batch.rules.ordering == "key"
+        key, order = waited.event[0], waited.event[3:7]
         is_due = waited.retry_at_ms is None or waited.retry_at_ms <= self.batch.now_ms
-        is_blocked = ordered and key is not None and key in executor.blocked
-        if self.gives_waiting and is_due and not is_blocked:
+        if self.gives_waiting and is_due and not executor.is_blocked(key, order):
             return False
-        if ordered and key is not None:
-            executor.blocked.add(key)
+        executor.block(key, order)
         return True
 
     def _has_more(self, taken: int) -> bool:

@@ -72,7 +72,7 @@ def decide(batch: Batch, roots_files: Sequence[str], found: Unfinished) -> list[
     def places_of(wanted: Any) -> Any:
         return order[np.searchsorted(ids, np.asarray(wanted, np.uint64), sorter=order)]
 
-    never_acked = Failure(FailReason.NEVER_ACKED, found.detail)
+    never_acked = Failure(FailReason.NEVER_ACKED, found.detail, (batch.topology.spout.id,))
     failures: dict[int, Failure] = {}
     failed, held = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
     places = places_of(found.ids)

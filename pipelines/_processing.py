@@ -17,7 +17,13 @@ from consumer import ConservationError, Delivery, LatePolicy
 from consumer.topology import Outputs, plan
 from pipelines._errors import CheckpointError, TopologyFileError
 from pipelines._part_files import make_anew, show
-from pipelines._process_files import OUTPUT_ORDER, Waiting, events, write_waiting
+from pipelines._process_files import (
+    OUTPUT_ORDER,
+    Waiting,
+    events,
+    read_pending,
+    write_waiting,
+)
 from pipelines._process_stages import StepRun
 from pipelines._process_tasks import DEAD_LETTERS, Batch, Given
 from pipelines._replay_requests import read_request, requests
@@ -85,6 +91,7 @@ class Processed:
         unfinished: Files with places of events whose outputs may not go out.
         waiting: Files of events that wait, by task of the first stage.
         states: Files of what bolts keep: component, task, path.
+        tasks: How many tasks the components of these had.
     """
 
     step: int = -1
@@ -97,6 +104,7 @@ class Processed:
     unfinished: Sequence[str] = ()
     waiting: Mapping[int, Sequence[str]] = field(default_factory=dict)
     states: Sequence[tuple[str, int, str]] = ()
+    tasks: Mapping[str, int] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
         """It as a JSON document."""
@@ -127,6 +135,7 @@ class Processed:
             unfinished=document["unfinished"],
             waiting={place: tuple(paths) for place, paths in document["waiting"]},
             states=[(component, task, path) for component, task, path in document["states"]],
+            tasks=document["tasks"],
         )
 
     def steps(self) -> set[int]:
@@ -308,14 +317,23 @@ class Processing:
             unfinished=result.unfinished,
             waiting=result.waiting,
             states=[(component, task, path) for (component, task), path in result.states.items()],
+            tasks={component: self._plan.tasks[component] for component, _ in result.states},
         )
 
     def _replayed(self, batch: Batch, new_requests: Sequence[Path]) -> list[tuple[int, list[str]]]:
         """Dead letters that are given back: how many for each task, and files of them."""
         partitioner = KeyPartitioner(self._default.partitions)
         given: list[list[Waiting]] = [[] for _ in range(self._default.partitions)]
+        known = {
+            one.event[4:7]
+            for paths in (self._newest.waiting.values() if new_requests else ())
+            for one in read_pending(paths)
+        }
         for path in new_requests:
             for event in events(read_request(path)):
+                if event[4:7] in known:
+                    continue  # it waits already: one event cannot have two fates in a step
+                known.add(event[4:7])
                 key, partition = event[0], event[5] % self._default.partitions
                 place = partition if key is None else partitioner.partition(key)
                 given[place].append(Waiting(event, 0, None))
@@ -341,16 +359,17 @@ class Processing:
 
     def _check_states(self) -> None:
         tasks = self._plan.tasks
-        for component, task, _ in self._newest.states:
+        for component, had in self._newest.tasks.items():
             if component not in tasks:
                 raise TopologyFileError(
                     f"{self._checkpoint.root} keeps state of a bolt {component!r}, which the "
                     "topology has not: give the job a checkpoint of its own, or the bolt back"
                 )
-            if task >= tasks[component]:
+            if tasks[component] != had:
                 raise TopologyFileError(
-                    f"{self._checkpoint.root} keeps state of task {task} of bolt {component!r}, "
-                    f"which has {tasks[component]} tasks now: its parallelism cannot become less"
+                    f"{self._checkpoint.root} keeps state of {had} tasks of bolt {component!r}, "
+                    f"which has {tasks[component]} now: tuples would go to other tasks than what "
+                    "was kept of them; its parallelism has to stay"
                 )
 
 

@@ -48,7 +48,7 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
     def look(_signal: int, _frame: object) -> None:
         nonlocal seen, since_s
         faulthandler.dump_traceback_later(last_resort_s, exit=True)
-        call = executor.in_call
+        call: Any = executor.in_call or executor.finishing
         now_s = time.monotonic()
         if call is None or call is not seen:
             seen, since_s = call, now_s

@@ -52,7 +52,7 @@ class Call:
         self.key = key
         self.noted: list[Callable[[], None]] = []
         self.emitted: Sequence[Any] = ()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.begun_s: float | None = None
         self.is_over = False
         self.is_given_up = False
@@ -129,7 +129,7 @@ class ConcurrentRunner(Runner):
             emitted = self._call(call.given)
             if isinstance(self.bolt, FunctionBolt) and emitted is not None:
                 call.emitted = list(emitted)
-        except Exception as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
             call.error = error
         finally:
             _noted.reset(token)
@@ -145,7 +145,7 @@ class ConcurrentRunner(Runner):
                 emitted = await made
                 if isinstance(self.bolt, FunctionBolt) and emitted is not None:
                     call.emitted = list(emitted)
-        except Exception as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
             call.error = error
 
     def conclude(self, call: Call) -> None:

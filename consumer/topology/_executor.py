@@ -37,7 +37,7 @@ from consumer.topology._tuple import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from consumer.topology._builder import Component, Topology
     from consumer.topology._trace import Trace
@@ -112,7 +112,6 @@ class Executor:
         next_id: Gives 64 random bits a call.
         write: Takes a record that an output wrote, by the output's name.
         send: Takes tuples for tasks that run elsewhere: component, task, tuple.
-        blocked: Keys that are held up from the start.
         states: What tasks kept in the batch before, by component and number; not pickled any more.
         trace: Is told of each step of each tree.
         runs_inline: Run all calls one by one, also those that might run side by side.
@@ -128,7 +127,6 @@ class Executor:
         next_id: Callable[[], int],
         write: Callable[[str, OutputRecord], None],
         send: Callable[[str, int, Sent], None] | None = None,
-        blocked: Iterable[bytes] = (),
         states: Mapping[tuple[str, int], Any] | None = None,
         trace: Trace | None = None,
         runs_inline: bool = False,
@@ -144,7 +142,8 @@ class Executor:
         self.finish_failures: list[tuple[str, str]] = []
         self.shared: list[tuple[Root, ...]] = []
         self.together: list[tuple[Root, ...]] = []
-        self.blocked: set[bytes] = set(blocked)
+        self.finishing: Runner | None = None
+        self.blocked: dict[bytes, tuple[int, str, int, int]] = {}
         self.acked = 0
         self.settled: list[Root] = []
         self._topology = topology
@@ -171,11 +170,8 @@ class Executor:
                 }
                 self._runners[component.id, task].connect(targets)
         self._spout = topology.spout.streams[DEFAULT_STREAM]
-        self._from_spout = (
-            self._targets(self._spout, placement.number)
-            if topology.spout.id in placement.here
-            else ()
-        )
+        self._hosts_spout = topology.spout.id in placement.here
+        self._from_spout = self._targets(self._spout, placement.number) if self._hosts_spout else ()
         self._has_calls = any(isinstance(one, ConcurrentRunner) for one in self._runners.values())
         for place, runner in self._runners.items():
             runner.prepare((states or {}).get(place))
@@ -188,7 +184,7 @@ class Executor:
             values: Its values, those of `EventValues`.
         """
         key = values[0]
-        if self.blocked and key is not None and key in self.blocked and root.is_tracked:
+        if self.blocked and root.is_tracked and self.is_blocked(key, root.order):
             root.is_held = True
             self.settled.append(root)
             return
@@ -215,6 +211,7 @@ class Executor:
         self.current = None
         if not self._is_whole:
             # What of it is elsewhere is not known here: it stays open to the end.
+            self._look_at_time_here(root)
             root.event = (key, None, (), *values[3:7], 0)
             self._open.append(root)
         elif root.failure is not None or root.is_held:
@@ -344,6 +341,21 @@ class Executor:
         """A call or a tree that takes longer fails."""
         return self._rules.message_timeout_s
 
+    def block(self, key: bytes | None, order: tuple[int, str, int, int]) -> None:
+        """Hold up events of a key that are later than one which waits.
+
+        Args:
+            key: The key.
+            order: Place of the event that waits in the ordered stream.
+        """
+        if self._keeps_order and key is not None:
+            self.blocked[key] = min(order, self.blocked.get(key, order))
+
+    def is_blocked(self, key: bytes | None, order: tuple[int, str, int, int]) -> bool:
+        """Whether an event is held up by an earlier one of its key."""
+        before = None if key is None else self.blocked.get(key)
+        return before is not None and order > before
+
     def untracked(self) -> Root:
         """A root for a tuple without an anchor: it is where the tuple being processed is."""
         event = self._last_event if self.in_call is None else self.in_call._root.event
@@ -416,7 +428,7 @@ class Executor:
     def _is_held(self, given: Tuple) -> bool:
         """Whether an earlier event of its key has failed; then all its events are held."""
         trees = given._trees()
-        if not any(root.is_tracked and root.key in self.blocked for root, _ in trees):
+        if not any(root.is_tracked and self.is_blocked(root.key, root.order) for root, _ in trees):
             return False
         for root, _ in trees:
             if root.failure is None and root.is_tracked:
@@ -425,14 +437,11 @@ class Executor:
         return True
 
     def _block_key(self, root: Root) -> None:
-        if self._keeps_order and root.key is not None:
-            self.blocked.add(root.key)
+        self.block(root.key, root.order)
 
     def _done_in_time(self, root: Root) -> None:
-        if root.is_tracked and self.clock() - root.begun_s > self._rules.message_timeout_s:
-            self.late_acks += 1
-            path = (self._spout.component,)
-            self.fail(root, Failure(FailReason.TIMEOUT, "its tree took too long", path))
+        self._look_at_time_here(root)
+        if root.failure is not None:
             self.settled.append(root)
             return
         if not self._open and not self.shared:
@@ -441,6 +450,14 @@ class Executor:
         # Should an earlier event of its key fail yet, it is held after all.
         self._open.append(root)
         self._tidy()
+
+    def _look_at_time_here(self, root: Root) -> None:
+        """Fail a tree that was followed for too long, as far as it goes here."""
+        took_s = self.clock() - root.begun_s
+        if root.is_tracked and root.failure is None and took_s > self._rules.message_timeout_s:
+            self.late_acks += 1
+            path = (self._spout.component,)
+            self.fail(root, Failure(FailReason.TIMEOUT, "its tree took too long", path))
 
     def _tidy(self) -> None:
         """End the batch if too many trees are open; forget those that are done, if many are."""
@@ -459,14 +476,19 @@ class Executor:
         self._pool.complete_all()
         self.drain()
         for runner in self._runners.values():
+            self.finishing = runner
             runner.finish_batch()
+            self.finishing = None
             self.drain()
             self._pool.complete_all()
             self.drain()
 
     def _finish_roots(self) -> None:
-        """Fail what nobody acked, and hold what may not go out before others do."""
-        if not self._is_whole:
+        """Fail what nobody acked, and hold what may not go out before others do.
+
+        Where a part of the trees is elsewhere, or their spout, that is for the ackers to tell.
+        """
+        if not self._is_whole or not self._hosts_spout:
             return
         detail = "; ".join(f"finish_batch of {who!r}: {why}" for who, why in self.finish_failures)
         for root in self._open:
@@ -481,6 +503,9 @@ class Executor:
                 self.acked += 1
             else:
                 self.settled.append(root)
+                if self._holds_others(root):
+                    # Behind the end of a batch, others of its key may come yet.
+                    self._block_key(root)
         self._open.clear()
         self.together += [
             several for several in self.shared if not all(root.is_done for root in several)

@@ -155,7 +155,7 @@ class Runner:
                     root.value ^= given._edge
                 else:
                     self.ack(given)
-        except Exception as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
             executor.in_call = None
             self.raised(given, error)
         except BoltTimeoutError:
@@ -167,8 +167,10 @@ class Runner:
         self._executor.in_call = None
         try:
             self.bolt.finish_batch()
-        except Exception as error:  # noqa: BLE001 - what it holds is not acked, and fails by that
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what it holds is not acked, and fails by that
             self._executor.finish_failed(self._component, detail_of(error))
+        except BoltTimeoutError:
+            self._executor.finish_failed(self._component, "took longer than message_timeout")
 
     def yielded(self, values: Any, given: Tuple) -> None:
         """Emit what a function yielded."""
@@ -232,7 +234,7 @@ class Runner:
             raise self._misuse(given, "failed")
         self._fail(given, reason, detail)
 
-    def raised(self, given: Tuple, error: Exception) -> None:
+    def raised(self, given: Tuple, error: BaseException) -> None:
         """The bolt's call for a tuple ended with an exception."""
         self._fail(given, FailReason.EXCEPTION, detail_of(error))
 

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer.topology import (
@@ -201,8 +200,6 @@ def _check_order(plans: Sequence[Plan], written: Sequence[int]) -> None:
         assert key is None or numbers == sorted(numbers)
 
 
-@pytest.mark.xfail(strict=False, reason="events that share outputs across keys, max_spout_pending")
-@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(batches=_BATCHES, ordering=st.sampled_from(Ordering), most=_MOST, data=st.data())
 def test_joined_events_are_in_one_output_each(
     batches: Any, ordering: Ordering, most: int | None, data: st.DataObject

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -59,6 +60,8 @@ def enrich(event: Event) -> Iterator[Any]:
         time.sleep(60)
     if found.get("kills"):
         ctypes.string_at(0)
+    if found.get("exits"):
+        sys.exit(3)
     if "dies" in found:
         die(found["dies"], found["times"])
     yield event.key, event.value
@@ -146,6 +149,42 @@ class Pairs(BatchBolt):
                     self.collector.ack(given)
 
 
+class Forgetful(Bolt):
+    """Counts, and forgets all as soon as it has counted to two."""
+
+    fields = ("key", "value")
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """Begin with nothing."""
+        super().prepare(context, collector)
+        self.count = 0
+
+    def process(self, given: Tuple, /) -> None:
+        """Count."""
+        self.count += 1
+        self.collector.emit((given["key"], self.count), given)
+        self.collector.ack(given)
+
+    def snapshot(self) -> Any:
+        """The count, and nothing from two on."""
+        return self.count if self.count < 2 else None
+
+    def restore(self, state: Any) -> None:
+        """The count."""
+        self.count = state
+
+
+class Endless(BatchBolt):
+    """Never finishes its batch."""
+
+    def process(self, given: Tuple, /) -> None:
+        """Hold it, and do not ack it."""
+
+    def finish_batch(self) -> None:
+        """Wait."""
+        time.sleep(60)
+
+
 class Unready(Bolt):
     """Cannot get ready."""
 
@@ -174,6 +213,28 @@ def one_bolt(bolt: Bolt, *, tasks: int | None) -> Topology:
     builder = TopologyBuilder("one-bolt")
     builder.set_spout("events")
     builder.set_bolt("only", bolt, tasks).fields_grouping("events", "key")
+    if bolt.fields:
+        builder.set_output("out").local_grouping("only")
+    return builder.build()
+
+
+def pairs_and_more() -> Topology:
+    """A join in one task, and beside it a bolt that may fail."""
+    builder = TopologyBuilder("pairs-and-more")
+    builder.set_spout("events")
+    builder.set_bolt("join", Pairs(), 1).global_grouping("events")
+    builder.set_output("out").local_grouping("join")
+    builder.set_bolt("refuse", refuse).local_grouping("events")
+    return builder.build()
+
+
+def pairs_here() -> Topology:
+    """The same in the tasks of the events."""
+    builder = TopologyBuilder("pairs-here")
+    builder.set_spout("events")
+    builder.set_bolt("join", Pairs()).local_grouping("events")
+    builder.set_output("out").local_grouping("join")
+    builder.set_bolt("refuse", refuse).local_grouping("events")
     return builder.build()
 
 

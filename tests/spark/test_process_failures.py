@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines._errors import TopologyFileError, TopologyTaskError
+from pipelines._errors import TopicError, TopologyFileError, TopologyTaskError
 from pipelines._process_tasks import AckerTask
 from pipelines._replay_requests import replays_folder, write_request
 from sequitur._dead_letters import Selection, request_rows
@@ -114,6 +114,7 @@ def test_dead_letters_are_given_back(job: Job, make: Callable[[], Topology]) -> 
     letters = list(Selection().of(job.dead_letters()))
     folder = replays_folder(job.settings)
     write_request(folder, request_rows(letters))
+    write_request(folder, request_rows(letters))  # asked for twice, it is given back once
     later = job.running_topology(bolts.forgiving(make), max_attempts=1)
     later.run(drain=True)
     assert sorted(time_of(record) - T0 for record in later.released()) == [0, 1, 2]
@@ -185,6 +186,84 @@ def test_bolt_that_cannot_get_ready_ends_the_job_by_name(job: Job) -> None:
     assert [time_of(record) for record in mended.released()] == [T0]
 
 
+@pytest.mark.parametrize("make", [bolts.pairs_and_more, bolts.pairs_here])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_events_that_share_an_output_are_tried_again_together(
+    job: Job, make: Callable[[], Topology], failing: int
+) -> None:
+    """A pair of which one event fails elsewhere goes out once, when both are done, and whole."""
+    job = job.running_topology(make(), retry_delay="50 ms")
+    job.produce(
+        event(T0 + n, key=f"k{n}", partition=0, id=f"pair {n // 2}", fails=int(n == failing))
+        for n in range(4)
+    )
+    # All in one partition of the ordered stream, too, where the join is in its tasks.
+    job = job.with_settings(output_partitions=1)
+    job.run(drain=True)
+    found = [(record.key, record.value) for record in job.released()]
+    assert sorted(found) == [(b"pair 0", b"2"), (b"pair 1", b"2")]
+    counts = _balanced(job)
+    assert (counts["acked"], counts["failed"], counts["pending"]) == (4, 1, 0)
+
+
+def test_what_a_bolt_keeps_no_more_is_gone(job: Job) -> None:
+    """A snapshot of None takes the place of what was kept before."""
+    job = job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=None))
+    for number in range(3):
+        job.produce([event(T0 + 10_000 * number, key="k")])
+        job.run(drain=True)
+    assert [record.value for record in job.released()] == [b"1", b"2", b"1"]
+
+
+def test_tasks_that_keep_state_stay_as_many(job: Job) -> None:
+    """Another parallelism would part tuples from what was kept of them: it is refused by name."""
+    job.produce([event(T0, key="k")])
+    job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=2)).run(drain=True)
+    for tasks in (1, 3):
+        other = job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=tasks))
+        with pytest.raises(TopologyFileError, match=f"2 tasks of bolt 'only', which has {tasks}"):
+            other.run()
+
+
+@_BOTH
+def test_exit_in_a_bolt_fails_its_event(job: Job, make: Callable[[], Topology]) -> None:
+    """A bolt that calls `sys.exit` ends neither the task nor the job."""
+    job = job.running_topology(make(), max_attempts=1)
+    job.produce([event(T0, key="a", exits=1), event(T0 + 1, key="b")])
+    job.run(drain=True)
+    assert [time_of(record) - T0 for record in job.released()] == [1]
+    (letter,) = job.dead_letters()
+    assert dict(letter.headers)["sequitur-dlq-reason"] == b"exception"
+
+
+def test_batch_that_is_never_finished_is_ended(job: Job) -> None:
+    """A `finish_batch` that does not return in message_timeout fails what it holds."""
+    topology = bolts.one_bolt(bolts.Endless(), tasks=None)
+    job = job.running_topology(topology, max_attempts=1, message_timeout="500 ms")
+    job.produce([event(T0, key="k")])
+    job.run(drain=True)
+    (letter,) = job.dead_letters()
+    headers = dict(letter.headers)
+    assert headers["sequitur-dlq-reason"] == b"never-acked"
+    assert b"longer than message_timeout" in (headers["sequitur-dlq-traceback"] or b"")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({"mode": "latest"}, [5, 9]), ({"duplicates": "header:id"}, [5, 7, 9])],
+)
+def test_topology_is_given_what_the_job_releases(
+    job: Job, changes: dict[str, str], expected: list[int]
+) -> None:
+    """In latest mode the newest of each key, and without repeats where these are dropped."""
+    job = job.with_settings(**changes).running_topology(bolts.chain())
+    for number, at in ((1, 5), (1, 5), (2, 9), (3, 7)):
+        one = event(T0 + at, key="k", partition=0)
+        job.produce([replace(one, headers=[("id", str(number))])])
+    job.run(drain=True)
+    assert [time_of(record) - T0 for record in job.released()] == expected
+
+
 @pytest.mark.parametrize("tasks", [None, 2])
 def test_batch_that_cannot_be_finished_fails_what_it_holds(job: Job, tasks: int | None) -> None:
     """What `finish_batch` raised stands in the dead letters of what it has left unacked."""
@@ -207,5 +286,10 @@ def test_topology_must_go_with_the_job(job: Job, hadoop_only: Any) -> None:
     ):
         with pytest.raises(TopologyFileError, match=named):
             running.with_settings(**changes).run()
+    by_pattern = running.with_settings(input_topics=[], input_pattern=f"{job.topic}.*")
+    with pytest.raises(TopicError, match="which the job writes"):
+        by_pattern.with_settings(output_topic="elsewhere").running_topology(
+            bolts.chain(), dead_letter_topic=f"{job.topic}.dead"
+        ).run()
     with pytest.raises(TopologyFileError, match="two purposes"):
         job.running_topology(bolts.chain(), dead_letter_topic=job.settings.late).run()

@@ -313,3 +313,40 @@ def test_so_many_trees_are_open_at_most(most: int) -> None:
         if step.kind is StepKind.EMITTED
     }
     assert max(sizes) == min(most, 5)
+
+
+class HoldGood(BatchBolt):
+    """Holds what is good to the end of the batch, and fails what is bad at once."""
+
+    fields = ("value",)
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Hold nothing yet."""
+        super().prepare(context, collector)
+        self.held: list[Tuple] = []
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Hold or fail it."""
+        if tuple["value"] == b"bad":
+            self.collector.fail(tuple)
+        else:
+            self.held.append(tuple)
+
+    def finish_batch(self) -> None:
+        """Pass on what is held."""
+        for one in self.held:
+            self.collector.emit((one["value"],), anchors=one)
+            self.collector.ack(one)
+
+
+def test_later_failure_holds_no_earlier_event() -> None:
+    """An event held to the end of its batch goes on, though a later one of its key fails."""
+    builder = TopologyBuilder("hold")
+    builder.set_spout("events")
+    builder.set_bolt("hold", HoldGood()).local_grouping("events")
+    builder.set_bolt("pass", pass_on).local_grouping("hold")
+    builder.set_output("out", key=None).local_grouping("pass")
+    tester = TopologyTester(builder.build())
+    tester.run([("k", "good", 1), ("k", "bad", 2), ("k", "behind", 3)])
+    assert [event.value for event in tester.acked] == [b"good"]
+    assert tester.records("out") == [(None, b"good")]
