@@ -154,12 +154,15 @@ class ReorderEngine:
         with self._lock:
             entry = self._entry
             released: tuple[OutputTopic, ...] = (self._outputs.released,)
+            newest = -1 if entry is None else entry.step
             if self._processing is not None:
                 released = self._processing.topics
                 self._processing.open(self._done.step)
+                if not self._processing.is_processed(newest):
+                    newest = self._done.step  # of that step nothing can be out yet
             self._sink.open(
                 (*released, self._outputs.late, self._outputs.quarantine),
-                newest=-1 if entry is None else entry.step,
+                newest=newest,
                 done=self._done.step,
             )
             if entry is None or self._is_done(entry):

@@ -212,6 +212,10 @@ class Processing:
             self._newest = Processed.from_document(document)
             self._check_states()
 
+    def is_processed(self, step: int) -> bool:
+        """Whether it is written down what became of a step's events."""
+        return self._checkpoint.processed(step) is not None
+
     def due_ms(self, now_ms: int) -> int | None:
         """When the next event is to be tried again or replayed; None when none waits."""
         return now_ms if self._new_requests() else self._newest.next_due_ms
