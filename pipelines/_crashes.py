@@ -44,6 +44,10 @@ class Repeatable(Protocol):
     def trial(self) -> Trial:
         """What of its input is given out."""
 
+    @property
+    def weight(self) -> int:
+        """About how much input there is."""
+
     def count(self) -> int:
         """How much input there is."""
 
@@ -107,7 +111,9 @@ class SurvivingTasks:
             BoltCrashError: A task dies again and again, and no single event does it.
         """
         recorded = [_Recorded.of(task, self._folder) for task in tasks]
-        if self._survives(recorded):
+        # Those with most to do first, so that none of them is what all others wait for.
+        order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
+        if self._survives([recorded[place] for place in order]):
             return [one.answer() for one in recorded]
         # Spark does not say whose process it was, so each is on its own from here on.
         return [

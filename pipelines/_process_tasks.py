@@ -221,6 +221,12 @@ class SpoutTask:
     gives_waiting: bool = True
     trial: Trial = Trial()
 
+    @property
+    def weight(self) -> int:
+        """About how many new events there are."""
+        given = self.given
+        return 0 if given.selection is None else given.selection.rows_at_most(given.partition)
+
     def count(self) -> int:
         """How much there is to give out."""
         return sum(1 for _ in self._input())
@@ -403,6 +409,13 @@ class StageTask:
     sources: tuple[tuple[str, Mapping[str, list[tuple[int, int]]]], ...]
     states: Mapping[tuple[str, int], str]
     trial: Trial = Trial()
+
+    @property
+    def weight(self) -> int:
+        """About how large its tuples are."""
+        return sum(
+            length for _, blobs in self.sources for places in blobs.values() for _, length in places
+        )
 
     def count(self) -> int:
         """How much there is to give out."""

@@ -9,6 +9,7 @@ records in the same order.
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -62,6 +63,7 @@ class ProcessTotals:
         late_acks: Acks that came too late, and were ignored.
         untracked_failures: Failures of tuples that nobody waits for.
         crashes: How often a task's process died.
+        busy_ms: How long the topology ran.
     """
 
     taken: int = 0
@@ -74,6 +76,7 @@ class ProcessTotals:
     late_acks: int = 0
     untracked_failures: int = 0
     crashes: int = 0
+    busy_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +292,7 @@ class Processing:
             folder=str(folder),
             topics=self._topics,
         )
+        begun_s = time.monotonic()
         replayed = self._replayed(batch, new_requests)
         waiting = {
             place: (*before.waiting.get(place, ()), *replayed[place][1])
@@ -303,7 +307,8 @@ class Processing:
         ).run()
         shutil.rmtree(folder / "work")
         added = sum(count for count, _ in replayed)
-        totals = _added(before.totals, result, added)
+        busy_ms = round(1000 * (time.monotonic() - begun_s))
+        totals = _added(before.totals, result, replayed=added, busy_ms=busy_ms)
         if totals.taken + totals.replayed != totals.acked + totals.dead + totals.pending:
             raise ConservationError(f"step {entry.step}: an event is unaccounted for: {totals}")
         return Processed(
@@ -403,7 +408,9 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
         raise TopologyFileError(f"topic {read[0]!r} is read, and written to by the topology")
 
 
-def _added(before: ProcessTotals, result: StepResult, replayed: int) -> ProcessTotals:
+def _added(
+    before: ProcessTotals, result: StepResult, *, replayed: int, busy_ms: int
+) -> ProcessTotals:
     counts = result.counts
     return ProcessTotals(
         taken=before.taken + counts["taken"],
@@ -416,4 +423,5 @@ def _added(before: ProcessTotals, result: StepResult, replayed: int) -> ProcessT
         late_acks=before.late_acks + counts["late_acks"],
         untracked_failures=before.untracked_failures + counts["untracked_failures"],
         crashes=before.crashes + counts["crashes"],
+        busy_ms=before.busy_ms + busy_ms,
     )

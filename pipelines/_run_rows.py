@@ -105,6 +105,10 @@ class RunRows:
             group for part in parts for path in part.files for group in self._matching(path, part)
         ]
 
+    def rows_at_most(self) -> int:
+        """How many rows there are, at most."""
+        return sum(group.rows for group in self._groups)
+
     def slices(self) -> Iterator[pa.Table]:
         """The rows, in tables that follow each other in the order of release; not sorted within.
 

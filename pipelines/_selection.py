@@ -61,6 +61,10 @@ class Selection:
             headers = Headers.of(some["headers"].combine_chunks())
             yield from record_batches(some["key"], some["value"], headers, limit)
 
+    def rows_at_most(self, partition: int) -> int:
+        """How many rows an output partition has, at most, by what files say of themselves."""
+        return RunRows(self.parts, partition, ()).rows_at_most()
+
     def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows of an output partition in their order, some at a time.
 

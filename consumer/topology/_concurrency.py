@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+import time
 from collections import deque
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 _WAITING_EACH: Final = 256
 """So many calls may wait for each that runs: enough that some are of keys that are free."""
 _LOOK_EACH_S: Final = 0.05
+_STOCK: Final = 2
+"""So many calls are there for each thread: one that runs, and one that it takes next."""
+_LONGEST_NAP_S: Final = 0.001
+_SHORTEST_NAP_S: Final = 0.0002
+_SHARE: Final = 0.05
+"""Weight of a call in what calls take by now."""
 
 _noted: contextvars.ContextVar[list[Callable[[], None]] | None] = contextvars.ContextVar(
     "noted", default=None
@@ -192,6 +199,7 @@ class CallPool:
         self._most = 0
         self._ending = threading.Lock()
         self._looked_s = executor.clock()
+        self._call_s = 0.0  # by any thread: it need not be exact
 
     def submit(self, call: Call) -> None:
         """Run a call, behind those of its key that came before it."""
@@ -218,6 +226,10 @@ class CallPool:
         """Wait for one call at least, and do what those said that are over."""
         if not self._waiting:
             return
+        nap_s = min(_LONGEST_NAP_S, self._call_s / 2)
+        if nap_s > _SHORTEST_NAP_S and self._is_stocked():
+            # Each thread has its next call: to wake for one that is over would slow the others.
+            time.sleep(nap_s)
         try:
             call = self._over.get(timeout=_LOOK_EACH_S)
         except Empty:
@@ -232,6 +244,13 @@ class CallPool:
         if self._executor.clock() - self._looked_s > _LOOK_EACH_S:
             self._give_up_late_ones()
 
+    def _is_stocked(self) -> bool:
+        """Whether as many calls wait for a thread as run."""
+        return all(
+            not runner.is_async and len(running) >= _STOCK * runner.concurrency
+            for runner, running in self._running.items()
+        )
+
     def close(self) -> None:
         """Let go of the threads; one that is still in a call is left to itself."""
         for runner, work in self._work.items():
@@ -245,8 +264,8 @@ class CallPool:
         if runner not in self._ready:
             self._open(runner)
         running = self._running[runner]
-        # Twice as many, so that a thread that is done need not wait for us.
-        if len(running) >= (1 if runner.is_async else 2) * runner.concurrency:
+        # More than there are threads, so that one that is done need not wait for us.
+        if len(running) >= (1 if runner.is_async else _STOCK) * runner.concurrency:
             self._ready[runner].append(call)
             return
         running.add(call)
@@ -279,6 +298,8 @@ class CallPool:
         while (call := work.get()) is not None:
             call.begun_s = self._executor.clock()
             runner.carry_out(call)
+            took_s = self._executor.clock() - call.begun_s
+            self._call_s += _SHARE * (took_s - self._call_s)
             self._put_over(call)
             if call.is_given_up:  # another thread has taken this one's place
                 return
