@@ -52,7 +52,7 @@ bench-reorder-shape: setup ## What the reorder job's speed, memory and latency d
 	@$(BIN)/python -m benchmarks.reorder_shape --events $(EVENTS)
 
 bench-process: setup ## A topology behind the reorder job, and the acker: build/bench/process.json
-	@$(BIN)/python -m benchmarks.process
+	@$(BIN)/python -m benchmarks.process --events $(EVENTS)
 
 bench-delay: setup ## A learned delay beside every fixed one: a table, a plot, build/bench/delay.json
 	@$(BIN)/python -m benchmarks.delay

@@ -141,7 +141,7 @@ def print_table(figures: Sequence[dict[str, Any]], console: Console) -> None:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=4_000_000)
+    parser.add_argument("--events", type=int, default=8_000_000)
     names = [*(one.name for one in CONTENDERS), WAITING.name, "acker"]
     parser.add_argument("--only", nargs="+", choices=names, default=[])
     given = parser.parse_args()

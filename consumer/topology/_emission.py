@@ -80,11 +80,13 @@ class Output(NamedTuple):
         component: Its name.
         encode: Makes key, value and headers of a tuple's values.
         write: Takes the trees that a record belongs to, and the record.
+        write_one: Takes the one tree that a record belongs to, and the record.
     """
 
     component: str
     encode: Callable[[Any], tuple[bytes | None, bytes | None, Any]]
     write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any]], None]
+    write_one: Callable[[Root, tuple[bytes | None, bytes | None, Any]], None]
 
 
 def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:

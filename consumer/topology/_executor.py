@@ -378,8 +378,7 @@ class Executor:
         targets: list[Here | Elsewhere | Output] = []
         for reader, grouping in self._topology.readers(stream.component, stream.name):
             if reader.output is not None:
-                encode = encoder(reader.id, reader.output, stream)
-                targets.append(Output(reader.id, encode, self._output(reader.id)))
+                targets.append(self._output(reader, stream))
                 continue
             tasks = self._placement.tasks[reader.id]
             hosted = self._placement.here.get(reader.id, ())
@@ -400,8 +399,12 @@ class Executor:
             raise ValueError(f"tasks of {component!r} run elsewhere, and there is no way to them")
         return lambda task, sent: send(component, task, sent)
 
-    def _output(self, component: str) -> Callable[[Sequence[Root], Any], None]:
-        write, shared = self._write, self.shared
+    def _output(self, reader: Component, stream: Stream) -> Output:
+        write, shared, component = self._write, self.shared, reader.id
+
+        def put_out_one(root: Root, record: Any) -> None:
+            # As `OutputRecord(root, *record)`, which goes through a function in Python.
+            write(component, tuple.__new__(OutputRecord, (root, *record)))
 
         def put_out(roots: Sequence[Root], record: Any) -> None:
             root = roots[0]
@@ -410,10 +413,11 @@ class Executor:
                 roots = [one for one in roots if one.is_tracked] or roots
                 root = max(roots, key=lambda one: one.order)
                 shared.append(tuple(roots))
-            # As `OutputRecord(root, *record)`, which goes through a function in Python.
-            write(component, tuple.__new__(OutputRecord, (root, *record)))
+            put_out_one(root, record)
 
-        return put_out
+        assert reader.output is not None
+        encode = encoder(component, reader.output, stream)
+        return Output(component, encode, put_out, put_out_one)
 
     def _write_event(self, target: Output, root: Root, values: Any) -> None:
         """The ordered stream goes to a topic as it is, by an output that reads the spout."""
@@ -440,10 +444,11 @@ class Executor:
         self.block(root.key, root.order)
 
     def _done_in_time(self, root: Root) -> None:
-        self._look_at_time_here(root)
-        if root.failure is not None:
-            self.settled.append(root)
-            return
+        if self.clock() - root.begun_s > self._rules.message_timeout_s:
+            self._look_at_time_here(root)
+            if root.failure is not None:
+                self.settled.append(root)
+                return
         if not self._open and not self.shared:
             self.acked += 1
             return

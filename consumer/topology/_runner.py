@@ -308,10 +308,10 @@ class Runner:
         """`emit` for what is nearly always so: one reader, one anchor, one tree."""
         next_id, append = self._next_id, self._executor.queue.append
         if isinstance(target, Output):
-            encode, write = target.encode, target.write
+            encode, write_one = target.encode, target.write_one
 
             def output(values: tuple[Any, ...], anchor: Tuple) -> None:
-                write((anchor._root,), encode(values))
+                write_one(anchor._root, encode(values))
 
             return output
         if isinstance(target, Elsewhere):
