@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from pipelines._process_tasks import Answer, Trial
+    from pipelines._process_batch import Answer, Trial
 
     T = TypeVar("T")
 

@@ -11,8 +11,9 @@ import numpy as np
 from consumer import ConservationError
 from pipelines._crashes import SurvivingTasks
 from pipelines._part_files import show
+from pipelines._process_batch import Answer, Batch, Given
 from pipelines._process_files import write_table
-from pipelines._process_tasks import AckerTask, Answer, Batch, Given, SpoutTask, StageTask
+from pipelines._process_tasks import AckerTask, SpoutTask, StageTask
 from pipelines._process_verdicts import Unfinished, VerdictTask, decide
 
 if TYPE_CHECKING:

@@ -14,28 +14,16 @@ import itertools
 import pickle
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-import pyarrow as pa
-
-from consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
 from consumer.topology import (
-    DEAD_ATTEMPTS_HEADER,
-    DEAD_DETAIL_HEADER,
-    DEAD_EVENT_TIME_HEADER,
-    DEAD_PATH_HEADER,
-    DEAD_REASON_HEADER,
-    DEAD_TIME_HEADER,
-    DEAD_TOPOLOGY_HEADER,
     AckLedger,
     EventValues,
     Executor,
     FailReason,
-    Failure,
-    OutputRecord,
     Place,
     Root,
     Sent,
@@ -43,162 +31,28 @@ from consumer.topology import (
     random_ids,
 )
 from consumer.topology._acker import columns
-from pipelines._part_files import PartFile
+from pipelines._process_batch import WHOLE, Answer, Batch, Given, Trial
 from pipelines._process_files import (
-    EVENT_COLUMNS,
-    PLACES_SCHEMA,
     ExchangeFile,
     OutputFiles,
     Waiting,
-    events,
     read_acks,
-    read_pending,
     read_tuples,
     with_init,
     write_acks,
     write_roots,
-    write_waiting,
 )
+from pipelines._process_settling import crashed, killer, settle_files
 from pipelines._watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from consumer.topology import Plan, RetryPolicy, Rules, Stage, Topology
-    from pipelines._selection import Selection
+    from consumer.topology import Stage
 
-DEAD_LETTERS: Final = "dead-letters"
 _COLLECTED_EACH: Final = 200_000
 """New objects between two looks for garbage: tuples make none, and there are many of them."""
 _STAGE_BITS: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What all tasks of a step share.
-
-    Attributes:
-        topology: The topology.
-        plan: Where its tasks run.
-        rules: What the executor keeps to.
-        retry: When a failed event is tried again.
-        ackers: How many ackers; 0 tracks nothing.
-        now_ms: The step's time.
-        seed: Of the step's random numbers.
-        folder: Where the step's files are written: `outputs`, `waiting`, `states` and `work`.
-        topics: Folder in `outputs` and number of partitions, by output.
-    """
-
-    topology: Topology
-    plan: Plan
-    rules: Rules
-    retry: RetryPolicy
-    ackers: int
-    now_ms: int
-    seed: tuple[int, ...]
-    folder: str
-    topics: Mapping[str, tuple[str, int]]
-
-    def path(self, name: str) -> Path:
-        """One of the folders."""
-        return Path(self.folder, name)
-
-
-@dataclass(slots=True)
-class Answer:
-    """What a task did.
-
-    Attributes:
-        taken: New events it took in.
-        has_more: Whether there are new events behind its window.
-        acked: Events that are done.
-        failed: Attempts that failed, by reason.
-        dead: Events given up.
-        waiting: Events that wait.
-        next_due_ms: When the next of these is due; None without any.
-        late_acks: Acks that came too late.
-        untracked_failures: Failures of tuples that nobody waits for.
-        outputs: Records put out.
-        files: Hidden names of files of records, by folder in `outputs`.
-        dead_file: Hidden name of the file of dead letters.
-        waiting_file: Hidden name of the file of events that wait.
-        unfinished_file: Hidden name of the file with places of events that are not done.
-        states: Names of files of what bolts keep, by component and task.
-        roots_file: Path of the events it gave out, where ackers decide.
-        acks_file: Path of what it knows of roots, where ackers decide.
-        failures: Why roots failed, where ackers decide.
-        shared: Roots of outputs of several, where ackers decide.
-        finish_failures: What `finish_batch` of bolts raised, where ackers decide.
-        tuples_file: Path of the tuples it sent.
-        tuples: Where in it those for a component's task stand.
-    """
-
-    taken: int = 0
-    has_more: bool = False
-    acked: int = 0
-    failed: dict[str, int] = field(default_factory=dict)
-    dead: int = 0
-    waiting: int = 0
-    next_due_ms: int | None = None
-    late_acks: int = 0
-    untracked_failures: int = 0
-    outputs: int = 0
-    files: dict[str, str | None] = field(default_factory=dict)
-    dead_file: str | None = None
-    waiting_file: str | None = None
-    unfinished_file: str | None = None
-    states: dict[tuple[str, int], str] = field(default_factory=dict)
-    roots_file: str | None = None
-    acks_file: str | None = None
-    failures: dict[int, Failure] = field(default_factory=dict)
-    shared: list[tuple[int, ...]] = field(default_factory=list)
-    finish_failures: list[tuple[str, str]] = field(default_factory=list)
-    tuples_file: str | None = None
-    tuples: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The events that a task of the first stage is given, in their order.
-
-    Attributes:
-        selection: The new events; None without any.
-        pending: Files of those that wait.
-        partition: The task's number.
-    """
-
-    selection: Selection | None
-    pending: tuple[str, ...]
-    partition: int
-
-    def waiting(self) -> list[Waiting]:
-        """Those that wait."""
-        return read_pending(self.pending)
-
-    def new(self) -> Iterator[tuple[Any, ...]]:
-        """The new ones, as the values of `EventValues`."""
-        if self.selection is not None:
-            for rows in self.selection.tables(self.partition, EVENT_COLUMNS):
-                yield from events(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What of a task's input is given out, in search of what kills its process.
-
-    Attributes:
-        first: Of what is given out, the place of the first.
-        last: And of the one behind the last; None for all.
-        poison: Places of what is known to kill.
-    """
-
-    first: int = 0
-    last: int | None = None
-    poison: frozenset[int] = frozenset()
-
-    def of(self, given: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """What is given out, by its place."""
-        return itertools.islice(enumerate(given), self.first, self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +73,7 @@ class SpoutTask:
     states: Mapping[tuple[str, int], str]
     window: tuple[int, int | None] = (0, None)
     gives_waiting: bool = True
-    trial: Trial = Trial()
+    trial: Trial = WHOLE
 
     @property
     def weight(self) -> int:
@@ -241,7 +95,7 @@ class SpoutTask:
         left: list[Waiting] = []
         dead: list[Waiting] = []
         with _running(executor, batch):
-            if self.trial == Trial():
+            if self.trial == WHOLE:
                 self._give_waiting(executor, left)
                 answer.taken = self._give_new(executor)
             else:
@@ -304,7 +158,7 @@ class SpoutTask:
             if waited is not None and self._stays(waited, executor):
                 left.append(waited)
             elif place in self.trial.poison:
-                dead.append(_killer(event, attempt))
+                dead.append(killer(event, attempt))
             else:
                 executor.feed(self._root(executor, event, attempt), event)
         return taken
@@ -361,35 +215,6 @@ class SpoutTask:
         settle_files(batch, answer, left, dead, unfinished)
 
 
-def settle_files(
-    batch: Batch,
-    answer: Answer,
-    left: list[Waiting],
-    dead: Sequence[Waiting],
-    unfinished: Sequence[Place],
-) -> None:
-    """Write what became of events that are not done.
-
-    Args:
-        batch: What all tasks share.
-        answer: Gets counts and the files' names.
-        left: Events that wait; they are put in order.
-        dead: Events given up.
-        unfinished: Places of events whose outputs may not go out.
-    """
-    left.sort(key=lambda one: (*one.event[3:7],))
-    answer.waiting, answer.dead = len(left), len(dead)
-    answer.next_due_ms = _next_due_ms(left, batch)
-    answer.waiting_file = write_waiting(batch.path("waiting"), left)
-    if dead:
-        letters = OutputFiles(batch.path("outputs"), {DEAD_LETTERS: batch.topics[DEAD_LETTERS]}, 0)
-        for one in dead:
-            letters.write(DEAD_LETTERS, _dead_letter(one, batch))
-        answer.dead_file = letters.close()[DEAD_LETTERS]
-    if unfinished:
-        answer.unfinished_file = write_places(batch.path("unfinished"), unfinished)
-
-
 @dataclass(frozen=True, slots=True)
 class StageTask:
     """A task of a later stage.
@@ -408,7 +233,7 @@ class StageTask:
     task: int
     sources: tuple[tuple[str, Mapping[str, list[tuple[int, int]]]], ...]
     states: Mapping[tuple[str, int], str]
-    trial: Trial = Trial()
+    trial: Trial = WHOLE
 
     @property
     def weight(self) -> int:
@@ -432,7 +257,7 @@ class StageTask:
         with _running(executor, batch):
             for place, (component, sent) in self.trial.of(self._input()):
                 if place in self.trial.poison:
-                    executor.give_up(sent, _crashed((*sent.path, component)))
+                    executor.give_up(sent, crashed((*sent.path, component)))
                 else:
                     executor.receive(component, self.task, sent)
             executor.finish()
@@ -479,15 +304,6 @@ class AckerTask:
             ledger.add(*read_acks(path, self.acker))
         verdicts = ledger.verdicts()
         return verdicts.acked, verdicts.unfinished, verdicts.flags
-
-
-def write_places(folder: Path, places: Sequence[Place]) -> str | None:
-    """Write places into a file of a folder; its hidden name."""
-    topics, partitions, offsets = zip(*places, strict=True)
-    with PartFile(str(folder), PLACES_SCHEMA) as file:
-        columns = {"topic": topics, "partition": partitions, "offset": offsets}
-        file.write(pa.table(columns, schema=PLACES_SCHEMA))
-    return file.name
 
 
 def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
@@ -548,43 +364,3 @@ def _write_states(executor: Executor, batch: Batch) -> dict[tuple[str, int], str
         names[place] = f"{uuid4().hex}.pickle"
         batch.path("states").joinpath(names[place]).write_bytes(state)
     return names
-
-
-def _next_due_ms(left: Iterable[Waiting], batch: Batch) -> int | None:
-    """When the next event is to be tried again: one that waits for nobody is due at once."""
-    failing: set[bytes | None] = set()
-    due: list[int] = []
-    for one in left:
-        if one.retry_at_ms is not None:
-            due.append(one.retry_at_ms)
-            failing.add(one.event[0])
-        elif one.event[0] not in failing:
-            due.append(batch.now_ms)
-    return min(due, default=None)
-
-
-def _killer(event: tuple[Any, ...], attempt: int) -> Waiting:
-    failure = _crashed(())
-    return Waiting(event, attempt, None, failure.reason.value, failure.detail, "")
-
-
-def _crashed(path: tuple[str, ...]) -> Failure:
-    return Failure(FailReason.CRASH, "the process died whenever it was given this", path)
-
-
-def _dead_letter(one: Waiting, batch: Batch) -> OutputRecord:
-    key, value, headers, time_ms, topic, partition, offset, _ = one.event
-    told = {
-        DEAD_REASON_HEADER: one.reason,
-        DEAD_DETAIL_HEADER: one.detail,
-        DEAD_ATTEMPTS_HEADER: one.attempts,
-        DEAD_PATH_HEADER: one.path,
-        DEAD_TOPOLOGY_HEADER: batch.topology.name,
-        DEAD_TIME_HEADER: batch.now_ms,
-        DEAD_EVENT_TIME_HEADER: time_ms,
-        SOURCE_TOPIC_HEADER: topic,
-        SOURCE_PARTITION_HEADER: partition,
-        SOURCE_OFFSET_HEADER: offset,
-    }
-    added = [(name, str(said).encode()) for name, said in told.items() if said is not None]
-    return OutputRecord(Root(1, one.event), key, value, [*headers, *added])

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from consumer.topology import AckFlag, FailReason, Failure, Ordering, Place
 from consumer.topology._pending import EventOutcome, settle
+from pipelines._process_batch import Answer, Batch, Given
 from pipelines._process_files import Waiting, read_table
-from pipelines._process_tasks import Answer, Batch, Given, settle_files
+from pipelines._process_settling import settle_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

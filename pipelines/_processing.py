@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from consumer import ConservationError, Delivery, LatePolicy
 from consumer.topology import Outputs, plan
 from pipelines._errors import CheckpointError, TopologyFileError
 from pipelines._part_files import make_anew, show
+from pipelines._process_batch import DEAD_LETTERS, Batch, Given
 from pipelines._process_files import (
     OUTPUT_ORDER,
     Waiting,
@@ -26,7 +26,7 @@ from pipelines._process_files import (
     write_waiting,
 )
 from pipelines._process_stages import StepRun
-from pipelines._process_tasks import DEAD_LETTERS, Batch, Given
+from pipelines._processed import Processed, ProcessTotals
 from pipelines._replay_requests import read_request, requests
 from pipelines._run_rows import Part
 from pipelines._selection import Selection
@@ -35,6 +35,7 @@ from producer._partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -44,108 +45,7 @@ if TYPE_CHECKING:
     from pipelines._process_stages import StepResult
     from pipelines._sink import OutputTopic, Rows
 
-PROCESSED_FORMAT: Final = 1
 _FOLDERS: Final = ("outputs", "waiting", "unfinished", "states", "work")
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessTotals:
-    """Counts of events since the checkpoint began.
-
-    Attributes:
-        taken: Events that came out of the reorder stage.
-        replayed: Dead letters that were given back.
-        acked: Events whose trees are done.
-        dead: Events given up, and in the dead-letter topic.
-        pending: Events that wait: taken + replayed = acked + dead + pending.
-        failed: Attempts that failed.
-        outputs: Records that bolts put out, those of failed trees included.
-        late_acks: Acks that came too late, and were ignored.
-        untracked_failures: Failures of tuples that nobody waits for.
-        crashes: How often a task's process died.
-        busy_ms: How long the topology ran.
-    """
-
-    taken: int = 0
-    replayed: int = 0
-    acked: int = 0
-    dead: int = 0
-    pending: int = 0
-    failed: int = 0
-    outputs: int = 0
-    late_acks: int = 0
-    untracked_failures: int = 0
-    crashes: int = 0
-    busy_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Processed:
-    """What became of a step's events.
-
-    Attributes:
-        step: The step.
-        taken: Events that it released.
-        totals: Counts of this and all earlier steps.
-        next_due_ms: When the next event is to be tried again; None without any.
-        requests: Names of the replay requests that are taken in, as long as they are there.
-        records: Files of records by topic.
-        dead: Files of dead letters.
-        unfinished: Files with places of events whose outputs may not go out.
-        waiting: Files of events that wait, by task of the first stage.
-        states: Files of what bolts keep: component, task, path.
-        tasks: How many tasks the components of these had.
-    """
-
-    step: int = -1
-    taken: int = 0
-    totals: ProcessTotals = field(default_factory=ProcessTotals)
-    next_due_ms: int | None = None
-    requests: tuple[str, ...] = ()
-    records: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    dead: Sequence[str] = ()
-    unfinished: Sequence[str] = ()
-    waiting: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    states: Sequence[tuple[str, int, str]] = ()
-    tasks: Mapping[str, int] = field(default_factory=dict)
-
-    def to_document(self) -> dict[str, Any]:
-        """It as a JSON document."""
-        document = asdict(self)
-        document["waiting"] = sorted(self.waiting.items())
-        return {"format": PROCESSED_FORMAT, **document}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            CheckpointError: Written by a newer version.
-        """
-        if document.get("format") != PROCESSED_FORMAT:
-            raise CheckpointError(
-                f"processed step of format {document.get('format')!r}; "
-                f"this version reads {PROCESSED_FORMAT}"
-            )
-        return cls(
-            step=document["step"],
-            taken=document["taken"],
-            totals=ProcessTotals(**document["totals"]),
-            next_due_ms=document["next_due_ms"],
-            requests=tuple(document["requests"]),
-            records=document["records"],
-            dead=document["dead"],
-            unfinished=document["unfinished"],
-            waiting={place: tuple(paths) for place, paths in document["waiting"]},
-            states=[(component, task, path) for component, task, path in document["states"]],
-            tasks=document["tasks"],
-        )
-
-    def steps(self) -> set[int]:
-        """The steps whose files are needed from here on."""
-        later = [path for paths in self.waiting.values() for path in paths]
-        later += [path for _, _, path in self.states]
-        return {int(Path(path).parents[1].name) for path in later}
 
 
 class Processing:

@@ -11,15 +11,7 @@ from consumer.topology._bolt import (
     TopologyContext,
     bolt,
 )
-from consumer.topology._builder import (
-    Component,
-    ComponentDeclarer,
-    KafkaOutput,
-    Kind,
-    Subscription,
-    Topology,
-    TopologyBuilder,
-)
+from consumer.topology._builder import ComponentDeclarer, TopologyBuilder
 from consumer.topology._collector import BasicOutputCollector, OutputCollector
 from consumer.topology._dead_letters import (
     DEAD_ATTEMPTS_HEADER,
@@ -42,14 +34,16 @@ from consumer.topology._errors import (
     TopologyBuildError,
     TopologyError,
 )
-from consumer.topology._executor import Executor, Ordering, Placement, Rules, random_ids
+from consumer.topology._executor import Executor
 from consumer.topology._groupings import Grouping, GroupingKind, stable_hash
 from consumer.topology._pending import EventOutcome, Settlement, runs_now, settle
 from consumer.topology._plan import Plan, Stage, plan
 from consumer.topology._retry import RetryPolicy
+from consumer.topology._rules import Ordering, Placement, Rules, random_ids
 from consumer.topology._settings import Outputs, ProcessSettings
 from consumer.topology._settlement import held_back
 from consumer.topology._tester import DeadLetter, TopologyTester
+from consumer.topology._topology import Component, KafkaOutput, Kind, Subscription, Topology
 from consumer.topology._trace import Trace
 from consumer.topology._tree_view import Step, StepKind, TupleTree
 from consumer.topology._tuple import (

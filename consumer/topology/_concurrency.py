@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consumer.topology._bolt import BaseBolt, TopologyContext
-    from consumer.topology._builder import Component
     from consumer.topology._executor import Executor
+    from consumer.topology._topology import Component
     from consumer.topology._tuple import FailReason, Tuple
 
 _WAITING_EACH: Final = 256

@@ -12,8 +12,8 @@ from consumer.topology._errors import EmitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumer.topology._builder import KafkaOutput
     from consumer.topology._groupings import Chooser
+    from consumer.topology._topology import KafkaOutput
     from consumer.topology._tuple import Root, Stream
 
 

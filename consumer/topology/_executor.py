@@ -10,11 +10,8 @@ not given to a bolt any more; their events are held.
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from collections import deque
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,6 +20,7 @@ from consumer.topology._bolt import TopologyContext
 from consumer.topology._concurrency import CallPool, ConcurrentRunner
 from consumer.topology._emission import Elsewhere, Here, Output, OutputRecord, Sent, encoder
 from consumer.topology._errors import BoltStateError
+from consumer.topology._rules import Ordering, Placement, Rules
 from consumer.topology._runner import Runner
 from consumer.topology._settlement import held_back
 from consumer.topology._tuple import (
@@ -39,66 +37,10 @@ from consumer.topology._tuple import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from consumer.topology._builder import Component, Topology
+    from consumer.topology._topology import Component, Topology
     from consumer.topology._trace import Trace
 
-_IDS_AT_ONCE: Final = 1 << 12
 _OPEN_AT_ONCE: Final = 1 << 12
-
-
-class Ordering(StrEnum):
-    """What a failed event holds up."""
-
-    KEY = "key"
-    """Later events of its key."""
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the executor keeps to.
-
-    Attributes:
-        message_timeout_s: A call or a tree that takes longer fails.
-        ordering: What a failed event holds up.
-        max_attempts: An event that has failed so often holds up nobody any more; None: no bound.
-        max_spout_pending: Open trees, at most: then the batch is finished first. None: no bound.
-    """
-
-    message_timeout_s: float = 30.0
-    ordering: Ordering = Ordering.KEY
-    max_attempts: int | None = None
-    max_spout_pending: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Which tasks run here.
-
-    Attributes:
-        tasks: How many tasks each component has.
-        here: The numbers of those that run here, of each component with any.
-        number: Number of this process among those with the same components.
-    """
-
-    tasks: Mapping[str, int]
-    here: Mapping[str, Sequence[int]]
-    number: int = 0
-
-
-def random_ids(seed: Any) -> Callable[[], int]:
-    """64-bit random numbers, one a call; never 0, which would be no edge.
-
-    Args:
-        seed: Of `numpy.random.default_rng`.
-    """
-    random = np.random.default_rng(seed)
-
-    def drawn() -> list[int]:
-        ids: list[int] = random.integers(1, 1 << 64, _IDS_AT_ONCE, dtype=np.uint64).tolist()
-        return ids
-
-    return itertools.chain.from_iterable(iter(drawn, None)).__next__
 
 
 class Executor:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumer.topology._executor import Placement
 from consumer.topology._groupings import GroupingKind
+from consumer.topology._rules import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumer.topology._builder import Component, Subscription, Topology
+    from consumer.topology._topology import Component, Subscription, Topology
 
 _KEY = ("key",)
 

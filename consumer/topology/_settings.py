@@ -8,8 +8,8 @@ from enum import StrEnum
 from pydantic import Field
 
 from consumer._settings import Topic
-from consumer.topology._executor import Ordering, Rules
 from consumer.topology._retry import RetryPolicy
+from consumer.topology._rules import Ordering, Rules
 from producer.settings import Duration, Section, milliseconds
 
 

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from consumer.topology._builder import EVENT_FIELDS, Kind
-from consumer.topology._executor import Executor, Ordering, Placement, random_ids
+from consumer.topology._executor import Executor
 from consumer.topology._pending import EventOutcome, runs_now, settle
+from consumer.topology._rules import Ordering, Placement, random_ids
 from consumer.topology._settings import Outputs, ProcessSettings
+from consumer.topology._topology import EVENT_FIELDS, Kind
 from consumer.topology._tree_view import TreeRecorder, TupleTree
 from consumer.topology._tuple import EventValues, FailReason, Failure, Root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from consumer.topology._builder import Topology
     from consumer.topology._emission import OutputRecord
+    from consumer.topology._topology import Topology
 
 _MS: Final = 1000
 _TOPIC: Final = "events"
