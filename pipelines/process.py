@@ -9,25 +9,17 @@ by spark-submit's own `--py-files`.
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from consumer import ConsumerError
-from pipelines._errors import PipelineError
-from pipelines._job import Behind, run_reorder
+from pipelines._job import Behind
 from pipelines._progress import ProgressStyle
-from pipelines._shown import shown
-from pipelines._stop import Stop, stop_on_signals
+from pipelines._submitted import run_submitted
 from pipelines._topology_file import load_topology
-from pipelines.session import build_session
 from pipelines.settings import AvailableNow, Drain, ProcessJob, Progress, ReportFile
 from producer.settings_flags import with_flags
-
-FAILED_EXIT_CODE = 3
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -43,33 +35,16 @@ def process(
     progress: Progress = ProgressStyle.AUTO,
 ) -> None:
     """Run a topology on events in event-time order, and track each until its tree is done."""
-    # py4j logs every error that crosses it; those that matter reach us as exceptions.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    stop = Stop()
-    try:
-        behind = Behind(load_topology(topology), settings.process)
-        spark = build_session(f"sequitur run {behind.topology.name}")
-        spark.sparkContext.addPyFile(str(topology))
-        with stop_on_signals(stop, spark):
-            with shown(progress) as (on_step, on_end):
-                result = run_reorder(
-                    spark,
-                    settings.kafka,
-                    settings.reorder,
-                    stop=stop,
-                    available_now=available_now,
-                    drain=drain,
-                    on_step=on_step,
-                    behind=behind,
-                )
-            on_end(result)
-            if report is not None:
-                report.parent.mkdir(parents=True, exist_ok=True)
-                report.write_text(json.dumps(result.as_json()) + "\n")
-            spark.stop()
-    except (ConsumerError, PipelineError) as error:
-        typer.echo(f"process: {error}", err=True)
-        raise typer.Exit(FAILED_EXIT_CODE) from None
+    run_submitted(
+        "process",
+        settings.kafka,
+        settings.reorder,
+        available_now=available_now,
+        drain=drain,
+        report=report,
+        progress=progress,
+        load=lambda: (Behind(load_topology(topology), settings.process), topology),
+    )
 
 
 if __name__ == "__main__":

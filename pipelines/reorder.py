@@ -10,23 +10,12 @@ line that renews itself, and the report as a table. spark-submit hides the termi
 
 from __future__ import annotations
 
-import json
-import logging
-from typing import Final
-
 import typer
 
-from consumer import ConsumerError
-from pipelines._errors import PipelineError
-from pipelines._job import run_reorder
 from pipelines._progress import ProgressStyle
-from pipelines._shown import shown
-from pipelines._stop import Stop, stop_on_signals
-from pipelines.session import build_session
+from pipelines._submitted import run_submitted
 from pipelines.settings import AvailableNow, Drain, Progress, ReorderJob, ReportFile
 from producer.settings_flags import with_flags
-
-FAILED_EXIT_CODE: Final = 3
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -41,30 +30,15 @@ def reorder(
     progress: Progress = ProgressStyle.AUTO,
 ) -> None:
     """Restore event-time order: read topics, hold each row for the delay, write it in its place."""
-    # py4j logs every error that crosses it; those that matter reach us as exceptions.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    stop = Stop()
-    try:
-        spark = build_session("sequitur reorder")
-        with stop_on_signals(stop, spark):
-            with shown(progress) as (on_step, on_end):
-                result = run_reorder(
-                    spark,
-                    settings.kafka,
-                    settings.reorder,
-                    stop=stop,
-                    available_now=available_now,
-                    drain=drain,
-                    on_step=on_step,
-                )
-            on_end(result)
-            if report is not None:
-                report.parent.mkdir(parents=True, exist_ok=True)
-                report.write_text(json.dumps(result.as_json()) + "\n")
-            spark.stop()
-    except (ConsumerError, PipelineError) as error:
-        typer.echo(f"reorder: {error}", err=True)
-        raise typer.Exit(FAILED_EXIT_CODE) from None
+    run_submitted(
+        "reorder",
+        settings.kafka,
+        settings.reorder,
+        available_now=available_now,
+        drain=drain,
+        report=report,
+        progress=progress,
+    )
 
 
 if __name__ == "__main__":
