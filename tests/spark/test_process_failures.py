@@ -250,17 +250,17 @@ def test_batch_that_is_never_finished_is_ended(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({"mode": "latest"}, [5, 9]), ({"duplicates": "header:id"}, [5, 7, 9])],
+    [({"mode": "latest"}, [5, 5, 9, 11]), ({"duplicates": "header:id"}, [5, 9, 11])],
 )
 def test_topology_is_given_what_the_job_releases(
     job: Job, changes: dict[str, str], expected: list[int]
 ) -> None:
-    """In latest mode the newest of each key, and without repeats where these are dropped."""
+    """Not what is older than what is out of its key, nor repeats where these are dropped."""
     job = job.with_settings(**changes).running_topology(bolts.chain())
-    for number, at in ((1, 5), (1, 5), (2, 9), (3, 7)):
-        one = event(T0 + at, key="k", partition=0)
-        job.produce([replace(one, headers=[("id", str(number))])])
-    job.run(drain=True)
+    for batch in ([(1, 5), (1, 5), (2, 9)], [(3, 7), (4, 11)]):
+        sent = [(number, event(T0 + at, key="k", partition=0)) for number, at in batch]
+        job.produce(replace(one, headers=[("id", str(number))]) for number, one in sent)
+        job.run(drain=True)
     assert [time_of(record) - T0 for record in job.released()] == expected
 
 

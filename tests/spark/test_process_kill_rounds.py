@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "4"))
+_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "3"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "5"))
 _TOPOLOGY = Path(__file__).with_name("failing_topology.py")
 
