@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import psutil
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.figures import print_figures
 from consumer.topology import AckFlag, AckLedger
 
 if TYPE_CHECKING:
@@ -147,12 +146,7 @@ def main() -> None:
     if given.what is not None:
         print(json.dumps((_memory if given.what == "memory" else _speed)(given.trees)))
         return
-    table = Table(title="The acker by itself", title_justify="left")
-    for column in ("", "value", "unit"):
-        table.add_column(column, justify="right" if column == "value" else "left")
-    for figure in measure():
-        table.add_row(figure["name"], f"{figure['value']:,.2f}", figure["unit"])
-    Console().print(table)
+    print_figures("The acker by itself", measure())
 
 
 if __name__ == "__main__":

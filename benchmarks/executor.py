@@ -20,9 +20,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.figures import print_figures
 from consumer.topology import (
     EventValues,
     Executor,
@@ -134,12 +132,7 @@ def main() -> None:
     if given.what is not None:
         print(json.dumps(seconds_an_event(given.events, is_tracked=given.what == "tracked")))
         return
-    table = Table(title="The executor by itself", title_justify="left")
-    for column in ("", "value", "unit"):
-        table.add_column(column, justify="right" if column == "value" else "left")
-    for figure in measure():
-        table.add_row(figure["name"], f"{figure['value']:,.2f}", figure["unit"])
-    Console().print(table)
+    print_figures("The executor by itself", measure())
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import acker, acker_tasks, waiting_topology
 from benchmarks.broker import bench_broker
+from benchmarks.figures import print_figures
 from benchmarks.reorder import Bench
 from benchmarks.reorder_contenders import Contender, Task, sequitur_command
 from benchmarks.reorder_input import Workload
@@ -128,17 +128,6 @@ def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
     return {"name": name, "value": round(value, 3), "unit": unit}
 
 
-def print_table(figures: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print every figure."""
-    table = Table(title="Topologies", title_justify="left")
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_column("")
-    for figure in figures:
-        table.add_row(figure["name"], f"{figure['value']:,}", figure["unit"])
-    console.print(table)
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -152,7 +141,7 @@ def main() -> None:
         figures += measure_jobs(given.events, given.only, console)
     if not given.only or "acker" in given.only:
         figures += [*acker_tasks.measure(), *acker.measure()]
-    print_table(figures, console)
+    print_figures("Topologies", figures)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "process.json").write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -132,6 +132,15 @@ class Given:
         """Those that wait."""
         return read_pending(self.pending)
 
+    def all(
+        self, window: tuple[int, int | None]
+    ) -> Iterator[tuple[Waiting | None, tuple[Any, ...]]]:
+        """The values of all events in their order: those that wait, then new ones in a window."""
+        for waited in self.waiting():
+            yield waited, waited.event
+        for event in itertools.islice(self.new(), *window):
+            yield None, event
+
     def new(self) -> Iterator[tuple[Any, ...]]:
         """The new ones, as the values of `EventValues`."""
         if self.selection is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from consumer import ConservationError
 from pipelines._crashes import SurvivingTasks
 from pipelines._part_files import show
-from pipelines._process_batch import Answer, Batch, Given
+from pipelines._process_batch import DEAD_LETTERS, Answer, Batch, Given
 from pipelines._process_files import write_table
 from pipelines._process_tasks import AckerTask, SpoutTask, StageTask
 from pipelines._process_verdicts import Unfinished, VerdictTask, decide
@@ -31,7 +31,6 @@ class StepResult:
     Attributes:
         counts: taken, acked, failed, dead, waiting, late_acks, untracked_failures, outputs,
             crashes.
-        reasons: Attempts that failed, by reason.
         next_due_ms: When the next event is to be tried again; None without any.
         records: Files of records, by folder in `outputs`.
         dead: Files of dead letters.
@@ -41,7 +40,6 @@ class StepResult:
     """
 
     counts: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
     next_due_ms: int | None = None
     records: dict[str, list[str]] = field(default_factory=dict)
     dead: list[str] = field(default_factory=list)
@@ -220,13 +218,12 @@ class StepRun:
             untracked_failures=answer.untracked_failures,
             outputs=answer.outputs,
         )
-        result.reasons.update(answer.failed)
         if answer.next_due_ms is not None:
             due = result.next_due_ms
             result.next_due_ms = answer.next_due_ms if due is None else min(due, answer.next_due_ms)
         for folder, name in answer.files.items():
             result.records.setdefault(folder, []).extend(self._shown(f"outputs/{folder}", name))
-        dead = f"outputs/{batch.topics['dead-letters'][0]}"
+        dead = f"outputs/{batch.topics[DEAD_LETTERS][0]}"
         result.dead += self._shown(dead, answer.dead_file)
         result.unfinished += self._shown("unfinished", answer.unfinished_file)
         if answer.waiting_file is not None:
@@ -234,6 +231,4 @@ class StepRun:
             result.waiting.setdefault(place, []).extend(waiting)
 
     def _shown(self, folder: str, name: str | None) -> list[str]:
-        if name is None:
-            return []
-        return [show(self._batch.path(folder), [name])[0]]
+        return show(self._batch.path(folder), [name])

@@ -83,7 +83,7 @@ class SpoutTask:
 
     def count(self) -> int:
         """How much there is to give out."""
-        return sum(1 for _ in self._input())
+        return sum(1 for _ in self.given.all(self.window))
 
     def __call__(self) -> Answer:
         """Run it."""
@@ -104,10 +104,6 @@ class SpoutTask:
             answer.states = _write_states(executor, batch)
         answer.has_more = self._has_more(answer.taken)
         answer.acked = executor.acked
-        answer.late_acks, answer.untracked_failures = (
-            executor.late_acks,
-            executor.untracked_failures,
-        )
         self._settle(executor, answer, left, dead)
         if sends is not None:
             sends.close()
@@ -115,16 +111,8 @@ class SpoutTask:
             given_out = [root for root in executor.roots() if root.is_tracked]
             _tell_ackers(executor, given_out, batch, answer, is_spout=True)
             answer.acked += sum(not root.is_tracked for root in executor.roots())
-        answer.files = outputs.close()
-        answer.outputs = outputs.count
+        _tell_counts(executor, outputs, answer)
         return answer
-
-    def _input(self) -> Iterator[tuple[Waiting | None, tuple[Any, ...]]]:
-        """Events that waited, then new ones."""
-        for waited in self.given.waiting():
-            yield waited, waited.event
-        for event in self._new():
-            yield None, event
 
     def _new(self) -> Iterator[tuple[Any, ...]]:
         return itertools.islice(self.given.new(), *self.window)
@@ -152,7 +140,7 @@ class SpoutTask:
     def _try(self, executor: Executor, left: list[Waiting], dead: list[Waiting]) -> int:
         """Give out a part of all that, and not what kills; how many new events were among it."""
         taken = 0
-        for place, (waited, event) in self.trial.of(self._input()):
+        for place, (waited, event) in self.trial.of(self.given.all(self.window)):
             attempt = 1 if waited is None else waited.attempts + 1
             taken += waited is None
             if waited is not None and self._stays(waited, executor):
@@ -208,9 +196,8 @@ class SpoutTask:
             told = (reason, root.failure.detail, " > ".join(root.failure.path))
             one = Waiting(root.event, root.attempt, retries.get(root), *told)
             (left if root in retries else dead).append(one)
-        crashed = sum(one.reason == FailReason.CRASH.value for one in dead)
-        if crashed:
-            answer.failed[FailReason.CRASH.value] = crashed
+        if killers := sum(one.reason == FailReason.CRASH.value for one in dead):
+            answer.failed[FailReason.CRASH.value] = killers
         unfinished = [Place(*root.event[4:7]) for root in executor.settled]
         settle_files(batch, answer, left, dead, unfinished)
 
@@ -264,13 +251,8 @@ class StageTask:
             answer.states = _write_states(executor, batch)
         sends.close()
         answer.tuples_file, answer.tuples = str(sends.path), sends.index
-        answer.late_acks, answer.untracked_failures = (
-            executor.late_acks,
-            executor.untracked_failures,
-        )
         _tell_ackers(executor, executor.roots(), batch, answer, is_spout=False)
-        answer.files = outputs.close()
-        answer.outputs = outputs.count
+        _tell_counts(executor, outputs, answer)
         return answer
 
     def _input(self) -> list[tuple[str, Sent]]:
@@ -341,6 +323,13 @@ def _running(executor: Executor, batch: Batch) -> Iterator[None]:
     finally:
         gc.set_threshold(*threshold)
         executor.close()
+
+
+def _tell_counts(executor: Executor, outputs: OutputFiles, answer: Answer) -> None:
+    answer.late_acks = executor.late_acks
+    answer.untracked_failures = executor.untracked_failures
+    answer.files = outputs.close()
+    answer.outputs = outputs.count
 
 
 def _tell_ackers(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from pipelines._process_files import Waiting, read_table
 from pipelines._process_settling import settle_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from consumer.topology._pending import Settlement
 
@@ -159,7 +158,7 @@ class VerdictTask:
         left: list[Waiting] = []
         dead: list[Waiting] = []
         answer = Answer()
-        for event in self._events():
+        for _, event in self.given.all(self.window):
             verdict = verdicts.get(Place(*event[4:7]))
             if verdict is None:
                 continue
@@ -170,8 +169,3 @@ class VerdictTask:
                 answer.failed[reason] = answer.failed.get(reason, 0) + 1
         settle_files(self.batch, answer, left, dead, list(verdicts))
         return answer
-
-    def _events(self) -> Iterator[tuple[Any, ...]]:
-        for waited in self.given.waiting():
-            yield waited.event
-        yield from itertools.islice(self.given.new(), *self.window)
