@@ -241,15 +241,9 @@ class ReorderEngine:
         Args:
             wait: Waits for so many seconds; whether it is to be given up.
         """
-        with self._lock:
-            while (processing := self._processing) is not None:
-                before, due_ms = self._settled(), processing.due_ms(self._now_ms())
-                if before is None or due_ms is None:
-                    return
-                if wait(max(0, due_ms - self._now_ms()) / 1000):
-                    return
-                self._begun_s = time.monotonic()
-                self._quiet_step(StepKind.TICK, before, before.clock, self._now_ms())
+        with self._lock, contextlib.suppress(StopRequestedError):
+            while self._try_again(wait):
+                pass
 
     def close(self) -> None:
         """Let the running step end, and none begin after it."""
@@ -382,14 +376,27 @@ class ReorderEngine:
         """Try events again, and read no new ones, while too many wait."""
         processing = self._processing
         while processing is not None and processing.is_full:
-            before = self._settled()
-            due_ms = processing.due_ms(self._now_ms())
-            if before is None or due_ms is None:
+            if not self._try_again(self._stopping.wait):
                 return
-            if self._stopping.wait(max(0, due_ms - self._now_ms()) / 1000):
-                raise StopRequestedError
-            self._begun_s = time.monotonic()
-            self._quiet_step(StepKind.TICK, before, before.clock, self._now_ms())
+
+    def _try_again(self, wait: Callable[[float], bool]) -> bool:
+        """Wait until an event is due again, and process it; whether there was one.
+
+        Args:
+            wait: Waits for so many seconds; whether it is to be given up.
+
+        Raises:
+            StopRequestedError: It was given up.
+        """
+        before, now_ms = self._settled(), self._now_ms()
+        due_ms = None if self._processing is None else self._processing.due_ms(now_ms)
+        if before is None or due_ms is None:
+            return False
+        if wait(max(0, due_ms - now_ms) / 1000):
+            raise StopRequestedError
+        self._begun_s = time.monotonic()
+        self._quiet_step(StepKind.TICK, before, before.clock, self._now_ms())
+        return True
 
     def _advance(self, clock: EventClock, learned: LearnedDelays | None, now_ms: int) -> EventClock:
         delay_ms: int | dict[SourcePartition, int] = milliseconds(self._settings.longest_delay)
