@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 jars: $(INSTALLED)
-	@$(BIN)/python -m pipelines.jars fetch
+	@$(BIN)/python -m sequitur.pipelines.jars fetch
 
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
@@ -57,10 +57,11 @@ bench-process: setup ## A topology behind the reorder job, and the acker: build/
 bench-delay: setup ## A learned delay beside every fixed one: a table, a plot, build/bench/delay.json
 	@$(BIN)/python -m benchmarks.delay
 
-check: $(INSTALLED) ## Lint, formatting, types
+check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(INSTALLED) ## Format the code and mend what can be mended by itself
 	@$(BIN)/ruff check --fix .

@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from benchmarks.figures import print_figures
-from consumer.topology import AckFlag, AckLedger
+from sequitur.consumer.topology import AckFlag, AckLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

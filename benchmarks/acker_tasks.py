@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from pipelines._process_files import ACKS_SCHEMA, write_acks
-from pipelines._process_tasks import AckerTask
-from pipelines._tasks import all_of
-from pipelines.session import build_session
+from sequitur.consumer.topology.step.tasks import AckerTask
+from sequitur.pipelines.session import build_session
+from sequitur.pipelines.spark.tasks import all_of
+from sequitur.pipelines.topology.files import ACKS_SCHEMA, read_acks, write_acks
 
 _ROOTS: Final = 3_000_000
 _FILES: Final = 4
@@ -46,7 +46,7 @@ def measure() -> list[dict[str, Any]]:
             folder = Path(name)
             rows = [messages(seed, _ROOTS // _FILES) for seed in range(_FILES)]
             files = tuple(write_acks(folder, *one, _ACKERS) for one in rows)
-            tasks = [AckerTask(files, number) for number in range(_ACKERS)]
+            tasks = [AckerTask(files, number, read_acks) for number in range(_ACKERS)]
             ours = []
             for _ in range(_RUNS):
                 begun = time.perf_counter()

@@ -33,7 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.broker import bench_broker
-from consumer import (
+from sequitur._topic_reader import read_topic
+from sequitur.consumer import (
     BEFORE_ALL_TIME_MS,
     DelayPolicy,
     EventClock,
@@ -43,8 +44,7 @@ from consumer import (
     lateness_bin,
     parse_event_time_spec,
 )
-from producer import KafkaSettings
-from sequitur._topic_reader import read_topic
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,8 @@ def record(seconds: float) -> Arrivals:
             daemons = [
                 subprocess.Popen(
                     [
-                        sys.executable, "-m", "producer", "--topic", _TOPIC, "--partitions", "4",
+                        sys.executable, "-m", "sequitur.producer",
+                        "--topic", _TOPIC, "--partitions", "4",
                         "--name", f"cpu-{phase}-{number}", "--source", "cpu",
                         "--journal", f"{folder}/{phase}-{number}",
                         "--rate-hz", "200", "--duration", f"{seconds / 2:g} s",

@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.figures import print_figures
-from consumer.topology import (
+from sequitur.consumer.topology import (
     EventValues,
     Executor,
     Placement,
@@ -35,7 +35,7 @@ from consumer.topology import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumer.topology import Topology, Tuple
+    from sequitur.consumer.topology import Topology, Tuple
 
 EVENTS: Final = 200_000
 _KEYS: Final = 100

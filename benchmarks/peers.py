@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipelines.jars import locked_jars
+from sequitur.pipelines.jars import locked_jars
 
 _HERE: Final = Path(__file__).parent
 _PACKAGES: Final = _HERE / "peers.txt"

@@ -27,11 +27,11 @@ from benchmarks.figures import print_figures
 from benchmarks.reorder import Bench
 from benchmarks.reorder_contenders import Contender, Task, sequitur_command
 from benchmarks.reorder_input import Workload
-from consumer import ReorderSettings
-from consumer.topology import ProcessSettings
-from pipelines.settings import ProcessJob
-from producer.settings import KafkaSettings
-from producer.settings_flags import given_flags
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.pipelines.settings import ProcessJob
+from sequitur.producer.settings import KafkaSettings
+from sequitur.producer.settings_flags import given_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

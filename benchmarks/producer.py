@@ -82,7 +82,7 @@ class Bench:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self._topics = 0
 
     def run(self, name: str, measure: str, records: int) -> dict[str, Any]:
@@ -114,7 +114,8 @@ class Bench:
         return topic
 
     def _count(self, topic: str) -> int:
-        consumer = Consumer({"bootstrap.servers": self._bootstrap_servers, "group.id": "bench"})
+        servers = self._bootstrap_servers
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "log_level": 0})
         try:
             return sum(
                 consumer.get_watermark_offsets(TopicPartition(topic, partition))[1]

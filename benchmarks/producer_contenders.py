@@ -56,12 +56,12 @@ class Contender:
     """How one client sends.
 
     Attributes:
-        module: What has to be imported for it; the clock starts behind that.
+        modules: What has to be imported for it; the clock starts behind that.
         throughput: Sends so many records as fast as it can; returns when all are confirmed.
         latency: Sends so many records at a fixed rate; the latency of each, seconds.
     """
 
-    module: str
+    modules: tuple[str, ...]
     throughput: Callable[[str, int], None]
     latency: Callable[[str, int], list[float]]
 
@@ -73,6 +73,7 @@ def bootstrap_servers() -> str:
 
 def _librdkafka() -> dict[str, Any]:
     return {
+        "log_level": 0,  # what fails is raised
         "bootstrap.servers": bootstrap_servers(),
         "enable.idempotence": True,
         "acks": "all",
@@ -221,7 +222,7 @@ async def _aiokafka_latency(topic: str, count: int) -> list[float]:
 @contextlib.asynccontextmanager
 async def _sequitur() -> AsyncIterator[Any]:
     """Our producer with its journal, synced before anything is sent; its close is timed, too."""
-    from producer import IdempotentProducer, KafkaSettings, ProducerSettings  # noqa: PLC0415
+    from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder:
         settings = ProducerSettings(name="bench", journal=Path(folder) / "journal")
@@ -231,7 +232,7 @@ async def _sequitur() -> AsyncIterator[Any]:
 
 
 async def _send_many_throughput(topic: str, count: int) -> None:
-    from producer import Record  # noqa: PLC0415
+    from sequitur.producer import Record  # noqa: PLC0415
 
     async with _sequitur() as producer:
         ticket = await producer.send_many(
@@ -242,7 +243,7 @@ async def _send_many_throughput(topic: str, count: int) -> None:
 
 
 async def _send_throughput(topic: str, count: int) -> None:
-    from producer import Persisted  # noqa: PLC0415
+    from sequitur.producer import Persisted  # noqa: PLC0415
 
     async with _sequitur() as producer:
         deliveries = []
@@ -257,7 +258,7 @@ async def _send_throughput(topic: str, count: int) -> None:
 
 
 async def _send_latency(topic: str, count: int) -> list[float]:
-    from producer import Persisted  # noqa: PLC0415
+    from sequitur.producer import Persisted  # noqa: PLC0415
 
     events = list(records(count))
     async with _sequitur() as producer:
@@ -287,15 +288,21 @@ def _run_latency(latency: Callable[[str, int], Any]) -> Callable[[str, int], lis
 
 CONTENDERS: Final = {
     "sequitur.send_many": Contender(
-        "producer._bulk", _run(_send_many_throughput), _run_latency(_send_latency)
+        ("sequitur.producer._client", "sequitur.producer.batching.columns"),
+        _run(_send_many_throughput),
+        _run_latency(_send_latency),
     ),
-    "sequitur.send": Contender("producer", _run(_send_throughput), _run_latency(_send_latency)),
-    "confluent.Producer": Contender("confluent_kafka", _confluent_throughput, _confluent_latency),
+    "sequitur.send": Contender(
+        ("sequitur.producer._client",), _run(_send_throughput), _run_latency(_send_latency)
+    ),
+    "confluent.Producer": Contender(
+        ("confluent_kafka",), _confluent_throughput, _confluent_latency
+    ),
     "confluent.AIOProducer": Contender(
-        "confluent_kafka.aio", _run(_aio_throughput), _run_latency(_aio_latency)
+        ("confluent_kafka.aio",), _run(_aio_throughput), _run_latency(_aio_latency)
     ),
     "aiokafka.send": Contender(
-        "aiokafka", _run(_aiokafka_throughput), _run_latency(_aiokafka_latency)
+        ("aiokafka",), _run(_aiokafka_throughput), _run_latency(_aiokafka_latency)
     ),
 }
 
@@ -309,7 +316,8 @@ def main() -> None:
     parser.add_argument("records", type=int)
     given = parser.parse_args()
     contender = CONTENDERS[given.name]
-    importlib.import_module(contender.module)
+    for module in contender.modules:
+        importlib.import_module(module)
     started_s = time.perf_counter()
     if given.measure == "throughput":
         contender.throughput(given.topic, given.records)

@@ -34,8 +34,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.producer_contenders import HEADERS, records
-from producer import IdempotentProducer, KafkaSettings, ProducerSettings, Record
 from sequitur.broker import EmbeddedBroker
+from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,13 +216,13 @@ class Limits:
             raise RuntimeError(what)
 
     def _new_topic(self, name: str) -> str:
-        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers})
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers, "log_level": 0})
         admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
         return name
 
     def _count(self, topic: str) -> int:
         servers = self._broker.bootstrap_servers
-        consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench"})
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "log_level": 0})
         try:
             return sum(
                 consumer.get_watermark_offsets(TopicPartition(topic, partition))[1]

@@ -39,6 +39,7 @@ def read_written(bootstrap_servers: str, topic: str) -> Written:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 0,
             "group.id": "bench-check",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

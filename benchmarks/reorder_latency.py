@@ -118,6 +118,7 @@ def _read(
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 0,
             "group.id": "bench-latency",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
@@ -152,6 +153,7 @@ def feed(bootstrap_servers: str, topic: str, seconds: float) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 0,
             "enable.idempotence": True,
             "linger.ms": 5,
             "compression.type": "lz4",

@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from pipelines.session import build_session
+from sequitur.pipelines.session import build_session
 
 WINDOW_S: Final = 1
 _SCHEMA: Final = "hostname string, cpu int, usage double, occurred_at long"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from consumer.topology import TopologyBuilder, bolt
+from sequitur.consumer.topology import TopologyBuilder, bolt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumer.topology import Event
+    from sequitur.consumer.topology import Event
 
 CALL_S: Final = 0.002
 CONCURRENCY: Final = 16

@@ -1,16 +1,6 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
-from consumer._adaptive_delay import (
-    DelayPolicy,
-    LatenessHistogram,
-    LearnedDelays,
-    StepLateness,
-    bin_limit_ms,
-    lateness_bin,
-    learn,
-)
-from consumer._clock import BEFORE_ALL_TIME_MS, EventClock, PartitionClock, SourcePartition
-from consumer._commit_token import (
+from sequitur.consumer._commit_token import (
     CommitToken,
     OutputPartition,
     commits_group,
@@ -18,21 +8,17 @@ from consumer._commit_token import (
     renewed_tokens,
     rows_there,
 )
-from consumer._errors import (
+from sequitur.consumer._errors import (
     CommitTokenError,
     ConservationError,
     ConsumerError,
     EventTimeSpecError,
     StateFormatError,
 )
-from consumer._event_time import (
-    EventTime,
-    EventTimeSource,
-    EventTimeSpec,
-    parse_event_time_spec,
-    read_event_time,
-)
-from consumer._frontier import (
+from sequitur.consumer._settings import Delivery, ReorderSettings
+from sequitur.consumer.lateness.key_state import Fold, KeyState, Upkeep
+from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
+from sequitur.consumer.step_log.frontier import (
     NOTHING_DONE,
     Run,
     StepDone,
@@ -41,47 +27,90 @@ from consumer._frontier import (
     Totals,
     finish,
 )
-from consumer._key_state import Fold, KeyState, Upkeep
-from consumer._late_policy import LatePolicy, ReorderMode
-from consumer._reasons import (
+from sequitur.consumer.step_log.waiting import Awaited, awaited
+from sequitur.consumer.time.adaptive_delay import (
+    DelayPolicy,
+    LatenessHistogram,
+    LearnedDelays,
+    StepLateness,
+    bin_limit_ms,
+    lateness_bin,
+    learn,
+)
+from sequitur.consumer.time.bounds import TimeBounds
+from sequitur.consumer.time.clock import (
+    BEFORE_ALL_TIME_MS,
+    EventClock,
+    PartitionClock,
+    SourcePartition,
+)
+from sequitur.consumer.time.event_time import (
+    EventTime,
+    EventTimeSource,
+    EventTimeSpec,
+    parse_event_time_spec,
+    read_event_time,
+)
+from sequitur.consumer.time.output_timestamp import (
+    EVENT_TIME_HEADER,
+    OutputTimestamp,
+    TimestampRule,
+    now_of_step,
+)
+from sequitur.consumer.time.reasons import (
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
+    LIKELY_UNITS,
     MISSING,
     NEGATIVE,
+    NO_KEY,
+    OVERSIZED_HEADER,
     QUARANTINE_REASONS,
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
+    SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
     STALE,
+    TOO_EARLY,
     TOO_FAR_FUTURE,
+    TOO_LARGE,
     UNPARSABLE,
 )
-from consumer._settings import Delivery, ReorderSettings
+from sequitur.consumer.time.time_text import TimeFormat, TimeUnit
 
 __all__ = [
     "BEFORE_ALL_TIME_MS",
+    "EVENT_TIME_HEADER",
     "FRONTIER_HEADER",
     "LAST_RELEASED_HEADER",
     "LATE",
     "LATE_BY_HEADER",
+    "LIKELY_UNITS",
     "MISSING",
     "NEGATIVE",
     "NOTHING_DONE",
+    "NO_KEY",
+    "OVERSIZED_HEADER",
     "QUARANTINE_REASONS",
     "REASON_HEADER",
     "SOURCE_OFFSET_HEADER",
     "SOURCE_PARTITION_HEADER",
+    "SOURCE_TIMESTAMP_HEADER",
     "SOURCE_TOPIC_HEADER",
     "STALE",
+    "TOO_EARLY",
     "TOO_FAR_FUTURE",
+    "TOO_LARGE",
     "UNPARSABLE",
+    "Awaited",
     "CommitToken",
     "CommitTokenError",
     "ConservationError",
     "ConsumerError",
+    "DataLoss",
     "DelayPolicy",
     "Delivery",
     "EventClock",
@@ -95,6 +124,7 @@ __all__ = [
     "LatenessHistogram",
     "LearnedDelays",
     "OutputPartition",
+    "OutputTimestamp",
     "PartitionClock",
     "ReorderMode",
     "ReorderSettings",
@@ -105,13 +135,19 @@ __all__ = [
     "StepEntry",
     "StepKind",
     "StepLateness",
+    "TimeBounds",
+    "TimeFormat",
+    "TimeUnit",
+    "TimestampRule",
     "Totals",
     "Upkeep",
+    "awaited",
     "bin_limit_ms",
     "commits_group",
     "finish",
     "lateness_bin",
     "learn",
+    "now_of_step",
     "parse_event_time_spec",
     "read_event_time",
     "read_token",

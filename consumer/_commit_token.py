@@ -19,15 +19,16 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from consumer._errors import CommitTokenError
+from sequitur.consumer._errors import CommitTokenError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 TOKEN_FORMAT: Final = 1
 _WAY_OUT: Final = (
     'To go on, run once with delivery = "at-least-once" until the step is done: '
-    "rows of that one step may then be there twice"
+    "rows of that one step may then be there twice. A topology is never run so: its job goes on "
+    "with a checkpoint and an app of its own"
 )
 
 
@@ -136,11 +137,12 @@ def renewed_tokens(
     newest: int,
     is_established: bool,
     partitions: Mapping[str, int],
+    written: Collection[str] | None = None,
 ) -> dict[OutputPartition, CommitToken]:
     """The tokens to commit anew between two steps, so that each partition has one that is fresh.
 
-    None while a step is unfinished: a task of it that has outlived its driver may still commit
-    one, and it would be overwritten.
+    None for what an unfinished step writes: a task of it that has outlived its driver may still
+    commit one, and it would be overwritten. What it does not write may be new to the job.
 
     Args:
         found: The token of each output partition.
@@ -149,6 +151,7 @@ def renewed_tokens(
         newest: The newest step that was begun.
         is_established: Whether each partition had a token when that step was begun.
         partitions: Number of partitions of each output topic.
+        written: The topics that an unfinished step writes to; None for all.
 
     Raises:
         CommitTokenError: A token is another job's, or ahead of the checkpoint, or is missing while
@@ -158,22 +161,20 @@ def renewed_tokens(
         where: CommitToken(job=job, step=done, rows=0, partitions=partitions[where.topic])
         for where in found
     }
-    if newest > done and is_established:
-        for where, token in found.items():
-            _checked(where, token, job=job, step=newest, partitions=partitions[where.topic])
-        return {}
+    renewed = {}
     for where, token in found.items():
+        is_unfinished = newest > done and (written is None or where.topic in written)
+        if is_unfinished and is_established:
+            _checked(where, token, job=job, step=newest, partitions=partitions[where.topic])
+            continue
         if token is not None:
             _check_owner(where, token, job=job)
             _check_not_ahead(where, token, step=newest)
-    if newest > done:
-        return {where: base[where] for where, token in found.items() if token is None}
-    return {
-        where: base[where]
-        if token is None or token.partitions != partitions[where.topic]
-        else token
-        for where, token in found.items()
-    }
+        if token is None or (token.partitions != partitions[where.topic] and not is_unfinished):
+            renewed[where] = base[where]
+        elif newest == done:
+            renewed[where] = token
+    return renewed
 
 
 def _checked(
@@ -181,9 +182,10 @@ def _checked(
 ) -> CommitToken:
     if token is None:
         raise CommitTokenError(
-            f"{_name(where)} has lost its commit token (offsets expire after "
-            f"offsets.retention.minutes, or the group was deleted), so it is not known whether it "
-            f"holds the rows of step {step}. {_WAY_OUT}"
+            f"{_name(where)} has no commit token: it was lost (offsets expire after "
+            f"offsets.retention.minutes, or the group was deleted), or the job did not write there "
+            f"when step {step} was begun (then run it as it was until the step is done). So it is "
+            f"not known whether it holds the rows of step {step}. {_WAY_OUT}"
         )
     _check_owner(where, token, job=job)
     _check_not_ahead(where, token, step=step)

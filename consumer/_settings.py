@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -17,18 +18,23 @@ from pydantic import (
     model_validator,
 )
 
-from consumer._adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
-from consumer._event_time import EventTimeSpec
-from consumer._late_policy import LatePolicy, ReorderMode
-from producer import EVENT_ID_HEADER
-from producer.settings import Duration, Section, format_duration, milliseconds
-from producer.sources._spec import parse_address
+from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
+from sequitur.consumer.time.adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
+from sequitur.consumer.time.bounds import TimeBounds
+from sequitur.consumer.time.event_time import EventTimeSpec
+from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
+from sequitur.producer import EVENT_ID_HEADER
+from sequitur.producer.settings import Duration, Section, format_duration, milliseconds
+from sequitur.producer.sources._spec import parse_address
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 _APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_TRANSACTION: Final = timedelta(minutes=15)
+_DEEPEST_FLOOR: Final = timedelta(days=7)
+"""Timestamps in a batch differ by less: a delta then has 5 bytes at most."""
 
 
 class Delivery(StrEnum):
@@ -58,6 +64,13 @@ def _parse_spec(value: object) -> object:
     return EventTimeSpec.parse(value) if isinstance(value, str) else value
 
 
+def _in_utc(value: datetime) -> datetime:
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+Moment = Annotated[
+    datetime, AfterValidator(_in_utc), PlainSerializer(datetime.isoformat, return_type=str)
+]
 Topic = Annotated[str, BeforeValidator(_check_topic)]
 App = Annotated[str, BeforeValidator(_check_app)]
 Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split)]
@@ -93,6 +106,23 @@ Delay = Annotated[
 
 class ReorderSettings(Section):
     """How the reorder job restores event-time order."""
+
+    title = "Topics and state"
+    panels: ClassVar = {
+        "Delay": (
+            *("delay", "late_target", "delay_min", "delay_max", "delay_half_life"),
+            *("idle_timeout", "max_future_skew"),
+        ),
+        "Late rows and repeats": (
+            *("late_policy", "late_topic", "stale_topic", "rescue", "key_ttl"),
+            *("duplicates", "duplicate_window", "quarantine_topic"),
+        ),
+        "Reading and writing": (
+            *("starting_offsets", "max_offsets_per_trigger", "trigger_interval"),
+            *("output_partitions", "replication_factor", "delivery", "app"),
+            *("transaction_timeout", "metrics"),
+        ),
+    }
 
     input_topics: Topics = Field(default=(), description="Topics to read, separated by commas")
     input_pattern: str | None = Field(
@@ -146,7 +176,8 @@ class ReorderSettings(Section):
         description="Topic for rows without a usable event time; by default + .quarantine",
     )
     event_time: Spec = Field(
-        description="Where the event time stands: json:PATH, header:NAME or kafka-timestamp"
+        description="Where the event time stands: json:PATH, header:NAME or kafka-timestamp; "
+        "if it is not in ms, with ' as s', us, ns, auto or a strptime form (json:at as s)"
     )
     checkpoint: str = Field(
         min_length=1,
@@ -184,6 +215,11 @@ class ReorderSettings(Section):
         default=timedelta(minutes=10),
         description="An event time further ahead of now than this goes to quarantine",
     )
+    min_event_time: Moment = Field(
+        default=datetime(2000, 1, 1, tzinfo=UTC),
+        ge=datetime(1970, 1, 1, tzinfo=UTC),
+        description="An event time before this goes to quarantine: its unit is likely another",
+    )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest", description="Where a new job begins to read"
     )
@@ -199,9 +235,42 @@ class ReorderSettings(Section):
         le=10_000,
         description="Partitions of output topics we create; by default as many as the input",
     )
+    on_data_loss: DataLoss = Field(
+        default=DataLoss.FAIL,
+        description="When rows are gone unread, with their topic or before: fail, or continue "
+        "and count them",
+    )
+    patience: Duration = Field(
+        default=timedelta(minutes=15),
+        description="Wait so long for brokers that do not answer and partitions without a leader",
+    )
+    restarts: int = Field(
+        default=10,
+        ge=0,
+        description="Start the query anew so often once patience is over; a finished step "
+        "resets it",
+    )
+    max_held_bytes: int = Field(
+        default=16 << 30,
+        gt=0,
+        description="From so many bytes of held rows on the frontier does without the partitions "
+        "that are furthest behind in event time",
+    )
     metrics: str | None = Field(
         default=None,
         description="HOST:PORT to serve Prometheus metrics at, under /metrics; without it, nowhere",
+    )
+    output_timestamp: OutputTimestamp = Field(
+        default=OutputTimestamp.EVENT_TIME,
+        description="Timestamps of the ordered topic's records: event-time, source (the record's "
+        "own in its source topic) or now",
+    )
+    timestamp_floor: Duration = Field(
+        default=timedelta(hours=6),
+        gt=timedelta(0),
+        le=_DEEPEST_FLOOR,
+        description="No output timestamp is further behind now: retention would delete a backfill "
+        "at once; the event time is then in a header",
     )
     replication_factor: int = Field(
         default=-1, ge=-1, description="Replicas of topics we create; -1: the broker's default"
@@ -244,6 +313,33 @@ class ReorderSettings(Section):
             min_ms=milliseconds(self.delay_min),
             max_ms=milliseconds(self.delay_max),
             half_life_ms=milliseconds(self.delay_half_life),
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job does other than a user of these settings may think, each in a sentence."""
+        is_event_time = self.output_timestamp is OutputTimestamp.EVENT_TIME
+        held = self.mode is ReorderMode.ORDERED and self.longest_delay > self.timestamp_floor
+        if not (is_event_time and held):
+            return ()
+        delay, floor = format_duration(self.longest_delay), format_duration(self.timestamp_floor)
+        warning = (
+            f"delay {delay} is longer than timestamp_floor {floor}: when rows go out, their "
+            f"timestamps will be {floor} ago and not their event times, which are in the header "
+            f"{EVENT_TIME_HEADER}"
+        )
+        return (warning,)
+
+    def bounds(self, now_ms: int) -> TimeBounds:
+        """The event times that are believed now.
+
+        Args:
+            now_ms: Wall-clock time, epoch ms.
+        """
+        return TimeBounds(
+            earliest_ms=(self.min_event_time - _EPOCH) // timedelta(milliseconds=1),
+            latest_ms=now_ms + milliseconds(self.max_future_skew),
+            unit=self.event_time.format.unit,
         )
 
     @property

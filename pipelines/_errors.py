@@ -8,8 +8,12 @@ PipelineError
 └── ReorderError           the reorder job cannot go on
     ├── ConnectorMissingError   Spark was started without its Kafka connector
     ├── TopicError              a topic is missing, or is not as the job needs it
+    │   ├── UnansweredError     the brokers do not answer, for as long as patience goes
+    │   └── DataLossError       rows of an input topic are gone, unread
     ├── SinkError               a step's rows could not be written
+    │   └── SinkUnansweredError for brokers that do not answer
     ├── TransactionError        a transaction came to nothing
+    │   ├── TransactionUnansweredError the brokers do not answer, for as long as patience goes
     │   └── TransactionFencedError     someone newer has its name
     ├── TransactionOutcomeError a commit has no answer: it may have been carried out
     ├── LateRowError            a row is late, and the late policy is to fail
@@ -17,6 +21,7 @@ PipelineError
     ├── TopologyTaskError       a task of a topology cannot go on
     ├── TopologyFileError       a topology cannot be had from a file
     └── CheckpointError         a checkpoint is another job's, or does not hang together
+        └── OwnershipError         another process has it, or has taken it over
 """
 
 
@@ -52,12 +57,28 @@ class TopicError(ReorderError):
     """A topic is missing, or is not as the job needs it."""
 
 
+class UnansweredError(TopicError):
+    """The brokers do not answer, for as long as patience goes; later they may."""
+
+
+class DataLossError(TopicError):
+    """Rows of an input topic are gone, and were never read."""
+
+
 class SinkError(ReorderError):
     """A step's rows could not be written. The next run writes what is missing of them."""
 
 
+class SinkUnansweredError(SinkError):
+    """A step's rows could not be written, since brokers do not answer; later they may."""
+
+
 class TransactionError(ReorderError):
     """A transaction came to nothing: nothing of it will ever be visible."""
+
+
+class TransactionUnansweredError(TransactionError):
+    """The brokers do not answer, for as long as patience goes; later they may."""
 
 
 class TransactionFencedError(TransactionError):
@@ -86,3 +107,7 @@ class TopologyFileError(ReorderError):
 
 class CheckpointError(ReorderError):
     """A checkpoint is another job's or of a newer version, or its parts do not fit together."""
+
+
+class OwnershipError(CheckpointError):
+    """Another process has the checkpoint, or has taken it over. To try again at once is no use."""

@@ -5,9 +5,9 @@ pyspark ships, fetches from where it fetches by default, or from where the Ivy s
 by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside the tree, in
 ``$SEQUITUR_CACHE`` or else the user's cache folder, and shared by all checkouts.
 
-    python -m pipelines.jars fetch         fetch and verify all that is missing
-    python -m pipelines.jars list broker   the paths of a group's jars, one a line
-    python -m pipelines.jars lock          write the lock anew, after a change of ``ROOTS``
+    python -m sequitur.pipelines.jars fetch         fetch and verify all that is missing
+    python -m sequitur.pipelines.jars list broker   the paths of a group's jars, one a line
+    python -m sequitur.pipelines.jars lock          write the lock anew, after a change of ``ROOTS``
 """
 
 import argparse
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 from xml.sax.saxutils import quoteattr
 
-from pipelines._errors import JarError, JarFetchError, JarHashError, PipelineError
-from pipelines.java import find_java
+from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError, PipelineError
+from sequitur.pipelines.java import find_java
 
 Group = Literal["broker", "spark"]
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
@@ -332,7 +332,8 @@ def write_lock(lock_file: Path = LOCK_FILE) -> None:
 
     The hashes are those of the jars as they arrive now: look at the difference before a commit.
     """
-    text = ["# Written by `python -m pipelines.jars lock`: coordinates and SHA-256 of each jar."]
+    command = "python -m sequitur.pipelines.jars lock"
+    text = [f"# Written by `{command}`: coordinates and SHA-256 of each jar."]
     for group, roots in ROOTS.items():
         text.append(f"\n[{group}]")
         with tempfile.TemporaryDirectory(prefix="sequitur-lock-") as name:
@@ -348,9 +349,9 @@ def _log(message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``python -m pipelines.jars``; return its exit code."""
+    """Run ``python -m sequitur.pipelines.jars``; return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipelines.jars", description="The locked jars."
+        prog="python -m sequitur.pipelines.jars", description="The locked jars."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="fetch and verify all that is missing")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipelines._errors import JavaError
+from sequitur.pipelines._errors import JavaError
 
 MINIMUM_VERSION: Final = 17
 _ADVICE: Final = (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import pyspark
 
-from pipelines.jars import locked_jars
-from pipelines.session import DEFAULT_MASTER
+from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.session import DEFAULT_MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 r"""The process job, for spark-submit: a user's topology behind the reorder stage.
 
-    spark-submit --jars "$(python -m pipelines.jars list spark | paste -sd,)" \
+    spark-submit --jars "$(python -m sequitur.pipelines.jars list spark | paste -sd,)" \
         pipelines/process.py wordcount.py --config job.toml
 
 What it prints is as of the reorder job. Further modules that the topology imports go to the tasks
@@ -9,17 +9,30 @@ by spark-submit's own `--py-files`.
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Until the job handles it: a Ctrl-C while modules load, or Spark starts, says nothing.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipelines._job import Behind
-from pipelines._progress import ProgressStyle
-from pipelines._submitted import run_submitted
-from pipelines._topology_file import load_topology
-from pipelines.settings import AvailableNow, Drain, ProcessJob, Progress, ReportFile
-from producer.settings_flags import with_flags
+from sequitur.pipelines.ordering.job import Behind
+from sequitur.pipelines.ordering.progress import ProgressStyle
+from sequitur.pipelines.ordering.submitted import run_job, run_submitted
+from sequitur.pipelines.settings import (
+    AvailableNow,
+    Drain,
+    ProcessJob,
+    Progress,
+    ReportFile,
+    ResetInput,
+)
+from sequitur.pipelines.topology.topology_file import load_topology
+from sequitur.producer.settings_flags import with_flags
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -31,6 +44,7 @@ def process(
     topology: Annotated[Path, typer.Argument(help="Python file that says `topology = ...`")],
     available_now: AvailableNow = False,
     drain: Drain = False,
+    reset_input: ResetInput = False,
     report: ReportFile = None,
     progress: Progress = ProgressStyle.AUTO,
 ) -> None:
@@ -41,6 +55,7 @@ def process(
         settings.reorder,
         available_now=available_now,
         drain=drain,
+        reset_input=reset_input,
         report=report,
         progress=progress,
         load=lambda: (Behind(load_topology(topology), settings.process), topology),
@@ -48,4 +63,4 @@ def process(
 
 
 if __name__ == "__main__":
-    app()
+    run_job("process", app)

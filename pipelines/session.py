@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from pipelines._errors import ConnectorMissingError
-from pipelines.jars import locked_jars
+from sequitur.pipelines._errors import ConnectorMissingError
+from sequitur.pipelines.jars import locked_jars
+from sequitur.producer.program import is_debugging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DEFAULT_MASTER: Final = "local[2]"
+DEFAULT_MASTER: Final = "local[2,4]"
+"""Two tasks side by side, each tried four times: with `local[2,4]` Spark runs a task once."""
 
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
@@ -29,8 +31,6 @@ _OURS: Final[Mapping[str, str]] = {
     # Listing some dozens of runs is quicker in the driver than as a job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
-    # Any bound has Spark measure the whole batch again for each row; `_BATCH_ROWS` bounds it, too.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     # What Python's tasks do with keys and values is written for columns with 32-bit offsets.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
@@ -43,8 +43,13 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     # A task in Python waits 30 ms less for its turn. Elsewhere the socket's path may be too long.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "pipelines._python_daemon",
+    "spark.python.daemon.module": "sequitur.pipelines.spark.python_daemon",
 }
+
+
+def log_level() -> str:
+    """What Spark may say on standard error: with `--debug` its errors, with their stacks."""
+    return "ERROR" if is_debugging() else "OFF"
 
 
 def is_submitted() -> bool:
@@ -58,11 +63,11 @@ def build_session(
     """The Spark session, started where there is none.
 
     Started by spark-submit, the session keeps the master, jars and options given there. Otherwise
-    the locked jars are fetched if need be and the master is `local[2]`.
+    the locked jars are fetched if need be and the master is `local[2,4]`.
 
     Args:
         name: Application name.
-        master: Spark master, if not the one of spark-submit or `local[2]`.
+        master: Spark master, if not the one of spark-submit or `local[2,4]`.
         options: Further Spark settings; they win over ours.
 
     Raises:
@@ -100,5 +105,6 @@ def _require_connector(spark: SparkSession) -> None:
     except Exception as error:
         raise ConnectorMissingError(
             "Spark's Kafka connector is not on the class path: "
-            'start with spark-submit --jars "$(python -m pipelines.jars list spark | paste -sd,)"'
+            "start with spark-submit "
+            '--jars "$(python -m sequitur.pipelines.jars list spark | paste -sd,)"'
         ) from error

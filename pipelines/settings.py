@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from consumer import ReorderSettings
-from consumer.topology import ProcessSettings
-from pipelines._progress import ProgressStyle
-from producer.settings import KafkaSettings, Settings
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.pipelines.ordering.progress import ProgressStyle
+from sequitur.producer.settings import KafkaSettings, Settings
 
 
 class ReorderJob(Settings):
@@ -33,6 +33,14 @@ AvailableNow = Annotated[
     bool, typer.Option("--available-now", help="End when what is there now is read")
 ]
 Drain = Annotated[bool, typer.Option("--drain", help="At the end release what is held, too")]
+ResetInput = Annotated[
+    bool,
+    typer.Option(
+        "--reset-input",
+        help="Once, when the job says so: read on where its log has got to, and topics that were "
+        "made anew from their beginning",
+    ),
+]
 Progress = Annotated[
     ProgressStyle,
     typer.Option("--progress", help="live: one line that renews itself; json: a line a step"),

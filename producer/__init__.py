@@ -1,18 +1,28 @@
-"""The idempotent producer and its daemon: events into Kafka once and in order."""
+"""The idempotent producer and its daemon: events into Kafka once and in order.
 
-from producer._client import IdempotentProducer
-from producer._daemon import run_daemon
-from producer._daemon_report import DaemonReport
-from producer._errors import (
+Records, outcomes, errors and settings are loaded with the package; what speaks to Kafka is loaded
+when it is first asked for, so that a topology can be tested without a Kafka client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.producer._errors import (
     BrokerError,
+    DeliveryError,
     FatalError,
+    NotAllPersistedError,
+    NotPersistedError,
     OutcomeUnknownError,
+    PossiblyPersistedError,
     ProducerClosedError,
     ProducerError,
     RetriableError,
     SendManyError,
+    TakenOverError,
+    WrongClusterError,
 )
-from producer._event_id import (
+from sequitur.producer._event_id import (
     EVENT_ID_HEADER,
     EventId,
     MalformedEventIdError,
@@ -20,21 +30,35 @@ from producer._event_id import (
     encode_event_id,
     parse_event_id,
 )
-from producer._journal_codec import Position
-from producer._journal_errors import JournalError
-from producer._outcomes import Delivery, NotPersisted, Outcome, Persisted, PossiblyPersisted
-from producer._produce_settings import ProduceSettings
-from producer._record import Record
-from producer._settings import ProducerSettings
-from producer._statistics import ProducerStatistics
-from producer._ticket import Failure, Ticket, TicketResult
-from producer.settings import KafkaSettings, SettingsError
+from sequitur.producer._outcomes import (
+    Delivery,
+    NotPersisted,
+    Outcome,
+    Persisted,
+    PossiblyPersisted,
+)
+from sequitur.producer._record import Record
+from sequitur.producer._record_maker import Partitioner, Serializer
+from sequitur.producer._settings import ProducerSettings
+from sequitur.producer._statistics import ProducerStatistics
+from sequitur.producer._ticket import Failure, Ticket, TicketResult
+from sequitur.producer.daemon.settings import ProduceSettings
+from sequitur.producer.journal.errors import JournalError
+from sequitur.producer.journal.frames import Position
+from sequitur.producer.kafka.tokens import TokenProvider
+from sequitur.producer.settings import KafkaSettings, SettingsError
+
+if TYPE_CHECKING:
+    from sequitur.producer._client import IdempotentProducer
+    from sequitur.producer.daemon.daemon import run_daemon
+    from sequitur.producer.daemon.report import DaemonReport
 
 __all__ = [
     "EVENT_ID_HEADER",
     "BrokerError",
     "DaemonReport",
     "Delivery",
+    "DeliveryError",
     "EventId",
     "Failure",
     "FatalError",
@@ -42,12 +66,16 @@ __all__ = [
     "JournalError",
     "KafkaSettings",
     "MalformedEventIdError",
+    "NotAllPersistedError",
     "NotPersisted",
+    "NotPersistedError",
     "Outcome",
     "OutcomeUnknownError",
+    "Partitioner",
     "Persisted",
     "Position",
     "PossiblyPersisted",
+    "PossiblyPersistedError",
     "ProduceSettings",
     "ProducerClosedError",
     "ProducerError",
@@ -56,11 +84,28 @@ __all__ = [
     "Record",
     "RetriableError",
     "SendManyError",
+    "Serializer",
     "SettingsError",
+    "TakenOverError",
     "Ticket",
     "TicketResult",
+    "TokenProvider",
+    "WrongClusterError",
     "check_producer_name",
     "encode_event_id",
     "parse_event_id",
     "run_daemon",
 ]
+
+_LOADED_WHEN_USED: Final = {
+    "DaemonReport": "daemon.report",
+    "IdempotentProducer": "_client",
+    "run_daemon": "daemon.daemon",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_LOADED_WHEN_USED[name]}"), name)
+    return value

@@ -1,6 +1,6 @@
-"""`python -m producer` is `produce-events`."""
+"""`python -m sequitur.producer` is `produce-events`."""
 
-from producer._cli import main
+from sequitur.producer.daemon.cli import main
 
 if __name__ == "__main__":
     main()

@@ -6,6 +6,10 @@
             case Persisted(partition, offset): ...
             case NotPersisted(reason) | PossiblyPersisted(reason): ...
 
+Who rather has an exception for an event that is not surely in the log:
+
+        persisted = await producer.send_and_wait("events", b"value", key=b"key")
+
 `send` is awaited twice, and the two waits are different things: the first for room in the buffer,
 so that a fast source is held back; the second for the outcome. Between them more can be sent.
 
@@ -15,45 +19,46 @@ How the parts work together is told in `_core`.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from producer._chunks import Chunks
-from producer._core import Core
-from producer._errors import (
-    BrokerError,
+from sequitur.producer._core import Core
+from sequitur.producer._errors import (
     ProducerClosedError,
     RetriableError,
-    SendManyError,
 )
-from producer._journal import Journal
-from producer._journal_codec import Identity as JournalIdentity
-from producer._journal_codec import Renewal
-from producer._journal_limits import JournalLimits
-from producer._journal_state import NOTHING_RECOVERED
-from producer._log import Logger
-from producer._outcomes import NotPersisted
-from producer._record import Record
-from producer._routes import until_answered
-from producer._settings import ProducerSettings
-from producer._slot import Identity
-from producer._statistics import NOTHING_COUNTED
-from producer._ticket import Ticket
-from producer._wire import Wire, close_within
-from producer.settings import KafkaSettings
+from sequitur.producer._event_id import name_in_ids, name_of_a_life, new_generation
+from sequitur.producer._log import Logger
+from sequitur.producer._producer_name import unnamed_producer
+from sequitur.producer._record import check_types
+from sequitur.producer._record_maker import RecordMaker
+from sequitur.producer._sending import Sending
+from sequitur.producer._settings import ProducerSettings
+from sequitur.producer._statistics import NOTHING_COUNTED
+from sequitur.producer._ticket import Ticket
+from sequitur.producer.delivery.identities import Identities
+from sequitur.producer.delivery.routes import until_answered
+from sequitur.producer.journal.frames import Identity as JournalIdentity
+from sequitur.producer.journal.frames import Renewal
+from sequitur.producer.journal.journal import Journal
+from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.journal.state import NOTHING_RECOVERED
+from sequitur.producer.kafka.wire import Wire, close_within
+from sequitur.producer.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
+    from pathlib import Path
     from types import TracebackType
 
-    from producer._batch import Header
-    from producer._given_up import GivenUp, OnGivenUp
-    from producer._journal_codec import Position
-    from producer._lane import Route
-    from producer._outcomes import Delivery, Outcome
-    from producer._statistics import ProducerStatistics
+    from sequitur.producer._given_up import GivenUp, OnGivenUp
+    from sequitur.producer._outcomes import Delivery
+    from sequitur.producer._record import Record
+    from sequitur.producer._record_maker import Partitioner, Serializer
+    from sequitur.producer._statistics import ProducerStatistics
+    from sequitur.producer.journal.frames import Position
+    from sequitur.producer.kafka.tokens import TokenProvider
 
 _WIRE_CLOSE_S: Final = 1.0
 _REACH_S: Final = 2.0
@@ -61,7 +66,7 @@ _REACH_S: Final = 2.0
 _log = Logger(__name__)
 
 
-class IdempotentProducer:
+class IdempotentProducer(Sending):
     """Sends events to Kafka once and in order, per partition.
 
     Args:
@@ -71,6 +76,15 @@ class IdempotentProducer:
             no more, as those that a broker refused: whoever must not lose them keeps them
             elsewhere before it returns. If it raises, the producer ends, and the journal keeps
             them. Events that are only not answered yet at `close` are not among them.
+        key_serializer: Makes the bytes of each key; None stays None.
+        value_serializer: Makes the bytes of each value; None stays None, and is a tombstone.
+        partitioner: Chooses the partition of each event that names none, as aiokafka's: it is given
+            the key's bytes, all partitions, and those that have a leader. By default a key goes
+            where Java's client puts it.
+        token_provider: Gives the token for OAUTHBEARER at each login; by default the token file.
+
+    Raises:
+        SettingsError: The settings do not fit together, or name a file that cannot be read.
 
     Not safe for several threads; any number of tasks of one event loop may send.
     """
@@ -81,14 +95,25 @@ class IdempotentProducer:
         settings: ProducerSettings | None = None,
         *,
         on_given_up: OnGivenUp | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: Partitioner | None = None,
+        token_provider: TokenProvider | None = None,
     ) -> None:
+        self._token_provider = token_provider
         self._kafka = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
         self._settings = settings or ProducerSettings()
         self._on_given_up = on_given_up
-        self._name = self._settings.name
-        if self._settings.journaling == "none":
+        journals = self._settings.journaling != "none"
+        self._name = self._settings.name or unnamed_producer(
+            self._settings.journal if journals else None
+        )
+        self._generation = ""
+        if not journals:
             # Nothing keeps the count of events over a restart, so neither may the name be kept.
-            self._name = f"{self._settings.name}~{secrets.token_hex(4)}"
+            self._name = name_of_a_life(self._name)
+        else:
+            self._generation = new_generation()
         self._journal: Journal | None = None
         self._former = NOTHING_RECOVERED
         self._random = Random()
@@ -99,11 +124,22 @@ class IdempotentProducer:
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
+        self._maker = RecordMaker(
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            partitioner=partitioner,
+            has_leader=self._has_leader,
+        )
 
     @property
     def name(self) -> str:
-        """The name in the ids of this producer's events."""
+        """The producer's name; without a journal, that of this life (`<name>~~<digits>`)."""
         return self._name
+
+    @property
+    def generation(self) -> str:
+        """Which life of a producer with a journal this is, in the ids of its events; or empty."""
+        return self._generation
 
     async def start(self) -> None:
         """Take the journal over, reach the cluster, and go on where the last run ended.
@@ -117,24 +153,25 @@ class IdempotentProducer:
             FatalError: We may not write to this cluster.
             JournalError: The journal is held by another process, damaged, another producer's, or
                 cannot be written.
+            ProducerClosedError: It was started before, or closed.
         """
         if self._closed or self._wire is not None:
             raise ProducerClosedError("a producer is started once")
         settings = self._settings
         # First, so that a bad certificate does not leave the journal locked.
         self._wire = Wire(
-            self._kafka, client_id=self._name, request_timeout=settings.request_timeout
+            self._kafka,
+            client_id=settings.client_id or self._name,
+            request_timeout=settings.request_timeout,
+            token_provider=self._token_provider,
         )
         try:
             if settings.journal is not None and settings.journaling != "none":
-                self._journal = await asyncio.to_thread(
-                    Journal.open,
-                    settings.journal,
-                    producer=self._name,
-                    limits=JournalLimits.within(settings.journal_limit),
-                )
+                self._journal = await self._open_journal(settings.journal)
                 self._former = self._journal.recovered
-            identity = await self._become_somebody(self._wire)
+            identities = self._identities(self._wire)
+            await self._acquire_identity(identities)
+            self._check_open()
         except BaseException:
             await close_within(self._wire, _WIRE_CLOSE_S)
             if self._journal is not None:
@@ -142,9 +179,9 @@ class IdempotentProducer:
             raise
         self._core = Core(
             wire=self._wire,
-            identity=identity,
+            identities=identities,
             settings=settings,
-            name=self._name,
+            name=name_in_ids(self._name, self._generation),
             journal=self._journal,
             former=self._former,
             random=self._random,
@@ -154,31 +191,54 @@ class IdempotentProducer:
         _log.info(
             "producer started",
             name=self._name,
-            producer_id=identity.producer_id,
+            producer_id=identities.current.producer_id,
             durability=settings.journaling,
             recovered=self._core.recovered_events,
         )
 
-    async def _become_somebody(self, wire: Wire) -> Identity:
-        """The identity to go on with: the journal's, or a new one, which it then has."""
-        former = self._former.identity
-        if former is not None:
+    async def _open_journal(self, directory: Path) -> Journal:
+        """Take the journal over; who is cancelled meanwhile holds it no longer than the thread."""
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(
+                Journal.open,
+                directory,
+                producer=self._name,
+                limits=JournalLimits.within(self._settings.journal_limit),
+            )
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_let_go)
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ProducerClosedError("the producer was closed while it started")
+
+    def _identities(self, wire: Wire) -> Identities:
+        return Identities(
+            wire,
+            self._name if self._settings.journaling != "none" else None,
+            self._former,
+            accept_new_cluster=self._settings.accept_new_cluster,
+        )
+
+    async def _acquire_identity(self, identities: Identities) -> None:
+        """Learn who we are; with a journal that knows its topics this may come later, too."""
+        if self._former.partitions:
             try:
-                await asyncio.wait_for(wire.start(), _REACH_S)
+                await asyncio.wait_for(identities.known(), _REACH_S)
             except (RetriableError, TimeoutError) as error:
                 _log.warning("no broker answers yet; the journal takes events", reason=str(error))
-            return Identity(former.producer_id, former.epoch)
-
-        async def ask() -> Identity:
-            await wire.start()
-            return await wire.new_producer_id()
-
-        identity = await until_answered(ask, self._settings, self._random)
+                return
+        else:
+            await until_answered(identities.known, self._settings, self._random)
         if self._journal is not None:
-            journaled = JournalIdentity(identity.producer_id, identity.epoch)
-            self._journal.append([Renewal(journaled)])
+            current = identities.current
+            journaled = JournalIdentity(current.producer_id, current.epoch)
+            self._journal.append([Renewal(journaled, cluster_id=identities.cluster_id)])
             await asyncio.to_thread(self._journal.sync)
-        return identity
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -192,70 +252,6 @@ class IdempotentProducer:
     ) -> None:
         await self.close()
 
-    async def send(  # noqa: PLR0917 - the order that Kafka's users know
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> Delivery:
-        """Accept one event; waits for room while the buffer is full.
-
-        Args:
-            topic: Where it goes.
-            value: Its payload; None is a tombstone.
-            key: Chooses the partition, as in Java.
-            headers: Names and values.
-            partition: The partition, if it is not to be chosen.
-            timestamp_ms: See `Record`; leave it.
-
-        Returns:
-            Its delivery, to be awaited for its outcome, which comes within `delivery_timeout`. An
-            event that cannot be sent (too large, no such topic) has an outcome, too: it raises
-            nothing.
-
-        Raises:
-            ProducerClosedError: The producer is not started, or closed. The event is not accepted.
-        """
-        core = self._accepting()
-        accumulator = core.accumulator
-        route = accumulator.routes.get(topic)
-        if route is None or not accumulator.room.is_free:
-            ready = await self._ready(core, topic)
-            if isinstance(ready, NotPersisted):
-                return _settled(ready)
-            route = ready
-        return accumulator.add(route, Record(value, key, headers, partition, timestamp_ms))
-
-    async def send_many(self, topic: str, events: Iterable[Record | bytes] | Any) -> Ticket:
-        """Accept many events; waits for room whenever the buffer is full.
-
-        Args:
-            topic: Where they go.
-            events: Records, or plain values; or an Arrow table or record batch with the columns
-                `value` and, as wanted, `key`, `headers`, `partition`, `timestamp_ms`.
-
-        Returns:
-            A ticket, to be awaited for how many were persisted, and which were not.
-
-        Raises:
-            ProducerClosedError: The producer is not started, or closed in between.
-            SendManyError: The iterable raised; it has the ticket of what came before.
-        """
-        core = self._accepting()
-        ticket = Ticket(asyncio.get_running_loop())
-        chunks = Chunks(events)
-        try:
-            for chunk in chunks:
-                await self._send_chunk(core, topic, chunk, ticket)
-            if chunks.error is not None:
-                raise SendManyError(ticket) from chunks.error
-        finally:
-            ticket.close(core.keeper())
-        return ticket
-
     async def accept(
         self, topic: str, records: Sequence[Record], position: Position | None = None
     ) -> Ticket:
@@ -265,7 +261,7 @@ class IdempotentProducer:
 
         Args:
             topic: Where they go.
-            records: The events. What is no record, or too large, is refused alone, as in `send`.
+            records: The events; no serializer is applied. One that is too large is refused alone.
             position: How far its source was read with these events. It is in the journal if and
                 only if all of them are, and all that was accepted before.
 
@@ -276,9 +272,11 @@ class IdempotentProducer:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
             BrokerError: There is no such topic, or no room within `delivery_timeout`; nothing was
                 accepted.
+            TypeError: An event is of a wrong type; nothing was accepted.
         """
         core = self._accepting()
-        ticket = Ticket(asyncio.get_running_loop())
+        ticket = Ticket()
+        ticket.open(asyncio.get_running_loop())
         route = await self._route_with_room(core, topic)
         core.accumulator.add_many(route, records, ticket, whole=True)
         if position is not None:
@@ -292,8 +290,11 @@ class IdempotentProducer:
         Raises:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
             BrokerError: As in `accept`.
+            TypeError: As in `accept`.
         """
         core = self._accepting()
+        for record in records:
+            check_types(record)
         if not records:
             return []
         route = await self._route_with_room(core, topic)
@@ -337,6 +338,14 @@ class IdempotentProducer:
         if self._core is not None:
             await self._core.all_told()
 
+    def hold_up(self) -> str | None:
+        """Why no events are taken at the moment, in a sentence; None while they are."""
+        if self._failure is not None:
+            return f"it failed: {self._failure}"
+        if self._closed or self._core is None:
+            return "it is closed" if self._closed else "it is not started"
+        return self._core.hold_up
+
     def statistics(self) -> ProducerStatistics:
         """The counts at this moment."""
         return NOTHING_COUNTED if self._core is None else self._core.statistics()
@@ -376,40 +385,8 @@ class IdempotentProducer:
             raise ProducerClosedError("the producer is closed" if self._closed else "not started")
         return self._core
 
-    async def _send_chunk(
-        self, core: Core, topic: str, chunk: list[Record], ticket: Ticket
-    ) -> None:
-        accumulator = core.accumulator
-        while chunk:
-            self._accepting()
-            route = accumulator.routes.get(topic)
-            if route is None or not accumulator.room.is_free:
-                ready = await self._ready(core, topic)
-                if isinstance(ready, NotPersisted):
-                    indices = list(range(ticket.accepted, ticket.accepted + len(chunk)))
-                    ticket.accepted += len(chunk)
-                    ticket.settle(indices, ready)
-                    return
-                route = ready
-            done = accumulator.add_many(route, chunk, ticket)
-            chunk = chunk[done:]
-            await asyncio.sleep(0)  # let the sender send
-
-    async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
-        """`_route_with_room`, or why there is none."""
-        try:
-            return await self._route_with_room(core, topic)
-        except BrokerError as error:
-            return NotPersisted(str(error))
-
-    async def _route_with_room(self, core: Core, topic: str) -> Route:
-        try:
-            route = await core.route_with_room(topic)
-        except BrokerError:
-            self._accepting()  # that it was closed meanwhile says more
-            raise
-        self._accepting()
-        return route
+    def _has_leader(self, topic: str, partition: int) -> bool:
+        return self._wire is not None and self._wire.leader(topic, partition) is not None
 
     def _give_up(self, events: Sequence[GivenUp]) -> None:
         """Hand events over to whoever keeps them; without that they may not be forgotten."""
@@ -430,7 +407,7 @@ class IdempotentProducer:
             self._core.fail(f"the producer failed ({error!r})")
 
 
-def _settled(outcome: Outcome) -> Delivery:
-    delivery: Delivery = asyncio.get_running_loop().create_future()
-    delivery.set_result(outcome)
-    return delivery
+def _let_go(opening: asyncio.Future[Journal]) -> None:
+    """Nobody waits for this journal any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.get_loop().run_in_executor(None, opening.result().close)

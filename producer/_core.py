@@ -1,8 +1,9 @@
 """The parts of a started producer, put together and kept going.
 
-`_accumulator` takes events into batches, `_sequencer` numbers them, `_rounds` encodes them and gets
-them into the journal, `_sender` sends them, `_settlement` tells what became of them, `_wire` speaks
-Kafka's protocol, `_routes` knows the topics. On this stands the producer that users see, `_client`.
+`batching.accumulator` takes events into batches, `delivery.sequencer` numbers them,
+`delivery.rounds` encodes them and gets them into the journal, `delivery.sender` sends them,
+`delivery.settlement` tells what became of them, `kafka.wire` speaks Kafka's protocol,
+`delivery.routes` knows the topics. On this stands the producer that users see, `_client`.
 """
 
 from __future__ import annotations
@@ -10,29 +11,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from producer._accumulator import Accumulator
-from producer._errors import BrokerError, RetriableError
-from producer._journal_errors import JournalError
-from producer._log import Logger
-from producer._rounds import Rounds
-from producer._routes import Routes
-from producer._sender import Sender
-from producer._settlement import Settlement
-from producer._statistics import Counters, ProducerStatistics
+from sequitur.producer._errors import BrokerError, RetriableError
+from sequitur.producer._log import Logger
+from sequitur.producer._statistics import Counters, ProducerStatistics
+from sequitur.producer.batching.accumulator import Accumulator
+from sequitur.producer.delivery.rounds import Rounds
+from sequitur.producer.delivery.routes import Routes
+from sequitur.producer.delivery.sender import Sender
+from sequitur.producer.delivery.settlement import Settlement
+from sequitur.producer.journal.errors import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from random import Random
 
-    from producer._given_up import OnGivenUp
-    from producer._journal import Journal
-    from producer._journal_state import Recovered
-    from producer._lane import Lane, Route
-    from producer._settings import ProducerSettings
-    from producer._slot import Identity
-    from producer._wire import Wire
+    from sequitur.producer._given_up import OnGivenUp
+    from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer.batching.partition_queue import Lane, Route
+    from sequitur.producer.delivery.identities import Identities
+    from sequitur.producer.journal.journal import Journal
+    from sequitur.producer.journal.state import Recovered
+    from sequitur.producer.kafka.wire import Wire
+
+_STUCK_AFTER_S: Final = 1.0
 
 _log = Logger(__name__)
 
@@ -42,7 +45,7 @@ class Core:
 
     Args:
         wire: The way to the brokers.
-        identity: Who they take us for.
+        identities: Who they take us for.
         settings: How events are sent.
         name: Goes into the event ids.
         journal: Makes events outlive the process; None without one.
@@ -56,7 +59,7 @@ class Core:
         self,
         *,
         wire: Wire,
-        identity: Identity,
+        identities: Identities,
         settings: ProducerSettings,
         name: str,
         journal: Journal | None,
@@ -66,6 +69,7 @@ class Core:
         on_failure: Callable[[Exception], None],
     ) -> None:
         loop = asyncio.get_running_loop()
+        self.identities = identities
         self._settings = settings
         self._journal = journal
         self._former = former
@@ -73,8 +77,9 @@ class Core:
         self._counters = Counters()
         room = settings.buffer_size
         if journal is not None:
-            # What is on its way is in the journal, and may have to be written again with it.
-            room = min(room, settings.journal_limit // 4)
+            # A quarter is for what is read back from the journal, one for what is on its way into
+            # it; and what is accepted at once must fit there.
+            room = min(room // 2, settings.journal_limit // 4)
         self.accumulator = Accumulator(
             settings,
             producer_name=name,
@@ -84,11 +89,13 @@ class Core:
             buffer_size=room,
             on_due=lambda: self.rounds.poke(),  # noqa: PLW0108 - there are none yet
             on_given_up=on_given_up,
+            journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
         self.rounds = Rounds(
             accumulator=self.accumulator,
             settings=settings,
             journal=journal,
+            identities=identities,
             poke=lambda lane: self.sender.poke(lane),  # noqa: PLW0108 - likewise
             on_failure=on_failure,
         )
@@ -98,7 +105,8 @@ class Core:
             accumulator=self.accumulator,
             settlement=self._settlement,
             settings=settings,
-            identity=identity,
+            identities=identities,
+            on_failure=on_failure,
             counters=self._counters,
             random=random,
             rounds=self.rounds,
@@ -106,12 +114,15 @@ class Core:
         self._routes = Routes(
             wire=wire,
             sender=self.sender,
+            identities=identities,
+            settlement=self._settlement,
             accumulator=self.accumulator,
             settings=settings,
             random=random,
             rounds=self.rounds,
             former=former,
         )
+        wire.watch(self._routes.follow)
         self._running = [loop.create_task(part.run()) for part in (self.rounds, self.sender)]
         for task in self._running:
             task.add_done_callback(self._on_end)
@@ -120,13 +131,23 @@ class Core:
     @property
     def recovered_events(self) -> int:
         """How many events of a former run are sent again."""
-        return sum(
-            batch.record_count for batches in self._former.unacked.values() for batch in batches
-        )
+        return self._former.events
 
     def keeper(self) -> Callable[[], Awaitable[None]] | None:
         """Waits for what was accepted until now to be in the journal; None without one."""
         return partial(self.rounds.kept, self.rounds.next_cut) if self.rounds.journals else None
+
+    @property
+    def hold_up(self) -> str | None:
+        """Why events are not taken; None while they are, also where a moment is waited for room."""
+        room = self.accumulator.room
+        if self.rounds.full_reason is not None:
+            return self.rounds.full_reason
+        if room.stuck_s > _STUCK_AFTER_S:
+            return (
+                f"{room.used} bytes wait for their answer, and none came for {room.stuck_s:.0f} s"
+            )
+        return None
 
     async def route_with_room(self, topic: str) -> Route:
         """Wait for the topic's route, and for room.
@@ -144,6 +165,15 @@ class Core:
             raise RetriableError("no room in the buffer within delivery_timeout")
         return route
 
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises:
+            BrokerError: It is not known within `delivery_timeout`.
+        """
+        route = self.accumulator.routes.get(topic) or await self._routes.open(topic)
+        return route.partitions
+
     async def all_told(self) -> None:
         """Wait until each event has its outcome; those of the journal once they are known, too."""
         if self._resuming:
@@ -156,6 +186,7 @@ class Core:
         for task in self._running:
             task.cancel()
         self._abandon(reason)
+        self.rounds.end_waits(reason)
 
     async def close(self, hurry: asyncio.Event, last_s: float) -> None:
         """Wait for what is on its way until hurried; then tell of the rest, and end.

@@ -4,15 +4,24 @@ ProducerError
 ├── SettingsError           producer.settings
 ├── MalformedEventIdError   producer._event_id
 ├── ProducerClosedError     send after close
-├── SendManyError           the iterable given to send_many broke off
+├── SendManyError           send_many broke off: its iterable raised, or an event was none
+├── DeliveryError           an event is not surely in the log; raised for who asks for it only
+│   ├── NotPersistedError       it is not, nor ever will be
+│   ├── PossiblyPersistedError  nobody knows whether it is
+│   └── NotAllPersistedError    so it is with some events of a ticket
 ├── JournalError            producer._journal_errors
 ├── SourceError             producer.sources._errors
 └── BrokerError             a request that is no event failed
     ├── RetriableError          it may succeed later
+    │   └── BrokerUnreachableError  no broker answers
     ├── OutcomeUnknownError     it may have succeeded
     └── FatalError              it will not succeed until somebody changes something
+        ├── TakenOverError          another process has taken over the producer's name
+        ├── WrongClusterError       the journal belongs to another cluster
+        └── NameNotAllowedError     we may not use the name's transactional id
 
-What becomes of an *event* is never an exception but an outcome: see `producer._outcomes`.
+What becomes of an *event* is an outcome and no exception, unless it is asked for by
+`result_or_raise` or `send_and_wait`: see `sequitur.producer._outcomes`.
 """
 
 from __future__ import annotations
@@ -20,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from producer._ticket import Ticket
+    from sequitur.producer._ticket import Ticket, TicketResult
 
 
 class ProducerError(Exception):
@@ -32,7 +41,10 @@ class ProducerClosedError(ProducerError):
 
 
 class SendManyError(ProducerError):
-    """The iterable given to `send_many` raised; the cause is chained.
+    """`send_many` ended before the last event; what ended it is chained as the cause.
+
+    That is what the iterable or a serializer raised, or a `TypeError` for an event of a wrong type.
+    When `send_many` was cancelled, this error is itself the cause of the `CancelledError`.
 
     Attributes:
         ticket: The events that were accepted before; await it for what becomes of them.
@@ -43,6 +55,34 @@ class SendManyError(ProducerError):
         self.ticket = ticket
 
 
+class DeliveryError(ProducerError):
+    """An event is not, or not surely, in the log. The message says why."""
+
+
+class NotPersistedError(DeliveryError):
+    """The event is not in the log and will never be; sending it again cannot double it."""
+
+
+class PossiblyPersistedError(DeliveryError):
+    """The event was sent and no answer could be had: it may be in the log, once, or become so."""
+
+
+class NotAllPersistedError(DeliveryError):
+    """Of a ticket's events not all are surely in the log.
+
+    Attributes:
+        result: How many are, and which are not.
+    """
+
+    def __init__(self, result: TicketResult) -> None:
+        first = f", the first: {result.failures[0].outcome}" if result.failures else ""
+        super().__init__(
+            f"of {result.accepted} events {result.not_persisted} are not persisted and "
+            f"{result.possibly_persisted} only possibly{first}"
+        )
+        self.result = result
+
+
 class BrokerError(ProducerError):
     """A request to a broker failed."""
 
@@ -51,9 +91,51 @@ class RetriableError(BrokerError):
     """The request failed and was not carried out; it may succeed later."""
 
 
+class BrokerUnreachableError(RetriableError):
+    """No broker answers under the addresses given."""
+
+
 class OutcomeUnknownError(BrokerError):
     """The request got no answer; it may have been carried out."""
 
 
 class FatalError(BrokerError):
     """The request failed, and will again until something changes: rights, settings, versions."""
+
+
+class TakenOverError(FatalError):
+    """Another process has taken over the producer's name: it sends, and this one may not.
+
+    Attributes:
+        transactional_id: What the brokers know the name by.
+    """
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        super().__init__(
+            f"another process has taken over this name ({transactional_id}): one producer at a "
+            "time may have a name, so end the other one, or give this one a name and a journal "
+            "of its own"
+        )
+
+
+class WrongClusterError(FatalError):
+    """The journal belongs to another cluster.
+
+    Attributes:
+        journal_has: The id of the cluster that the journal's events were for.
+        found: The id of the cluster that answers.
+    """
+
+    def __init__(self, journal_has: str, found: str) -> None:
+        self.journal_has = journal_has
+        self.found = found
+        super().__init__(
+            f"the journal belongs to cluster {journal_has}, and this is cluster {found}: give the "
+            "addresses of the former, or set accept_new_cluster to send what the journal holds to "
+            "this one"
+        )
+
+
+class NameNotAllowedError(FatalError):
+    """We may not use the transactional id of our name."""

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from producer._batch import records_of, seal
-from producer._event_id import EVENT_ID_HEADER
+from sequitur.producer._event_id import EVENT_ID_HEADER
+from sequitur.producer.kafka.record_batch import records_of, seal
 
 if TYPE_CHECKING:
-    from producer._lane import Batch
-    from producer._outcomes import NotPersisted, PossiblyPersisted
+    from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
+    from sequitur.producer.batching.partition_queue import Batch
+    from sequitur.producer.kafka.record_batch import Header, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,10 @@ class GivenUp:
         partition: Its partition; None when it was refused before it had one.
         event_id: Its event id; None when it was refused before it had one.
         key: Its key.
-        value: Its payload.
+        value: Its payload, whole; None is a tombstone.
+        headers: Its own headers, without the event id.
+        timestamp_ms: The timestamp of its record, milliseconds since 1970; None when it was refused
+            before it had one.
         outcome: What was told of it.
     """
 
@@ -32,6 +36,8 @@ class GivenUp:
     event_id: str | None
     key: bytes | None
     value: bytes | None
+    headers: tuple[Header, ...]
+    timestamp_ms: int | None
     outcome: NotPersisted | PossiblyPersisted
 
 
@@ -48,10 +54,18 @@ def events_of(batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> list[G
         GivenUp(
             topic=batch.topic,
             partition=batch.partition,
-            event_id=(dict(record.headers)[EVENT_ID_HEADER] or b"").decode(),
+            event_id=_event_id(record),
             key=record.key,
             value=record.value,
+            headers=record.headers[:-1],  # the last one is the event id
+            timestamp_ms=record.timestamp_ms,
             outcome=outcome,
         )
         for record in records_of(data)
     ]
+
+
+def _event_id(record: Record) -> str:
+    name, value = record.headers[-1]
+    assert name == EVENT_ID_HEADER
+    return (value or b"").decode()

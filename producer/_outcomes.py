@@ -1,18 +1,22 @@
 """What became of an event: one of three values, never silence.
 
 They are values and not exceptions, since at a hundred thousand events a second the fate of an event
-is data: `match` on it. An event that the broker was never sent, or that it refused, is
+is data: `match` on it. Who wants an exception for each event that is not surely in the log awaits
+`Delivery.result_or_raise`. An event that the broker was never sent, or that it refused, is
 `NotPersisted`; one whose answer was lost and could not be had again is `PossiblyPersisted`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from sequitur.producer._errors import NotPersistedError, PossiblyPersistedError
+
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Awaitable, Callable
 
 
 class Persisted(msgspec.Struct, frozen=True, gc=False):
@@ -50,5 +54,46 @@ class PossiblyPersisted(msgspec.Struct, frozen=True, gc=False):
 
 Outcome: TypeAlias = Persisted | NotPersisted | PossiblyPersisted
 
-Delivery: TypeAlias = "asyncio.Future[Outcome]"
-"""An event on its way; await it for the outcome. Cancelling it does not recall the event."""
+
+class Delivery(asyncio.Future[Outcome]):
+    """An event on its way; await it for the outcome. Cancelling it does not recall the event."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(
+        self,
+        kept: Callable[[], Awaitable[object]] | None = None,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(loop=loop)
+        self._kept = kept
+
+    @property
+    def journaled(self) -> Awaitable[object]:
+        """Done once the event outlives this process: `send` and `kill -9`, and it is sent.
+
+        That is when the journal has it, or, without one, when it has its outcome.
+
+        Raises:
+            JournalError: When awaited: the journal failed. The event may be kept or not.
+        """
+        if self._kept is None or self.done():
+            return asyncio.wait((self,))
+        return self._kept()
+
+    async def result_or_raise(self) -> Persisted:
+        """Wait for the outcome, and give it only if the event is in the log.
+
+        Cancelling this wait leaves the delivery as it is.
+
+        Raises:
+            NotPersistedError: The event is not in the log, nor ever will be.
+            PossiblyPersistedError: Nobody knows whether it is.
+        """
+        outcome = await asyncio.shield(self)
+        if isinstance(outcome, NotPersisted):
+            raise NotPersistedError(outcome.reason)
+        if isinstance(outcome, PossiblyPersisted):
+            raise PossiblyPersistedError(outcome.reason)
+        return outcome

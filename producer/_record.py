@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from producer._batch import Header
+    from sequitur.producer.kafka.record_batch import Header
 
+_HEADER_PARTS = 2
+_PAYLOADS = frozenset({bytes, type(None)})
+_NO_HEADERS = ()
 _COLUMNS = ("value", "key", "headers", "partition", "timestamp_ms")
 
 
@@ -33,6 +37,77 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     headers: Sequence[Header] = ()
     partition: int | None = None
     timestamp_ms: int | None = None
+
+
+class WrongRecordError(TypeError):
+    """One of several records is of a wrong type.
+
+    Attributes:
+        index: Its place among them.
+    """
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"event {index}: {reason}")
+        self.index = index
+
+
+def check_all(records: Sequence[Record]) -> None:
+    """`check_types` of each.
+
+    Raises:
+        WrongRecordError: The first that is of a wrong type.
+    """
+    for index, record in enumerate(records):
+        try:
+            check_types(record)
+        except TypeError as error:
+            raise WrongRecordError(index, str(error)) from None
+
+
+def check_types(record: Record) -> None:
+    """Refuse what no record can be made of.
+
+    Raises:
+        TypeError: A field is of a wrong type; the message names it and says what is expected.
+    """
+    if type(record.value) not in _PAYLOADS:
+        _check_bytes("value", record.value)
+    if type(record.key) not in _PAYLOADS:
+        _check_bytes("key", record.key)
+    if record.headers is not _NO_HEADERS:
+        _check_headers(record.headers)
+    if record.partition is not None:
+        _check_number("partition", record.partition)
+    if record.timestamp_ms is not None:
+        _check_number("timestamp_ms", record.timestamp_ms)
+
+
+def _check_bytes(name: str, part: object) -> None:
+    if part is not None and not isinstance(part, bytes):
+        raise TypeError(f"{name} is {_kind(part)}, expected bytes or None")
+
+
+def _check_number(name: str, number: object) -> None:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{name} is {_kind(number)}, expected int or None")
+
+
+def _check_headers(headers: object) -> None:
+    expected = "expected a sequence of (str, bytes or None) pairs"
+    if not isinstance(headers, Sequence) or isinstance(headers, (str, bytes)):
+        raise TypeError(f"headers is {_kind(headers)}, {expected}")
+    for header in headers:
+        if not isinstance(header, (tuple, list)) or len(header) != _HEADER_PARTS:
+            raise TypeError(f"a header is {_kind(header)}, {expected}")
+        name, value = header
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is {_kind(name)}, expected str")
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"header {name} is {_kind(value)}, expected bytes or None")
+
+
+def _kind(found: object) -> str:
+    return type(found).__name__
 
 
 def records_of_arrow(data: Any) -> Iterator[Record]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from producer._event_id import check_producer_name
-from producer.settings import Duration, Section, Size
+from sequitur.producer._event_id import check_producer_name
+from sequitur.producer.settings import Duration, Section, Size
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -22,8 +22,23 @@ MAX_IN_FLIGHT = 5
 class ProducerSettings(Section):
     """How events are sent."""
 
-    name: str = Field(
-        default="sequitur", description="Who we are: the first half of each event's id"
+    title = "Producer"
+    panels: ClassVar = {
+        "Batches, limits, times": (
+            *("compression", "linger", "batch_size", "buffer_size", "max_request_size"),
+            *("max_in_flight", "delivery_timeout", "request_timeout", "close_timeout"),
+            *("retry_backoff", "retry_backoff_max"),
+        ),
+    }
+
+    name: str | None = Field(
+        default=None,
+        description="Who we are: the first half of each event's id. Without it, the journal's name",
+    )
+    client_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Our name in the brokers' logs and quotas; without it, the producer's name",
     )
     journal: Path | None = Field(
         default=None,
@@ -32,21 +47,25 @@ class ProducerSettings(Section):
     )
     durability: Durability | None = Field(
         default=None,
-        description="journal: on disk before it is sent, at the price of a disk sync for each "
-        "round of batches, survives kill -9 and power cuts. journal-async: written before it is "
-        "sent, synced now and then; survives kill -9, a power cut may lose or double the last "
-        "moments. none: no disk; what is on its way is lost with the process, and each start is "
-        "another producer. Default: journal with a directory, none without",
+        description="journal: synced to disk before it is sent; journal-async: written before it "
+        "is sent, synced now and then; none: no disk, what is on its way is lost with the process. "
+        "By default journal with a directory, none without",
     )
     journal_limit: Size = Field(
         default=1 << 30,
         ge=1 << 20,
-        description="Bytes the journal may take on disk, beyond which a sender has to wait",
+        description="Bytes the journal may take on disk, beyond which a sender has to wait; "
+        "a disk with less room is a smaller limit",
     )
     journal_sync_interval: Duration = Field(
         default=timedelta(milliseconds=100),
         gt=timedelta(0),
         description="How much a power cut may cost with journal-async",
+    )
+    accept_new_cluster: bool = Field(
+        default=False,
+        description="Go on although the journal belongs to another cluster, as after a move: what "
+        "it holds un-acknowledged is sent to the new one",
     )
     compression: Compression = Field(default="lz4", description="Codec of a batch")
     linger: Duration = Field(
@@ -59,7 +78,9 @@ class ProducerSettings(Section):
     buffer_size: Size = Field(
         default=64 << 20,
         gt=0,
-        description="Bytes on their way, beyond which a sender has to wait",
+        description="Bytes of memory for events on their way. Without a journal a sender has to "
+        "wait beyond it; with one, what waits is on disk, up to journal_limit, and memory holds "
+        "a window of it",
     )
     max_request_size: Size = Field(
         default=1 << 20,
@@ -88,6 +109,13 @@ class ProducerSettings(Section):
         gt=timedelta(0),
         description="How long closing waits for the answers to what was sent",
     )
+    producer_expiry: Duration = Field(
+        default=timedelta(hours=24),
+        gt=timedelta(0),
+        description="producer.id.expiration.ms of the brokers: a batch without an answer whose "
+        "newest record is older than this less an hour is looked for in the log, by event id, "
+        "before it is sent again",
+    )
     retry_backoff: Duration = Field(
         default=timedelta(milliseconds=100),
         gt=timedelta(0),
@@ -99,8 +127,8 @@ class ProducerSettings(Section):
 
     @field_validator("name")
     @classmethod
-    def _fits_into_an_event_id(cls, value: str) -> str:
-        return check_producer_name(value)
+    def _fits_into_an_event_id(cls, value: str | None) -> str | None:
+        return None if value is None else check_producer_name(value)
 
     @property
     def journaling(self) -> Durability:

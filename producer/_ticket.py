@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from producer._outcomes import NotPersisted, Outcome, Persisted, PossiblyPersisted
+from sequitur.producer._errors import NotAllPersistedError
+from sequitur.producer._outcomes import NotPersisted, Outcome, Persisted, PossiblyPersisted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, MutableSequence, Sequence
 
 MAX_LISTED_FAILURES: Final = 1_000
 
@@ -47,7 +49,10 @@ class TicketResult:
 
 
 class Ticket:
-    """The events of one `send_many` on their way; await it for the `TicketResult`."""
+    """The events of one `send_many` on their way; await it for the `TicketResult`.
+
+    Who may be cancelled in `send_many` gives it a ticket of his own, and still has it afterwards.
+    """
 
     __slots__ = (
         "_closed",
@@ -60,14 +65,14 @@ class Ticket:
         "possibly_persisted",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self) -> None:
         self.accepted = 0
         self.persisted = 0
         self.not_persisted = 0
         self.possibly_persisted = 0
         self._failures: list[Failure] = []
         self._closed = False
-        self._done: asyncio.Future[None] = loop.create_future()
+        self._done: asyncio.Future[None] | None = None
         self._kept: Callable[[], Awaitable[object]] | None = None
 
     @property
@@ -83,12 +88,24 @@ class Ticket:
 
     async def settled_all(self) -> None:
         """Wait until each event has its outcome."""
-        await asyncio.shield(self._done)
+        if self._done is not None:  # else it was never used
+            await asyncio.shield(self._done)
 
     def __await__(self) -> Generator[object, None, TicketResult]:
         """Wait until each event has its outcome; may be awaited again, and by several."""
-        yield from asyncio.shield(self._done).__await__()
+        yield from self.settled_all().__await__()
         return self.result()
+
+    async def result_or_raise(self) -> TicketResult:
+        """Wait until each event has its outcome, and give the result only if all are in the log.
+
+        Raises:
+            NotAllPersistedError: Some are not, or not surely.
+        """
+        result = await self
+        if result.persisted < result.accepted:
+            raise NotAllPersistedError(result)
+        return result
 
     @property
     def settled(self) -> int:
@@ -105,6 +122,18 @@ class Ticket:
             failures=tuple(sorted(self._failures, key=lambda failure: failure.index)),
         )
 
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take events from now on.
+
+        Raises:
+            ValueError: It has been used: a ticket is for one call.
+        """
+        if self._done is not None:
+            raise ValueError(
+                "a ticket counts the events of one send_many, and this one has been used"
+            )
+        self._done = loop.create_future()
+
     def close(self, kept: Callable[[], Awaitable[object]] | None = None) -> None:
         """No more events will be accepted under this ticket.
 
@@ -115,7 +144,9 @@ class Ticket:
         self._closed = True
         self._finish_if_settled()
 
-    def settle(self, indices: list[int], outcome: NotPersisted | PossiblyPersisted | None) -> None:
+    def settle(
+        self, indices: Sequence[int], outcome: NotPersisted | PossiblyPersisted | None
+    ) -> None:
         """Count events as persisted (None), or as what else became of them."""
         if outcome is None:
             self.persisted += len(indices)
@@ -129,6 +160,7 @@ class Ticket:
         self._finish_if_settled()
 
     def _finish_if_settled(self) -> None:
+        assert self._done is not None
         if self._closed and self.settled == self.accepted and not self._done.done():
             self._done.set_result(None)
 
@@ -154,6 +186,9 @@ class DeliveryClaim:
             if not delivery.done():
                 delivery.set_result(outcome)
 
+    def compact(self) -> None:
+        """Take less memory: futures are their owners'."""
+
     def cut(self, place: int) -> tuple[DeliveryClaim, DeliveryClaim]:
         """The claim as two, for a batch that is split before `place`."""
         return DeliveryClaim(self.entries[:place]), DeliveryClaim(self.entries[place:])
@@ -164,9 +199,9 @@ class TicketClaim:
 
     __slots__ = ("entries", "ticket")
 
-    def __init__(self, ticket: Ticket, entries: list[int] | None = None) -> None:
+    def __init__(self, ticket: Ticket, entries: MutableSequence[int] | None = None) -> None:
         self.ticket = ticket
-        self.entries: list[int] = [] if entries is None else entries
+        self.entries: MutableSequence[int] = [] if entries is None else entries
 
     def persisted(self, partition: int, first_offset: int | None) -> None:
         """They are in the log, from an offset on."""
@@ -176,6 +211,10 @@ class TicketClaim:
     def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
         """They are not, or only possibly, in the log."""
         self.ticket.settle(self.entries, outcome)
+
+    def compact(self) -> None:
+        """Take less memory, for a long wait."""
+        self.entries = array("Q", self.entries)
 
     def cut(self, place: int) -> tuple[TicketClaim, TicketClaim]:
         """The claim as two, for a batch that is split before `place`."""

@@ -16,25 +16,18 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from producer._errors import ProducerError
-from producer._units import Duration, Size, format_duration, milliseconds
+from sequitur.producer._kafka_settings import KafkaSettings
+from sequitur.producer._section import Section, SettingsError
+from sequitur.producer._units import Duration, Size, format_duration, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
@@ -50,6 +43,7 @@ __all__ = [
     "fields_of",
     "flag_name",
     "format_duration",
+    "is_secret",
     "load_settings",
     "milliseconds",
 ]
@@ -69,160 +63,10 @@ _NOT_SETTINGS: Final = frozenset(
         "SEQUITUR_TEST_BROKER",
     }
 )
-_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:\[\]]+):[0-9]{1,5}", re.ASCII)
-
-
-class SettingsError(ProducerError, ValueError):
-    """One or more settings are unknown, missing or wrong; the message names each of them."""
-
-
-class Section(BaseModel):
-    """A group of settings that belong together: one table of the TOML file."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        hide_input_in_errors=True,  # it may hold a password
-    )
-
-
-class KafkaSettings(Section):
-    """How to reach the brokers. The same settings serve every client, each in its own words."""
-
-    bootstrap_servers: str = Field(
-        description="Brokers to ask first, as host:port, separated by commas"
-    )
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        default="PLAINTEXT", description="How the connection is secured"
-    )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        default=None, description="How we prove who we are, for the SASL protocols"
-    )
-    sasl_username: str | None = Field(default=None, description="User name for SASL")
-    sasl_password: SecretStr | None = Field(
-        default=None, description="Password for SASL; never printed"
-    )
-    ssl_ca: Path | None = Field(default=None, description="PEM file of the authority to trust")
-    ssl_certificate: Path | None = Field(default=None, description="PEM file of our certificate")
-    ssl_key: Path | None = Field(default=None, description="PEM file of our private key")
-
-    @field_validator("bootstrap_servers")
-    @classmethod
-    def _are_addresses(cls, value: str) -> str:
-        if any(_ADDRESS.fullmatch(address) is None for address in value.split(",")):
-            raise ValueError("expected host:port, several separated by commas")
-        return value
-
-    @field_validator("ssl_ca", "ssl_certificate", "ssl_key")
-    @classmethod
-    def _is_there(cls, value: Path | None) -> Path | None:
-        if value is not None and not value.is_file():
-            raise ValueError("there is no such file")
-        return value
-
-    @model_validator(mode="after")
-    def _sasl_is_complete(self) -> KafkaSettings:
-        given = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
-        if self.uses_sasl and None in given:
-            raise ValueError(
-                f"security_protocol {self.security_protocol} expects sasl_mechanism, "
-                "sasl_username and sasl_password"
-            )
-        if not self.uses_sasl and given != (None, None, None):
-            raise ValueError(
-                f"sasl_* settings expect security_protocol SASL_PLAINTEXT or SASL_SSL, "
-                f"not {self.security_protocol}"
-            )
-        if (self.ssl_certificate is None) != (self.ssl_key is None):
-            raise ValueError("ssl_certificate and ssl_key are expected together")
-        return self
-
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether the broker asks who we are by SASL."""
-        return self.security_protocol.startswith("SASL_")
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self.security_protocol.endswith("SSL")
-
-    def librdkafka(self) -> dict[str, Any]:
-        """These settings for confluent-kafka, in librdkafka's words."""
-        options: dict[str, Any] = {
-            "bootstrap.servers": self.bootstrap_servers,
-            "security.protocol": self.security_protocol,
-        }
-        if self.sasl_mechanism and self.sasl_username and self.sasl_password:
-            options["sasl.mechanism"] = self.sasl_mechanism
-            options["sasl.username"] = self.sasl_username
-            options["sasl.password"] = self.sasl_password.get_secret_value()
-        for name, path in self._pem_files("ssl.ca", "ssl.certificate", "ssl.key"):
-            options[f"{name}.location"] = str(path)
-        return options
-
-    def java(self) -> dict[str, str]:
-        """These settings for Kafka's Java client; Spark puts `kafka.` before each name.
-
-        PEM files are given by content, since Java takes a certificate and its key in one.
-        """
-        options = {
-            "bootstrap.servers": self.bootstrap_servers,
-            "security.protocol": self.security_protocol,
-        }
-        if self.sasl_mechanism and self.sasl_username and self.sasl_password:
-            module = (
-                "org.apache.kafka.common.security.plain.PlainLoginModule"
-                if self.sasl_mechanism == "PLAIN"
-                else "org.apache.kafka.common.security.scram.ScramLoginModule"
-            )
-            user = _jaas_quoted(self.sasl_username)
-            password = _jaas_quoted(self.sasl_password.get_secret_value())
-            options["sasl.mechanism"] = self.sasl_mechanism
-            options["sasl.jaas.config"] = f"{module} required username={user} password={password};"
-        for name, path in self._pem_files(
-            "ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"
-        ):
-            options[name] = path.read_text()
-            options[f"{name.split('.', 2)[0]}.{name.split('.', 2)[1]}.type"] = "PEM"
-        return options
-
-    def aiokafka(self) -> dict[str, Any]:
-        """These settings for aiokafka's clients.
-
-        Raises:
-            SettingsError: A PEM file cannot be read.
-        """
-        options: dict[str, Any] = {
-            "bootstrap_servers": self.bootstrap_servers.split(","),
-            "security_protocol": self.security_protocol,
-        }
-        if self.sasl_mechanism and self.sasl_username and self.sasl_password:
-            options["sasl_mechanism"] = self.sasl_mechanism
-            options["sasl_plain_username"] = self.sasl_username
-            options["sasl_plain_password"] = self.sasl_password.get_secret_value()
-        if self.uses_tls:
-            from aiokafka.helpers import create_ssl_context  # noqa: PLC0415 - only TLS needs it
-
-            try:
-                options["ssl_context"] = create_ssl_context(
-                    cafile=self.ssl_ca, certfile=self.ssl_certificate, keyfile=self.ssl_key
-                )
-            except (OSError, ValueError) as error:  # ssl's own errors are OSErrors
-                names = ("ssl_ca", "ssl_certificate", "ssl_key")
-                given = [f"{name} = {getattr(self, name)}" for name in names if getattr(self, name)]
-                raise SettingsError(f"no PEM files: {', '.join(given)}: {error}") from error
-        return options
-
-    def _pem_files(self, ca: str, certificate: str, key: str) -> Iterator[tuple[str, Path]]:
-        pairs = ((ca, self.ssl_ca), (certificate, self.ssl_certificate), (key, self.ssl_key))
-        return ((name, path) for name, path in pairs if path is not None)
-
-
-def _jaas_quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+_SERVICE_HOST: Final = "_SERVICE_HOST"
+_OF_A_SERVICE: Final = re.compile(
+    r"_SERVICE_HOST|_SERVICE_PORT(_[A-Z0-9_]+)?|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?"
+)
 
 
 class Settings(BaseSettings):
@@ -293,11 +137,28 @@ def environment_name(section: str, field: str) -> str:
     return f"{ENVIRONMENT_PREFIX}{section}_{field}".upper()
 
 
+def is_secret(info: FieldInfo) -> bool:
+    """Whether a setting is never shown, and so has no flag: flags show in the list of processes."""
+    return SecretStr in (info.annotation, *get_args(info.annotation))
+
+
 def fields_of(model: type[Settings]) -> Iterator[tuple[str, str, FieldInfo]]:
     """(section, field, description) of every setting of a program, in the order written."""
     for section, section_model in _sections(model).items():
         for field, info in section_model.model_fields.items():
             yield section, field, info
+
+
+def panel_of(model: type[Settings], section: str, field: str) -> str:
+    """The panel of `--help` that a setting's flag is in; its title names the section.
+
+    Switches that no panel names are by themselves: their second form, `--no-...`, would take the
+    width of all descriptions beside it.
+    """
+    found = _sections(model)[section]
+    named = (title for title, fields in found.panels.items() if field in fields)
+    is_switch = found.model_fields[field].annotation is bool
+    return f"{next(named, 'Switches' if is_switch else found.title)} ({section})"
 
 
 def _sections(model: type[Settings]) -> dict[str, type[Section]]:
@@ -338,6 +199,8 @@ def _from_environment(environ: Mapping[str, str], sections: Mapping[str, type[Se
     for variable, value in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS:
             continue
+        if _is_of_a_service(variable, environ):
+            continue
         section, _, field = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
         if section not in SECTION_NAMES or not field:
             known = [environment_name(s, f) for s, m in sections.items() for f in m.model_fields]
@@ -350,6 +213,23 @@ def _from_environment(environ: Mapping[str, str], sections: Mapping[str, type[Se
                 )
             found.setdefault(section, {})[field] = value
     return found
+
+
+def _is_of_a_service(variable: str, environ: Mapping[str, str]) -> bool:
+    """Whether Kubernetes set a variable, for a service named `sequitur` or `sequitur-...`.
+
+    It sets all of them, in every pod of the namespace
+    (https://kubernetes.io/docs/concepts/containers/container-environment/).
+    """
+    services = (
+        name.removesuffix(_SERVICE_HOST) for name in environ if name.endswith(_SERVICE_HOST)
+    )
+    ends = (variable.removeprefix(service) for service in services if variable.startswith(service))
+    # `<SERVICE>_PORT` is an address then, and may be a setting of ours otherwise.
+    return any(
+        _OF_A_SERVICE.fullmatch(end) and (end != "_PORT" or "://" in environ[variable])
+        for end in ends
+    )
 
 
 def _from_flags(flags: Mapping[str, Any], sections: Mapping[str, type[Section]]) -> _Values:
@@ -388,6 +268,8 @@ def _explain(details: ErrorDetails, sections: Mapping[str, type[Section]]) -> st
         )
     message = details["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "expected").replace("String should", "expected to")
-    if "password" in name or not path[1:]:  # a whole section may hold a password, too
+    section_model = sections.get(path[0])
+    info = section_model.model_fields.get(path[1]) if section_model and path[1:] else None
+    if info is None or is_secret(info):  # a whole section may hold a secret, too
         return f"{name}: {message}"
     return f"{name} = {details['input']!r}: {message}"

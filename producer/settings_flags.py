@@ -5,20 +5,33 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import typer
+from typer.models import OptionInfo
 
-from producer.settings import (
+from sequitur.producer.settings import (
     Settings,
     SettingsError,
-    environment_name,
     fields_of,
     flag_name,
     format_duration,
+    is_secret,
     load_settings,
+    panel_of,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +42,14 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Settings)
 
 BAD_SETTINGS_EXIT_CODE = 2
+_BINARY_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_LINE_END: Final = re.compile(r"(?<!\n)\n(?!\n)")
+"""The end of a line in a paragraph: the terminal's own width says where lines end."""
+_RULE: Final = """\
+A setting is given as a flag, as the variable SEQUITUR_<SECTION>_<FIELD>, or in its section of the \
+--config file; the first of these counts. The section stands in the panel's title. A password \
+or token has no flag, only the variable.
+"""
 
 
 def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -55,16 +76,19 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
                 raise typer.Exit(BAD_SETTINGS_EXIT_CODE) from None
             function(settings, **rest)
 
+        text = inspect.cleandoc(function.__doc__ or "")
+        command.__doc__ = _LINE_END.sub(" ", f"{text}\n\n{_RULE}")
         config = inspect.Parameter(
             "config",
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             annotation=Annotated[
-                Path | None, typer.Option("--config", help="TOML file with the settings")
+                Path | None,
+                typer.Option("--config", help="TOML file with the settings", metavar=""),
             ],
         )
         parameters = [
-            *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
+            *(_keyword_only(parameter) for parameter in own),
             config,
             *flags,
         ]
@@ -75,17 +99,25 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
+def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A function's own parameter; its flag shows no type, which the help says in better words."""
+    for given in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(given, OptionInfo):
+            given.metavar = given.metavar or ""
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
 def given_flags(settings: Settings) -> list[str]:
     """The settings of a program as flags, for handing them to another process.
 
     All that have a value, defaults too, so that the other process' own environment changes nothing;
-    but never a password: that goes by the environment. An empty list is no value.
+    but never a secret: that goes by the environment. An empty list is no value.
     """
     words: list[str] = []
     dumped = settings.model_dump(mode="json")
-    for section, field, _ in fields_of(type(settings)):
+    for section, field, info in fields_of(type(settings)):
         value = dumped.get(section, {}).get(field)
-        if value is None or value == [] or "password" in field:
+        if value is None or value == [] or is_secret(info):
             continue
         if isinstance(value, bool):
             words.append(flag_name(field) if value else f"--no-{flag_name(field)[2:]}")
@@ -98,14 +130,20 @@ def given_flags(settings: Settings) -> list[str]:
 
 def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
     parameters: dict[str, inspect.Parameter] = {}
-    for section, field, info in fields_of(model):
-        if "password" in field:
+    for section, field, info in _by_panel(model):
+        if is_secret(info):
             continue  # a flag shows in the list of processes
         if field in parameters:
             raise TypeError(f"{model.__name__}: two sections have a setting {field}")
         is_switch = info.annotation is bool
         names = f"{flag_name(field)}/--no-{flag_name(field)[2:]}" if is_switch else flag_name(field)
-        option = typer.Option(names, help=_help(section, field, info), show_default=False)
+        option = typer.Option(
+            names,
+            help=_help(field, info),
+            metavar="",  # all are text; the help says what is understood
+            show_default=False,
+            rich_help_panel=panel_of(model, section, field),
+        )
         parameters[field] = inspect.Parameter(
             field,
             inspect.Parameter.KEYWORD_ONLY,
@@ -115,11 +153,39 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
     return list(parameters.values())
 
 
-def _help(section: str, field: str, info: FieldInfo) -> str:
+def _by_panel(model: type[Settings]) -> list[tuple[str, str, FieldInfo]]:
+    """The settings with those of one panel side by side, panels in the order of their first."""
+    found = list(fields_of(model))
+    panels = list(dict.fromkeys(panel_of(model, section, field) for section, field, _ in found))
+    return sorted(found, key=lambda one: panels.index(panel_of(model, one[0], one[1])))
+
+
+def _help(field: str, info: FieldInfo) -> str:
+    text = info.description or field
+    choices = _choices(info.annotation)
+    if any(choice not in text for choice in choices):
+        text += f": {', '.join(choices)}"
     default = info.get_default(call_default_factory=True, validated_data={})
-    shown = "" if info.is_required() or default in (None, ()) else f"default {_shown(default)}; "
-    return f"{info.description or field} ({shown}{environment_name(section, field)})"
+    if info.is_required() or default in (None, (), ""):
+        return text
+    return f"{text} ({_shown(default)})"
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values that a setting can have, where they are few."""
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return [str(choice.value) for choice in annotation]
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [str(choice) for choice in inner]
+    return [choice for one in inner for choice in _choices(one)]
 
 
 def _shown(default: object) -> str:
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    if isinstance(default, int):
+        fitting = (u for u in _BINARY_UNITS if default >= u[1] and default % u[1] == 0)
+        unit, size = next(fitting, ("", 1))
+        return f"{default // size:,} {unit}".strip()
     return format_duration(default) if isinstance(default, timedelta) else str(default)

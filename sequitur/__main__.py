@@ -1,6 +1,6 @@
 """`python -m sequitur` is `sequitur`."""
 
-from sequitur.cli import main
+from sequitur._entry import sequitur
 
 if __name__ == "__main__":
-    main()
+    sequitur()

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
-from producer import KafkaSettings
-from producer.settings import Settings, load_settings
 from sequitur.broker import EmbeddedBroker
+from sequitur.producer import KafkaSettings
+from sequitur.producer._errors import BrokerError
+from sequitur.producer.kafka.reach import require_broker
+from sequitur.producer.settings import Settings, load_settings
 
 ADDRESS_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
-_ASK_TIMEOUT_S: Final = 5.0
+USUAL_PORT: Final = 9092
+"""Kafka's own, which examples and settings have."""
 _NOT_ANSWERING_EXIT_CODE: Final = 1
 
 broker_app = typer.Typer(
@@ -36,7 +37,10 @@ Directory = Annotated[
         help="The broker's folder [default: $SEQUITUR_BROKER_DIR, else the user's state folder]",
     ),
 ]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="0: as before, else any that is free")]
+Port = Annotated[
+    int,
+    typer.Option(min=0, max=65535, help=f"0: {USUAL_PORT} if it is free, else another, as before"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
 
@@ -58,7 +62,7 @@ def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
 @broker_app.command()
 def up(directory: Directory = None, port: Port = 0) -> None:
     """Start the broker, wait until it answers, print the line that points programs at it."""
-    broker = EmbeddedBroker(directory or default_directory(), port=port)
+    broker = EmbeddedBroker(directory or default_directory(), port=port, usual_port=USUAL_PORT)
     other = _other_broker(broker)
     if other is not None:
         typer.echo(
@@ -69,6 +73,12 @@ def up(directory: Directory = None, port: Port = 0) -> None:
         return
     servers = broker.start()
     typer.echo(f"Kafka answers at {servers}; its log is {broker.log_path}", err=True)
+    if not port and not servers.endswith(f":{USUAL_PORT}"):
+        typer.echo(
+            f"that is not the usual port {USUAL_PORT}, which another program had: settings that "
+            "name it reach that program",
+            err=True,
+        )
     typer.echo(f"export {ADDRESS_VARIABLE}={servers}")
 
 
@@ -121,8 +131,8 @@ def _answers() -> bool:
     """Ask the broker in the environment, as the environment says it is to be reached."""
     kafka = load_settings(BrokerAddress, config=None, environ=os.environ, flags={}).kafka
     try:
-        AdminClient({**kafka.librdkafka(), "log_level": 0}).list_topics(timeout=_ASK_TIMEOUT_S)
-    except KafkaException:
+        require_broker(kafka)
+    except BrokerError:
         return False
     return True
 

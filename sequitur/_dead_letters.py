@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
-from consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
-from consumer.topology import (
+from sequitur._errors import NotADeadLetterError
+from sequitur.consumer import (
+    OVERSIZED_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
+)
+from sequitur.consumer.topology import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_DETAIL_HEADER,
     DEAD_EVENT_TIME_HEADER,
@@ -20,11 +26,12 @@ from consumer.topology import (
     DEAD_TOPOLOGY_HEADER,
     Place,
 )
-from pipelines._run_writer import RUN_ARROW_SCHEMA
-from sequitur._errors import NotADeadLetterError
+from sequitur.pipelines.rows.oversized import read_oversized
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from sequitur._topic_reader import TopicRecord
 
@@ -53,6 +60,8 @@ class DeadLetter:
         key: The event's key.
         value: The event's value.
         headers: The event's own headers.
+        file: Where in the job's checkpoint the event is whole, if it is too large for the topic:
+            value and headers, and maybe key and detail, are not here then.
     """
 
     partition: int
@@ -69,6 +78,7 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    file: str | None = None
 
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
@@ -97,6 +107,23 @@ class DeadLetter:
             key=record.key,
             value=record.value,
             headers=_own_headers(record.headers),
+            file=_file(record),
+        )
+
+    def whole(self, checkpoint: Path) -> Self:
+        """The dead letter with the whole event, from the job's checkpoint if it is there.
+
+        Args:
+            checkpoint: The checkpoint.
+
+        Raises:
+            CheckpointError: The file is not there, or cannot be read.
+        """
+        if self.file is None:
+            return self
+        key, value, headers, detail = read_oversized(checkpoint, self.file)
+        return replace(
+            self, key=key, value=value, headers=headers, detail=detail or self.detail, file=None
         )
 
     @property
@@ -118,6 +145,7 @@ class DeadLetter:
             "failed_at_ms": self.failed_at_ms,
             "source": self.source._asdict(),
             "error": self.error,
+            "file": self.file,
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -193,12 +221,20 @@ def _own_headers(
     """
     added = set(_ADDED)
     own = []
+    if headers and headers[-1][0] == OVERSIZED_HEADER:
+        headers = headers[:-1]  # ours is the last of all
     for name, value in reversed(headers):
         if name in added:
             added.remove(name)
         else:
             own.append((name, value))
     return tuple(reversed(own))
+
+
+def _file(record: TopicRecord) -> str | None:
+    if record.headers and record.headers[-1][0] == OVERSIZED_HEADER:
+        return (record.headers[-1][1] or b"").decode()
+    return None
 
 
 def _text(record: TopicRecord, header: str, default: str | None = None) -> str:

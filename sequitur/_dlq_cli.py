@@ -12,12 +12,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from pipelines._progress import instant
-from pipelines._replay_requests import replays_folder, write_request
-from pipelines.settings import ProcessJob
-from producer.settings_flags import with_flags
 from sequitur._dead_letters import DeadLetter, Selection, request_rows
 from sequitur._topic_reader import read_records, read_topic
+from sequitur.pipelines.ordering.progress import instant
+from sequitur.pipelines.settings import ProcessJob
+from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
+from sequitur.producer.settings_flags import with_flags
 
 NOTHING_SELECTED_EXIT_CODE: Final = 1
 _NARROWEST: Final = 160
@@ -77,7 +77,7 @@ def show(
 ) -> None:
     """Show one dead letter whole, with its traceback and the event's own headers."""
     (found,) = read_records(settings.kafka, _topic(settings), [_place(record)])
-    letter = DeadLetter.of(found).as_json()
+    letter = _whole_letters([DeadLetter.of(found)], settings)[0].as_json()
     if as_json:
         typer.echo(json.dumps(letter, indent=2))
     else:
@@ -124,12 +124,20 @@ def replay(
     if not letters:
         typer.echo(f"nothing is selected in {topic}: nothing is requested")
         raise typer.Exit(NOTHING_SELECTED_EXIT_CODE)
-    rows = request_rows(letters)
+    rows = request_rows(_whole_letters(letters, settings))
     path = write_request(folder, rows)
     typer.echo(
         f"requested {len(rows):,} events of {len(letters):,} dead letters: {path}\n"
         "the job takes them in with its next step, or when it starts"
     )
+
+
+def _whole_letters(letters: list[DeadLetter], settings: ProcessJob) -> list[DeadLetter]:
+    """Dead letters with their whole events, which may stand in the job's checkpoint."""
+    if all(letter.file is None for letter in letters):
+        return letters
+    checkpoint = replays_folder(settings.reorder).parent
+    return [letter.whole(checkpoint) for letter in letters]
 
 
 def _topic(settings: ProcessJob) -> str:

@@ -1,7 +1,6 @@
 """The errors of the umbrella.
 
 SequiturError
-├── BrokerUnreachableError  no broker answers
 ├── BrokerStartError        the embedded broker did not come up, or does not run
 │   └── PortInUseError      another program has its port
 ├── UnknownTopicError       a topic that does not exist
@@ -13,10 +12,6 @@ SequiturError
 
 class SequiturError(Exception):
     """Base of every error this package raises on purpose."""
-
-
-class BrokerUnreachableError(SequiturError):
-    """No broker answers under the addresses given."""
 
 
 class BrokerStartError(SequiturError):

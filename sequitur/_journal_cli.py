@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from producer._journal_report import (
+from sequitur.producer.journal.report import (
     JournalReport,
     JournalVerdict,
     inspect_journal,
@@ -56,6 +56,10 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
 def _print(report: JournalReport, *, as_json: bool) -> None:
     if as_json:
         typer.echo(report_as_json(report))
+        return
+    if report.verdict is JournalVerdict.UNREADABLE:
+        said = "; ".join(report.problems)
+        typer.echo(f"sequitur: {report.directory}: {report.verdict.value}: {said}", err=True)
         return
     console = Console()
     if not console.is_terminal:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipelines.jars import cache_directory
+from sequitur.pipelines.jars import cache_directory
 
 # Ten times the usual thresholds for the optimising compiler. At the usual ones half of the CPU time
 # of a start goes into compiling code that runs only then (measured: 6.1 s -> 3.8 s); under load

@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console, Group
+from rich.panel import Panel
 from rich.table import Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from pipelines._inspection import CheckpointReport, inspect_checkpoint
-from pipelines._progress import ProgressStyle, instant
-from pipelines.launch import REORDER_JOB
-from pipelines.session import DEFAULT_MASTER
-from pipelines.settings import AvailableNow, Drain, Progress, ReorderJob, ReportFile
-from producer.settings_flags import with_flags
 from sequitur._submission import Conf, Master, submit
+from sequitur.pipelines.launch import REORDER_JOB
+from sequitur.pipelines.ordering.inspection import CheckpointReport, inspect_checkpoint
+from sequitur.pipelines.ordering.progress import ProgressStyle, instant
+from sequitur.pipelines.session import DEFAULT_MASTER
+from sequitur.pipelines.settings import (
+    AvailableNow,
+    Drain,
+    Progress,
+    ReorderJob,
+    ReportFile,
+    ResetInput,
+)
+from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +40,23 @@ class _JobUnlessNamed(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the job's name in front where no command is named."""
-        if not args or args[0] not in self.commands:
+        named = next((word for word in args if word != "--debug"), None)
+        if named not in self.commands:
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+
+class _JobBesideCommands(TyperCommand):
+    """The job's own help is that of its group, so it shows the other commands, too."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the flags, and the commands below them."""
+        super().format_help(ctx, formatter)
+        table = Table.grid(padding=(0, 2))
+        for name, command in ctx.parent.command.commands.items():
+            default = " The command without a name." if command is self else ""
+            table.add_row(f" {name}", f"{command.get_short_help_str(200)}{default}")
+        Console().print(Panel(table, title="Commands", title_align="left", border_style="dim"))
 
 
 reorder_app = typer.Typer(
@@ -44,12 +66,13 @@ reorder_app = typer.Typer(
 )
 
 
-@reorder_app.command(epilog="sequitur reorder inspect CHECKPOINT shows what a job has kept.")
+@reorder_app.command(cls=_JobBesideCommands)
 @with_flags(ReorderJob)
 def run(  # noqa: PLR0917 - a command's parameters are flags: given by name
     settings: ReorderJob,
     available_now: AvailableNow = False,
     drain: Drain = False,
+    reset_input: ResetInput = False,
     report: ReportFile = None,
     progress: Progress = ProgressStyle.AUTO,
     master: Master = DEFAULT_MASTER,
@@ -61,6 +84,7 @@ def run(  # noqa: PLR0917 - a command's parameters are flags: given by name
         settings,
         available_now=available_now,
         drain=drain,
+        reset_input=reset_input,
         report=report,
         progress=progress,
         master=master,
@@ -115,6 +139,8 @@ def _overview(report: CheckpointReport, document: dict[str, object]) -> Table:
     table.add_row("quarantined", f"{sum(totals.quarantined.values()):,} {quarantined}".strip())
     table.add_row("duplicates", f"{totals.duplicates:,}")
     table.add_row("held", f"{totals.held:,}")
+    if totals.missing:
+        table.add_row("missing", f"{totals.missing:,}")
     keys = report.keys
     table.add_row("keys", f"{keys.rows:,} rows, {keys.size_bytes:,} B in {keys.files:,} files")
     learned = document["learned"]

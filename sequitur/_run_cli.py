@@ -7,13 +7,20 @@ from typing import Annotated
 
 import typer
 
-from pipelines._progress import ProgressStyle
-from pipelines._topology_file import load_topology
-from pipelines.launch import PROCESS_JOB
-from pipelines.session import DEFAULT_MASTER
-from pipelines.settings import AvailableNow, Drain, ProcessJob, Progress, ReportFile
-from producer.settings_flags import with_flags
 from sequitur._submission import Conf, Master, submit
+from sequitur.pipelines.launch import PROCESS_JOB
+from sequitur.pipelines.ordering.progress import ProgressStyle
+from sequitur.pipelines.session import DEFAULT_MASTER
+from sequitur.pipelines.settings import (
+    AvailableNow,
+    Drain,
+    ProcessJob,
+    Progress,
+    ReportFile,
+    ResetInput,
+)
+from sequitur.pipelines.topology.topology_file import load_topology
+from sequitur.producer.settings_flags import with_flags
 
 
 @with_flags(ProcessJob)
@@ -22,21 +29,26 @@ def run_topology(
     topology: Annotated[Path, typer.Argument(help="Python file that says `topology = ...`")],
     available_now: AvailableNow = False,
     drain: Drain = False,
+    reset_input: ResetInput = False,
     report: ReportFile = None,
     progress: Progress = ProgressStyle.AUTO,
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
     """Run a topology on events in event-time order, and track each until its tree is done."""
-    load_topology(topology)  # what is wrong with it is told at once, and not after Spark's start
+    from sequitur.pipelines.ordering.job import Behind  # noqa: PLC0415 - other commands need no Spark
+
     submit(
         PROCESS_JOB,
         settings,
         arguments=[str(topology)],
         available_now=available_now,
         drain=drain,
+        reset_input=reset_input,
         report=report,
         progress=progress,
         master=master,
         conf=conf,
+        # What is wrong with it is told at once, and not after Spark's start.
+        behind=Behind(load_topology(topology), settings.process),
     )

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from sequitur._errors import BrokerUnreachableError, UnknownRecordError, UnknownTopicError
+from sequitur._errors import UnknownRecordError, UnknownTopicError
+from sequitur.producer._errors import BrokerUnreachableError
+from sequitur.producer.kafka.reach import require_broker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from confluent_kafka import Message
 
-    from producer.settings import KafkaSettings
+    from sequitur.producer.settings import KafkaSettings
 
 _METADATA_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 60.0
@@ -197,6 +199,7 @@ def _record(message: Message) -> TopicRecord:
 
 @contextlib.contextmanager
 def _consumer(kafka: KafkaSettings) -> Iterator[Consumer]:
+    require_broker(kafka)
     consumer = Consumer(
         {
             **kafka.librdkafka(),

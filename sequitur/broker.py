@@ -26,9 +26,6 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from pipelines._errors import PipelineError
-from pipelines.jars import locked_jars
-from pipelines.java import find_java
 from sequitur import _ports
 from sequitur._broker_files import (
     Files,
@@ -41,6 +38,9 @@ from sequitur._broker_files import (
 )
 from sequitur._errors import BrokerStartError, PortInUseError
 from sequitur._jvm import ClassArchive, broker_command
+from sequitur.pipelines._errors import PipelineError
+from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.java import find_java
 
 _MAIN_CLASS: Final = "kafka.Kafka"
 _PORT_ATTEMPTS: Final = 3
@@ -69,8 +69,9 @@ class EmbeddedBroker:
 
     Args:
         directory: Where its properties, data and logs are; made when missing.
-        port: Its port on 127.0.0.1. 0: the one it had before in this folder if that is free, else
-            one that is.
+        port: Its port on 127.0.0.1. 0: `usual_port` if that is free, else the one it had before in
+            this folder if that is, else one that is.
+        usual_port: The first choice where `port` is 0; 0 for none.
         options: Server properties that override ours.
         heap_mib: The JVM's heap.
         start_timeout_s: How long it may take until it answers.
@@ -83,12 +84,14 @@ class EmbeddedBroker:
         directory: Path,
         *,
         port: int = 0,
+        usual_port: int = 0,
         options: Mapping[str, str] | None = None,
         heap_mib: int = 512,
         start_timeout_s: float = 90.0,
     ) -> None:
         self._files = Files(directory.absolute())
         self._port = port
+        self._usual_port = usual_port
         self._options = dict(options or {})
         self._heap_mib = heap_mib
         self._start_timeout_s = start_timeout_s
@@ -273,10 +276,10 @@ class EmbeddedBroker:
                     "choose another, or 0 for any that is free"
                 )
             port = self._port
-        elif before and before.port not in avoid and _ports.is_free(before.port):
-            port = before.port
         else:
-            port = _ports.choose_free(avoid)
+            wanted = [self._usual_port, before.port if before else 0]
+            free = (one for one in wanted if one and one not in avoid and _ports.is_free(one))
+            port = next(free, 0) or _ports.choose_free(avoid)
         return Record(port=port, controller_port=_ports.choose_free({*avoid, port}))
 
     def _launch(self, java: Path, class_path: str, record: Record) -> None:
@@ -300,9 +303,9 @@ class EmbeddedBroker:
                 start_new_session=True,  # Ctrl-C on the program is not meant for the broker
                 cwd=self.directory,
             )
-        record = msgspec.structs.replace(record, pid=self._child.pid)
-        write_whole(self._files.record, msgspec.json.encode(record))
         try:
+            record = msgspec.structs.replace(record, pid=self._child.pid)
+            write_whole(self._files.record, msgspec.json.encode(record))
             self._wait_until_it_answers(log_offset=offset)
         except BaseException:
             self._child.kill()

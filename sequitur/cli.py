@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,12 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from consumer import ConsumerError, parse_event_time_spec
-from pipelines._errors import PipelineError
-from producer import KafkaSettings, ProducerError
-from producer._cli import produce
-from producer.settings import Settings
-from producer.settings_flags import with_flags
 from sequitur._broker_cli import broker_app
 from sequitur._dlq_cli import dlq_app
 from sequitur._errors import SequiturError
@@ -24,12 +17,17 @@ from sequitur._journal_cli import journal_app
 from sequitur._reorder_cli import reorder_app
 from sequitur._run_cli import run_topology
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
-from sequitur.verify import TopicCheck, TopicReport
+from sequitur.consumer import ConsumerError, parse_event_time_spec
+from sequitur.pipelines._errors import PipelineError
+from sequitur.producer import KafkaSettings, ProducerError
+from sequitur.producer.daemon.cli import produce
+from sequitur.producer.program import run_program
+from sequitur.producer.settings import Settings
+from sequitur.producer.settings_flags import with_flags
+from sequitur.verify import Order, TopicCheck, TopicReport
 
 FOUND_WRONG_EXIT_CODE: Final = 1
 """The program did its work, and what it found does not hold."""
-FAILED_EXIT_CODE: Final = 3
-"""The program could not do its work."""
 
 app = typer.Typer(
     name="sequitur",
@@ -78,18 +76,39 @@ def verify(
     settings: VerifyJob,
     topic: Annotated[str, typer.Argument(help="The topic to check")],
     event_time: Annotated[
-        str, typer.Option(help="json:PATH, header:NAME or kafka-timestamp")
-    ] = "kafka-timestamp",
+        str | None, typer.Option(help="json:PATH, header:NAME or kafka-timestamp (the default)")
+    ] = None,
+    order: Annotated[
+        Order | None,
+        typer.Option(help="event, send or both; by default event with --event-time, else send"),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Another topic that events of the same producers are in; repeatable"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table")] = False,
 ) -> None:
-    """Check a topic for order, gaps and repeats; status 1 when something does not hold."""
-    spec = parse_event_time_spec(event_time)
+    """Check a topic for order, gaps and repeats; status 1 when something does not hold.
+
+    A producer's topic is in the order of sending, the reorder job's in that of event times.
+
+    A producer counts its events over all topics that it sends to, and a job may have put some aside
+    as late: with --also, gaps and repeats are looked for in these topics, too. Their order is not.
+    """
+    spec = parse_event_time_spec(event_time or "kafka-timestamp")
+    expected = order or (Order.SEND if event_time is None else Order.EVENT)
 
     def time_of(record: TopicRecord) -> int | None:
         return spec.of(record.value, record.headers, record.timestamp_ms)
 
-    check = TopicCheck(topic, time_of, truncated=is_truncated(settings.kafka, topic))
-    result = check.observe_all(read_topic(settings.kafka, topic)).report()
+    further = tuple(also or ())
+    truncated = any(is_truncated(settings.kafka, one) for one in (topic, *further))
+    check = TopicCheck(topic, time_of, truncated=truncated, also=further, order=expected)
+    check.observe_all(read_topic(settings.kafka, topic))
+    for one in further:
+        for record in read_topic(settings.kafka, one):
+            check.observe_elsewhere(record)
+    result = check.report()
     if as_json:
         typer.echo(json.dumps(result.as_json(), indent=2))
     else:
@@ -101,7 +120,7 @@ def verify(
 def _print_topic(report: TopicReport, console: Console) -> None:
     table = Table(title=f"Topic {report.topic}", title_justify="left", show_header=False)
     for name, value in report.as_json().items():
-        if name not in {"topic", "producers", "holds"}:
+        if isinstance(value, int) and name != "holds":
             table.add_row(name.replace("_", " "), f"{value:,}")
     console.print(table)
     if report.producers:
@@ -118,13 +137,19 @@ def _print_topic(report: TopicReport, console: Console) -> None:
                 f"{found.repeated:,}",
             )
         console.print(producers)
+        for found in report.producers:
+            if found.shared:
+                told = (
+                    f"{found.producer}: {found.shared:,} sequences were given by two holders of "
+                    "its journal, or by one that was put back from a copy"
+                )
+                console.print(told, markup=False, soft_wrap=True)
+    for problem in report.problems:
+        console.print(problem, markup=False, soft_wrap=True)
     console.print("[bold green]holds" if report.holds else "[bold red]does not hold")
 
 
 def main() -> None:
-    """`sequitur`: run the command line; an error that we raise on purpose is a sentence."""
-    try:
-        app()
-    except (ProducerError, ConsumerError, PipelineError, SequiturError) as error:
-        typer.echo(f"{app.info.name}: {error}", err=True)
-        sys.exit(FAILED_EXIT_CODE)
+    """`sequitur`: run the command line."""
+    errors = (ProducerError, ConsumerError, PipelineError, SequiturError)
+    run_program("sequitur", app, errors=errors)

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from consumer import parse_event_time_spec
-from producer import EVENT_ID_HEADER, KafkaSettings
+from sequitur._child_processes import leaving_on_signals, run_with_children
 from sequitur._demo_plot import Arrival, plot_arrivals
 from sequitur._errors import DemoError
 from sequitur._topic_reader import TopicRecord, read_topic, topic_exists
 from sequitur.broker import EmbeddedBroker
+from sequitur.consumer import parse_event_time_spec
+from sequitur.producer import EVENT_ID_HEADER, KafkaSettings
 from sequitur.verify import TopicCheck, TopicReport
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ _ROWS_A_BATCH: Final = 2_500
 """Small, so that the job restores order over several batches and not by one sort of everything."""
 _IDLE_TIMEOUT: Final = "1 s"
 """Short, as a machine with two CPUs leaves two of the four partitions empty."""
-_DAEMON_GRACE_S: Final = 60.0
-_JOB_TIMEOUT_S: Final = 300.0
+_DAEMON_GRACE_S: Final = 300.0
+_JOB_TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
     """Run the demo and draw `plot`.
 
     A broker named by KAFKA_BOOTSTRAP_SERVERS is used where there is one; its topics of the demo's
-    names must not exist yet. Otherwise an embedded one is started, and ended with its data.
+    names must not exist yet. Otherwise an embedded one is started, and ended with its data. At
+    SIGINT and SIGTERM, too, all that was started is ended.
 
     Args:
         seconds: How long the daemons sample.
@@ -103,10 +105,14 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
         plot: The PNG file to write.
 
     Raises:
-        DemoError: A daemon or the job ended with an error, or the demo's topics exist already.
+        DemoError: A daemon or the job failed or took too long, or the demo's topics exist already.
     """
     console = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder, _broker(folder) as kafka:
+    with (
+        leaving_on_signals(),
+        tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder,
+        _broker(folder) as kafka,
+    ):
         console.print(f"broker at {kafka.bootstrap_servers}")
         taken = [name for name in (INPUT_TOPIC, OUTPUT_TOPIC) if topic_exists(kafka, name)]
         if taken:
@@ -143,8 +149,20 @@ def _broker(folder: str) -> Iterator[KafkaSettings]:
     if given is not None:
         yield KafkaSettings(bootstrap_servers=given)
         return
-    with EmbeddedBroker(Path(folder) / "broker") as broker:
-        yield KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    broker = EmbeddedBroker(Path(folder) / "broker")
+    try:
+        yield KafkaSettings(bootstrap_servers=broker.start())
+    finally:
+        broker.stop()
+
+
+@contextlib.contextmanager
+def _limit(timeout_s: float, what: str) -> Iterator[float]:
+    """Name what took too long; the limit ends a hang, and a slow machine must not reach it."""
+    try:
+        yield timeout_s
+    except subprocess.TimeoutExpired as error:
+        raise DemoError(f"{what} had not ended after {timeout_s:g} s, and was killed") from error
 
 
 def _run_daemons(
@@ -156,7 +174,7 @@ def _run_daemons(
     try:
         for number, send_delay_s in enumerate(SEND_DELAYS_S, start=1):
             command = [
-                sys.executable, "-m", "producer",
+                sys.executable, "-m", "sequitur.producer",
                 "--topic", INPUT_TOPIC, "--partitions", str(_PARTITIONS),
                 "--name", f"cpu-{number}", "--source", "cpu",
                 "--journal", str(folder / f"cpu-{number}.journal"),
@@ -167,7 +185,8 @@ def _run_daemons(
                 subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
             )
         for daemon in daemons:
-            output, _ = daemon.communicate(timeout=seconds + _DAEMON_GRACE_S)
+            with _limit(seconds + _DAEMON_GRACE_S, "a daemon") as timeout_s:
+                output, _ = daemon.communicate(timeout=timeout_s)
             if daemon.returncode != 0:
                 raise DemoError(f"produce-events ended with status {daemon.returncode}")
             summary = json.loads(output.strip().splitlines()[-1])
@@ -195,9 +214,10 @@ def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[st
         # A minute's work does not repay what the JVM's best compiler costs.
         "--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
     ]  # fmt: skip
-    job = subprocess.run(command, env=environ, timeout=_JOB_TIMEOUT_S, check=False)
-    if job.returncode != 0:
-        raise DemoError(f"the reorder job ended with status {job.returncode}")
+    with _limit(_JOB_TIMEOUT_S, "the reorder job") as timeout_s:
+        status = run_with_children(command, environ, timeout_s=timeout_s)
+    if status != 0:
+        raise DemoError(f"the reorder job ended with status {status}")
     counts: dict[str, int] = json.loads(report.read_text())
     return counts
 

@@ -9,12 +9,21 @@ is
 producer,
   has a higher sequence. This is what the idempotent producer rules out.
 
-Gaps and repeats come from the event ids: the sequences of one producer count from 0 without a hole.
-Where retention has removed a topic's beginning, they count from the first one left.
+A topic is in one order or in the other: the producer keeps the order of sending, whatever the event
+times are, and the reorder job gives it up for theirs. Both are counted, and `Order` says which is
+expected.
+
+Gaps and repeats come from the event ids: the sequences of one producer count from 0 without a hole,
+over all its generations and all topics that it sends to. So a gap in the topics that were read is
+either an event that was lost, or one that went to another topic: which of them, a topic does not
+tell. A repeat is the same id twice: the same sequence of two generations is not one event but two,
+by two holders of one journal. Where retention has removed a topic's beginning, sequences count from
+the first one left.
 """
 
 from __future__ import annotations
 
+import enum
 from array import array
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
@@ -22,12 +31,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from producer import EVENT_ID_HEADER, MalformedEventIdError, parse_event_id
+from sequitur.producer import EVENT_ID_HEADER, MalformedEventIdError, parse_event_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sequitur._topic_reader import TopicRecord
+    from sequitur.producer import EventId
+
+
+class Order(enum.Enum):
+    """The order that a topic is expected to be in."""
+
+    EVENT = "event"
+    SEND = "send"
+    BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +57,12 @@ class ProducerReport:
         events: Records with its name, repeats included.
         first_sequence: The lowest sequence seen.
         last_sequence: The highest sequence seen.
-        missing: Sequences up to the highest that are nowhere in the topic.
+        missing: Sequences up to the highest that are in none of the topics read: lost, or sent to a
+            topic that was not read.
         repeated: Records beyond the first of their event id.
+        shared: Sequences that more than one generation gave: two processes held copies of the
+            producer's journal, or one that was put back from a copy. No event is lost by that.
+        generations: How many lives of the producer the topic has events of.
     """
 
     producer: str
@@ -49,6 +71,8 @@ class ProducerReport:
     last_sequence: int
     missing: int
     repeated: int
+    shared: int = 0
+    generations: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +90,8 @@ class TopicReport:
         without_event_time: Records whose event time is missing or cannot be read.
         without_event_id: Records without a readable event id.
         producers: One report for each producer, by name.
+        also: Further topics in which events were looked for; their order was not checked.
+        order: The order that was expected.
     """
 
     topic: str
@@ -78,10 +104,12 @@ class TopicReport:
     without_event_time: int
     without_event_id: int
     producers: tuple[ProducerReport, ...] = field(default=())
+    also: tuple[str, ...] = field(default=())
+    order: Order = Order.BOTH
 
     @property
     def missing(self) -> int:
-        """Events of all producers that are nowhere in the topic."""
+        """Sequences of all producers that are in none of the topics read."""
         return sum(producer.missing for producer in self.producers)
 
     @property
@@ -91,15 +119,41 @@ class TopicReport:
 
     @property
     def holds(self) -> bool:
-        """Whether each key is in order, nothing is missing and nothing is there twice."""
-        return not (self.event_inversions or self.send_inversions or self.missing or self.repeated)
+        """Whether the topic has records, in order, and nothing is missing or there twice."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not hold, a sentence each."""
+        found = []
+        if not self.records:
+            found.append("the topic is empty: there is nothing to check")
+        if self.event_inversions and self.order is not Order.SEND:
+            found.append(f"{_records(self.event_inversions)} older than an earlier one of the key")
+        if self.send_inversions and self.order is not Order.EVENT:
+            found.append(f"{_records(self.send_inversions)} behind one that was sent later")
+        for producer in self.producers:
+            if producer.repeated:
+                found.append(f"{producer.producer}: {_records(producer.repeated)} there twice")
+            if producer.missing:
+                found.append(f"{producer.producer}: {self._gap(producer)}")
+        return tuple(found)
+
+    def _gap(self, producer: ProducerReport) -> str:
+        where = f"{self.topic} or {', '.join(self.also)}" if self.also else self.topic
+        return (
+            f"{producer.missing:,} of its events up to sequence {producer.last_sequence:,} are not "
+            f"in {where}: they were lost, or went to another topic (name it with --also)"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values, for `json.dumps`."""
         return {
             **asdict(self),
+            "order": self.order.value,
             "missing": self.missing,
             "repeated": self.repeated,
+            "problems": self.problems,
             "holds": self.holds,
         }
 
@@ -113,6 +167,8 @@ class TopicCheck:
         topic: The topic's name, for the report.
         event_time: The event time of a record, epoch milliseconds, or None when it has none.
         truncated: Whether the topic's beginning is gone, so that sequences may start above 0.
+        also: Further topics whose records are given to `observe_elsewhere`.
+        order: The order that the topic is expected to be in.
     """
 
     def __init__(
@@ -121,8 +177,12 @@ class TopicCheck:
         event_time: Callable[[TopicRecord], int | None],
         *,
         truncated: bool = False,
+        also: tuple[str, ...] = (),
+        order: Order = Order.BOTH,
     ) -> None:
         self._topic = topic
+        self._order = order
+        self._also = also
         self._truncated = truncated
         self._event_time = event_time
         self._records = 0
@@ -133,10 +193,12 @@ class TopicCheck:
         self._without_event_id = 0
         self._newest_of_key: dict[tuple[int, bytes | None], int] = {}
         self._newest_of_partition: dict[int, int] = {}
-        self._highest_sent: dict[tuple[int, str], int] = {}
+        self._sent: dict[tuple[int, str], _SendOrder] = defaultdict(_SendOrder)
         self._keys: set[tuple[int, bytes | None]] = set()
         self._partitions: set[int] = set()
-        self._sequences: dict[str, array[int]] = defaultdict(lambda: array("q"))
+        self._sequences: dict[str, dict[str, array[int]]] = defaultdict(
+            lambda: defaultdict(lambda: array("q"))
+        )
 
     def observe_all(self, records: Iterable[TopicRecord]) -> TopicCheck:
         """Take each record in turn."""
@@ -153,6 +215,12 @@ class TopicCheck:
         self._check_event_order(key, self._event_time(record))
         self._check_send_order(record)
 
+    def observe_elsewhere(self, record: TopicRecord) -> None:
+        """Take a record of a further topic: it is no gap of its producer."""
+        event_id = _event_id(record)
+        if event_id is not None:
+            self._sequences[event_id.producer][event_id.generation].append(event_id.sequence)
+
     def report(self) -> TopicReport:
         """What was found so far."""
         return TopicReport(
@@ -166,9 +234,13 @@ class TopicCheck:
             without_event_time=self._without_event_time,
             without_event_id=self._without_event_id,
             producers=tuple(
-                self._producer_report(name, np.asarray(self._sequences[name], dtype=np.int64))
-                for name in sorted(self._sequences)
+                self._producer_report(
+                    name, [np.asarray(given, dtype=np.int64) for given in generations.values()]
+                )
+                for name, generations in sorted(self._sequences.items())
             ),
+            also=self._also,
+            order=self._order,
         )
 
     def _check_event_order(self, key: tuple[int, bytes | None], event_time_ms: int | None) -> None:
@@ -187,33 +259,73 @@ class TopicCheck:
             self._newest_of_partition[key[0]] = event_time_ms
 
     def _check_send_order(self, record: TopicRecord) -> None:
-        header = record.header(EVENT_ID_HEADER)
-        try:
-            event_id = parse_event_id(header) if header is not None else None
-        except MalformedEventIdError:
-            event_id = None
+        event_id = _event_id(record)
         if event_id is None:
             self._without_event_id += 1
             return
-        self._sequences[event_id.producer].append(event_id.sequence)
-        sender = (record.partition, event_id.producer)
-        highest = self._highest_sent.get(sender, -1)
-        if event_id.sequence < highest:
-            self._send_inversions += 1
-        else:
-            self._highest_sent[sender] = event_id.sequence
+        self._sequences[event_id.producer][event_id.generation].append(event_id.sequence)
+        order = self._sent[record.partition, event_id.producer]
+        self._send_inversions += not order.takes(event_id)
 
     def _producer_report(
-        self, name: str, sequences: np.ndarray[Any, np.dtype[np.int64]]
+        self, name: str, generations: list[np.ndarray[Any, np.dtype[np.int64]]]
     ) -> ProducerReport:
-        distinct = np.unique(sequences)
+        of_each = [np.unique(sequences) for sequences in generations]
+        distinct = np.unique(np.concatenate(of_each))
+        events = sum(map(len, generations))
+        distinct_ids = sum(map(len, of_each))
         first, last = int(distinct[0]), int(distinct[-1])
         expected = last + 1 - (first if self._truncated else 0)
         return ProducerReport(
             producer=name,
-            events=len(sequences),
+            events=events,
             first_sequence=first,
             last_sequence=last,
             missing=expected - len(distinct),
-            repeated=len(sequences) - len(distinct),
+            repeated=events - distinct_ids,
+            shared=distinct_ids - len(distinct),
+            generations=len(generations),
         )
+
+
+def _event_id(record: TopicRecord) -> EventId | None:
+    header = record.header(EVENT_ID_HEADER)
+    try:
+        return parse_event_id(header) if header is not None else None
+    except MalformedEventIdError:
+        return None
+
+
+def _records(count: int) -> str:
+    return "1 record is" if count == 1 else f"{count:,} records are"
+
+
+class _SendOrder:
+    """Whether records of one producer and partition are in the order in which they were sent.
+
+    A generation is newer than those whose records came before its first. What an older one gives
+    after a newer has begun is out of order if the newer went on behind it: two that hold copies of
+    a journal both begin where the copy ends, and neither goes on behind the other.
+    """
+
+    def __init__(self) -> None:
+        self._spans: dict[str, tuple[int, int]] = {}  # first and highest, the newest last
+
+    def takes(self, event_id: EventId) -> bool:
+        """Take the next record; False if it is out of order."""
+        sequence = event_id.sequence
+        first, highest = self._spans.setdefault(event_id.generation, (sequence, sequence))
+        if len(self._spans) > 1 and self._is_behind_a_newer(event_id):
+            return False
+        if sequence < highest:
+            return False
+        self._spans[event_id.generation] = (first, sequence)
+        return True
+
+    def _is_behind_a_newer(self, event_id: EventId) -> bool:
+        for generation, (first, _) in reversed(self._spans.items()):
+            if generation == event_id.generation:
+                return False
+            if event_id.sequence < first:
+                return True
+        return False

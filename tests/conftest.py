@@ -17,13 +17,19 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from hypothesis import HealthCheck, settings
 
-from tests.brokers import POLL_S, Broker, EmbeddedTestBroker, ForeignBroker
+from tests.support.brokers import POLL_S, Broker, EmbeddedTestBroker, ForeignBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _TOPIC_TIMEOUT_S = 30.0
+# A loaded machine is no failure.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 _BROKER_FIXTURES = {"broker", "make_broker", "make_topic", "topic"}
 
 

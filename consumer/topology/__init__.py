@@ -1,30 +1,6 @@
 """Topologies: bolts over the ordered stream, with each event tracked until its tree is done."""
 
-from consumer.topology._acker import Acker, AckFlag, AckLedger, Verdicts, acker_of
-from consumer.topology._bolt import (
-    BaseBolt,
-    BasicBolt,
-    BatchBolt,
-    Bolt,
-    FunctionBolt,
-    To,
-    TopologyContext,
-    bolt,
-)
-from consumer.topology._builder import ComponentDeclarer, TopologyBuilder
-from consumer.topology._collector import BasicOutputCollector, OutputCollector
-from consumer.topology._dead_letters import (
-    DEAD_ATTEMPTS_HEADER,
-    DEAD_DETAIL_HEADER,
-    DEAD_EVENT_TIME_HEADER,
-    DEAD_HEADERS,
-    DEAD_PATH_HEADER,
-    DEAD_REASON_HEADER,
-    DEAD_TIME_HEADER,
-    DEAD_TOPOLOGY_HEADER,
-)
-from consumer.topology._emission import OutputRecord, Sent
-from consumer.topology._errors import (
+from sequitur.consumer.topology._errors import (
     BoltError,
     BoltStateError,
     BoltTimeoutError,
@@ -34,19 +10,62 @@ from consumer.topology._errors import (
     TopologyBuildError,
     TopologyError,
 )
-from consumer.topology._executor import Executor
-from consumer.topology._groupings import Grouping, GroupingKind, stable_hash
-from consumer.topology._pending import EventOutcome, Settlement, runs_now, settle
-from consumer.topology._plan import Plan, Stage, plan
-from consumer.topology._retry import RetryPolicy
-from consumer.topology._rules import Ordering, Placement, Rules, random_ids
-from consumer.topology._settings import Outputs, ProcessSettings
-from consumer.topology._settlement import held_back
-from consumer.topology._tester import DeadLetter, TopologyTester
-from consumer.topology._topology import Component, KafkaOutput, Kind, Subscription, Topology
-from consumer.topology._trace import Trace
-from consumer.topology._tree_view import Step, StepKind, TupleTree
-from consumer.topology._tuple import (
+from sequitur.consumer.topology._settings import Outputs, ProcessSettings
+from sequitur.consumer.topology.api.bolt import (
+    BaseBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    FunctionBolt,
+    To,
+    TopologyContext,
+    bolt,
+)
+from sequitur.consumer.topology.api.builder import ComponentDeclarer, TopologyBuilder
+from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
+from sequitur.consumer.topology.api.dead_letters import (
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+    DEAD_HEADERS,
+    DEAD_PATH_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+)
+from sequitur.consumer.topology.api.groupings import (
+    AllGrouping,
+    CustomGrouping,
+    CustomStreamGrouping,
+    DirectGrouping,
+    Emitter,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    GroupingContext,
+    LocalGrouping,
+    LocalOrShuffleGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
+from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, tell
+from sequitur.consumer.topology.api.moment import (
+    SYSTEM_COMPONENT,
+    TICK_STREAM,
+    Moment,
+    next_tick_ms,
+    ticks_due,
+    watermark_after,
+)
+from sequitur.consumer.topology.api.stable_hash import stable_hash
+from sequitur.consumer.topology.api.topology import (
+    Component,
+    KafkaOutput,
+    Kind,
+    Subscription,
+    Topology,
+)
+from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     Event,
     EventValues,
@@ -56,7 +75,29 @@ from consumer.topology._tuple import (
     Root,
     Stream,
     Tuple,
+    never_acked,
 )
+from sequitur.consumer.topology.engine.emission import OutputRecord, Sent, TaskId
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.instances import Instances
+from sequitur.consumer.topology.engine.plan import Plan, Stage, plan
+from sequitur.consumer.topology.engine.rules import Ordering, Placement, Rules, random_ids
+from sequitur.consumer.topology.engine.trace import Trace
+from sequitur.consumer.topology.settling.acker import Acker, AckFlag, AckLedger, Verdicts, acker_of
+from sequitur.consumer.topology.settling.pending import (
+    EventOutcome,
+    Settlement,
+    due_ms,
+    next_due_ms,
+    numbered,
+    runs_now,
+    settle,
+    settle_roots,
+)
+from sequitur.consumer.topology.settling.retry import RetryPolicy
+from sequitur.consumer.topology.settling.settlement import held_back
+from sequitur.consumer.topology.tester.tester import DeadLetter, TopologyTester
+from sequitur.consumer.topology.tester.tree_view import Step, StepKind, TupleTree
 
 __all__ = [
     "DEAD_ATTEMPTS_HEADER",
@@ -68,9 +109,13 @@ __all__ = [
     "DEAD_TIME_HEADER",
     "DEAD_TOPOLOGY_HEADER",
     "DEFAULT_STREAM",
+    "SYSTEM_COMPONENT",
+    "TICK_STREAM",
     "AckFlag",
     "AckLedger",
+    "AckedEvent",
     "Acker",
+    "AllGrouping",
     "BaseBolt",
     "BasicBolt",
     "BasicOutputCollector",
@@ -81,25 +126,38 @@ __all__ = [
     "BoltTimeoutError",
     "Component",
     "ComponentDeclarer",
+    "CustomGrouping",
+    "CustomStreamGrouping",
     "DeadLetter",
+    "DirectGrouping",
     "DoubleAckError",
     "EmitError",
+    "Emitter",
     "Event",
+    "EventHook",
     "EventOutcome",
     "EventValues",
     "Executor",
     "FailReason",
+    "FailedEvent",
     "Failure",
+    "FieldsGrouping",
     "ForeignTupleError",
     "FunctionBolt",
+    "GlobalGrouping",
     "Grouping",
-    "GroupingKind",
+    "GroupingContext",
+    "Instances",
     "KafkaOutput",
     "Kind",
+    "LocalGrouping",
+    "LocalOrShuffleGrouping",
+    "Moment",
     "Ordering",
     "OutputCollector",
     "OutputRecord",
     "Outputs",
+    "PartialKeyGrouping",
     "Place",
     "Placement",
     "Plan",
@@ -109,11 +167,13 @@ __all__ = [
     "Rules",
     "Sent",
     "Settlement",
+    "ShuffleGrouping",
     "Stage",
     "Step",
     "StepKind",
     "Stream",
     "Subscription",
+    "TaskId",
     "To",
     "Topology",
     "TopologyBuildError",
@@ -127,10 +187,19 @@ __all__ = [
     "Verdicts",
     "acker_of",
     "bolt",
+    "due_ms",
     "held_back",
+    "never_acked",
+    "next_due_ms",
+    "next_tick_ms",
+    "numbered",
     "plan",
     "random_ids",
     "runs_now",
     "settle",
+    "settle_roots",
     "stable_hash",
+    "tell",
+    "ticks_due",
+    "watermark_after",
 ]

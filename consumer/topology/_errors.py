@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
-from consumer._errors import ConsumerError
+from typing import Final
+
+from sequitur.consumer._errors import ConsumerError
 
 
 class TopologyError(ConsumerError):
@@ -49,3 +51,8 @@ class BoltTimeoutError(BaseException):
 
     Never leaves the executor: the tuple fails, with reason `timeout`.
     """
+
+
+NOT_THE_USERS: Final = (KeyboardInterrupt, BoltTimeoutError)
+"""What comes out of the user's code and is not its own error. All else is, `Exception` or not: a
+cancellation, `sys.exit`. It fails what the code was called for, and never ends the task unnamed."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import ClassVar
 
 from pydantic import Field
 
-from consumer._settings import Topic
-from consumer.topology._retry import RetryPolicy
-from consumer.topology._rules import Ordering, Rules
-from producer.settings import Duration, Section, milliseconds
+from sequitur.consumer._settings import Topic
+from sequitur.consumer.topology.engine.rules import Ordering, Rules
+from sequitur.consumer.topology.settling.retry import RetryPolicy
+from sequitur.producer.settings import Duration, Section, milliseconds
 
 
 class Outputs(StrEnum):
@@ -24,6 +25,14 @@ class Outputs(StrEnum):
 
 class ProcessSettings(Section):
     """How the process job runs a topology."""
+
+    title = "Topology"
+    panels: ClassVar = {
+        "Retries": (
+            *("retry_delay", "retry_factor", "retry_maximum", "retry_jitter"),
+            *("max_attempts", "max_crashes", "dead_letter_topic"),
+        ),
+    }
 
     ackers: int | None = Field(
         default=None,
@@ -54,7 +63,10 @@ class ProcessSettings(Section):
         default=0.2, ge=0, le=1, description="A delay is up to this share shorter or longer"
     )
     max_attempts: int = Field(
-        default=5, ge=1, description="After so many attempts an event is dead-lettered"
+        default=5,
+        ge=0,
+        description="After so many attempts an event is dead-lettered; 0: never, but for one that "
+        "kills its process",
     )
     max_crashes: int = Field(
         default=2,
@@ -89,7 +101,7 @@ class ProcessSettings(Section):
         return Rules(
             message_timeout_s=milliseconds(self.message_timeout) / 1000,
             ordering=self.ordering,
-            max_attempts=self.max_attempts,
+            retry=self.retry,
             max_spout_pending=self.max_spout_pending,
         )
 

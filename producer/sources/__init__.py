@@ -1,7 +1,7 @@
 """Where the daemon's events come from: one module a source, one protocol for all."""
 
-from producer.sources._dead_letter import DeadLetter, DeadLetterFile, read_dead_letters
-from producer.sources._errors import (
+from sequitur.producer.sources._dead_letter import DeadLetter, DeadLetterFile, read_dead_letters
+from sequitur.producer.sources._errors import (
     DeadLettersFullError,
     KeySpecError,
     LostFileError,
@@ -11,10 +11,10 @@ from producer.sources._errors import (
     SourceSpecError,
     StoppingError,
 )
-from producer.sources._intake import Intake, IntakeTicket, Source, SourceStatistics
-from producer.sources._make import make_source
-from producer.sources._settings import SourceSettings
-from producer.sources._spec import SourceSpec, parse_address, parse_source
+from sequitur.producer.sources._intake import Intake, IntakeTicket, Source, SourceStatistics
+from sequitur.producer.sources._make import check_source, make_source
+from sequitur.producer.sources._settings import SourceSettings
+from sequitur.producer.sources._spec import SourceSpec, parse_address, parse_source
 
 __all__ = [
     "DeadLetter",
@@ -33,6 +33,7 @@ __all__ = [
     "SourceSpecError",
     "SourceStatistics",
     "StoppingError",
+    "check_source",
     "make_source",
     "parse_address",
     "parse_source",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from producer._record import Record
+from sequitur.producer._record import Record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

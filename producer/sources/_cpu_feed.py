@@ -7,14 +7,14 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from producer.sources._intake import SourceStatistics, pause
+from sequitur.producer.sources._intake import SourceStatistics, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from producer._record import Record
-    from producer.sources._cpu import CpuSource
-    from producer.sources._intake import Intake, Pause
+    from sequitur.producer._record import Record
+    from sequitur.producer.sources._cpu import CpuSource
+    from sequitur.producer.sources._intake import Intake, Pause
 
 _MAX_HELD: Final = 100_000
 _FULL_WAIT_S: Final = 0.1

@@ -12,16 +12,18 @@ from __future__ import annotations
 import base64
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from producer.sources._errors import DeadLettersFullError
+from sequitur.producer.sources._errors import DeadLettersFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
+
+    from sequitur.producer.kafka.record_batch import Header
 
 MAX_RAW_BYTES: Final = 64 << 10
 
@@ -33,19 +35,23 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         source: Name of the source, as in the journal.
         where: Where it stood: file, line and byte; or request and line.
         reason: Why it could not be sent.
-        raw: The first 64 KiB of its bytes.
+        raw: Its bytes; of what is no event the first 64 KiB. None is a tombstone.
         raw_length: How many it had, as far as known.
         key: Its key, if it had one by then.
+        headers: Its headers, likewise.
+        timestamp_ms: Its record's timestamp, likewise; milliseconds since 1970.
         at_ms: When it was refused, milliseconds since 1970.
     """
 
     source: str
     where: str
     reason: str
-    raw: bytes
+    raw: bytes | None
     raw_length: int
     at_ms: int
     key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
 
 
 class DeadLetterFile:
@@ -54,7 +60,7 @@ class DeadLetterFile:
     Args:
         path: The file; made, with its folder, if it is not there.
         now_ms: The clock.
-        max_raw_bytes: Bytes of an event that an entry keeps.
+        max_raw_bytes: Bytes that an entry keeps of what is no event.
         limit_bytes: How large the file may become, with what earlier daemons put there.
 
     Raises:
@@ -89,30 +95,68 @@ class DeadLetterFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def write(
-        self, source: str, where: str, reason: str, raw: bytes, key: bytes | None = None
-    ) -> None:
-        """Append an entry. It is on disk after the next `sync`.
+    def write(self, source: str, where: str, reason: str, raw: bytes) -> None:
+        """Append an entry for what is no event, which may be anything: its first bytes are kept.
+
+        It is on disk after the next `sync`.
 
         Raises:
             DeadLettersFullError: There is no room for it; nothing was written.
         """
-        entry: dict[str, str | int] = {
+        entry = self._entry(source, where, reason, raw)
+        entry["raw"] = _encoded(raw[: self._max_raw_bytes])
+        self._write(entry)
+
+    def write_whole(
+        self,
+        source: str,
+        where: str,
+        reason: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Append an entry for an event that Kafka does not have, with all that it was to get.
+
+        It is on disk after the next `sync`.
+
+        Raises:
+            DeadLettersFullError: There is no room for it; nothing was written.
+        """
+        entry = self._entry(source, where, reason, value)
+        entry["raw"] = _encoded(value)
+        if key is not None:
+            entry["key"] = _encoded(key)
+        if headers:
+            entry["headers"] = [[name, _encoded(part)] for name, part in headers]
+        if timestamp_ms is not None:
+            entry["timestamp_ms"] = timestamp_ms
+        self._write(entry)
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether it has half of what it may have."""
+        return self._limit_bytes is not None and 2 * self._size >= self._limit_bytes
+
+    def _entry(self, source: str, where: str, reason: str, raw: bytes | None) -> dict[str, Any]:
+        return {
             "source": source,
             "where": where,
             "reason": reason,
-            "raw": base64.b64encode(raw[: self._max_raw_bytes]).decode(),
-            "raw_length": len(raw),
+            "raw": None,
+            "raw_length": len(raw or b""),
             "at_ms": self._now_ms(),
         }
-        if key is not None:
-            entry["key"] = base64.b64encode(key).decode()
+
+    def _write(self, entry: dict[str, Any]) -> None:
         line = msgspec.json.encode(entry) + b"\n"
         if self._limit_bytes is not None and self._size + len(line) > self._limit_bytes:
             raise DeadLettersFullError(
                 f"the dead-letter file {self.path} has {self._size} bytes, and dead_letter_limit "
-                f"is {self._limit_bytes}: move it away, or raise the limit; not kept was {where}: "
-                f"{reason}"
+                f"is {self._limit_bytes}: move it away, or raise the limit; not kept was "
+                f"{entry['where']}: {entry['reason']}"
             )
         self._append(line)
         self.written += 1
@@ -150,6 +194,10 @@ class DeadLetterFile:
             written = os.write(self._file, data)
             self._size += written
             data = data[written:]
+
+
+def _encoded(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
 
 
 def read_dead_letters(path: Path) -> Iterator[DeadLetter]:

@@ -2,18 +2,26 @@
 
 Who puts a file there writes it under a name that begins with a dot or ends with `.tmp` or `.part`,
 and renames it when it is whole. Each line is an event; the last one needs no newline.
+
+A writer may put another file in the place of one that is being read, at any moment, and no file
+system can rename a file only if it is still the one that was read. So a file is renamed twice:
+first to a name that nobody but this source uses, `.NAME.1.checking`; there it is compared with what
+was read, and only that very file, not written since its end was read, becomes `NAME.done`. Whatever
+else was moved there is a file to read, and the first one; so is one that a crash left there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from producer._log import Logger
-from producer.sources._errors import LostFileError, SourceError
-from producer.sources._intake import SourceStatistics, UnjournaledWindow, pause
-from producer.sources._line_file import (
+from sequitur.producer._log import Logger
+from sequitur.producer.sources._errors import LostFileError, SourceError
+from sequitur.producer.sources._intake import SourceStatistics, UnjournaledWindow, pause
+from sequitur.producer.sources._line_file import (
     CHUNK_BYTES,
     FilePosition,
     LineFile,
@@ -23,15 +31,19 @@ from producer.sources._line_file import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from producer.sources._file import OnLostFile
-    from producer.sources._intake import Intake, Pause
-    from producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._file import OnLostFile
+    from sequitur.producer.sources._intake import Intake, Pause
+    from sequitur.producer.sources._json_lines import EventParser
 
 _log: Final = Logger(__name__)
 _DONE: Final = ".done"
 _NOT_READ: Final = (_DONE, ".tmp", ".part")
+_CHECKING: Final = re.compile(r"\.(?P<name>.+)\.[0-9]+\.checking", re.DOTALL)
+_LONGEST_NAME_BYTES: Final = 255
+_ADDED_BYTES: Final = 32
 _WINDOW_BYTES: Final = 32 * CHUNK_BYTES
 
 
@@ -66,6 +78,7 @@ class DirectorySource:
         self._pause = pause
         self._statistics = SourceStatistics()
         self._unreadable: set[str] = set()
+        self._left: tuple[Path, FilePosition] | None = None
 
     def statistics(self) -> SourceStatistics:
         """What went wrong so far."""
@@ -73,10 +86,11 @@ class DirectorySource:
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until no file is left (without `follow`), or the daemon stops."""
+        self._left = None
         file = None if position is None else self._resume(FilePosition.decode(position))
         while not intake.stopping.is_set():
             if file is None:
-                file = self._next_file()
+                file = self._rest_of_last() or self._next_file()
             if file is not None:
                 try:
                     await self._read_whole(intake, file)
@@ -102,7 +116,7 @@ class DirectorySource:
                     await window.add(ticket, CHUNK_BYTES)
                 await window.settle()
                 await intake.note_position(file.position(finished=True).encode())
-                self._rename(file)
+                self._finish(file)
                 return
             ticket = await hand_over(intake, self._parser, file, found)
             if ticket is not None:
@@ -110,11 +124,11 @@ class DirectorySource:
 
     def _resume(self, position: FilePosition) -> LineFile | None:
         """The file that was being read, or was not renamed yet; None if there is none."""
-        try:
-            file = LineFile(self._folder / position.name, self._parser.limit_bytes)
-        except FileNotFoundError:
-            file = None
-        if file is not None:
+        for path in self._names_of(position.name):
+            try:
+                file = LineFile(path, self._parser.limit_bytes)
+            except FileNotFoundError:
+                continue
             written = file.position().modified_ns
             if (
                 file.inode == position.inode
@@ -127,40 +141,87 @@ class DirectorySource:
             self._lost(position)
         return None
 
+    def _names_of(self, name: str) -> Iterator[Path]:
+        """A file's name, and those that it may have while it is checked."""
+        yield self._folder / name
+        checked = _CHECKING.fullmatch(name)
+        if checked is None:
+            start = f".{_shortened(name)}."
+            for entry in self._entries():
+                if entry.name.startswith(start) and _CHECKING.fullmatch(entry.name):
+                    yield self._folder / entry.name
+
+    def _rest_of_last(self) -> LineFile | None:
+        """The file that was read last, if it was written on while its end was read."""
+        if self._left is None:
+            return None
+        path, position = self._left
+        self._left = None
+        try:
+            file = LineFile(path, self._parser.limit_bytes)
+        except OSError:
+            return None  # it is told of when the folder is looked through
+        if (file.device, file.inode) == (position.device, position.inode) and file.seek(position):
+            _log.warning("file was written on after its end was read", path=str(path))
+        return file
+
     def _next_file(self) -> LineFile | None:
         """The first file in name order that can be opened."""
+        # Those that are being checked come first: they were there before the others.
+        entries = sorted(
+            self._entries(),
+            key=lambda entry: (_CHECKING.fullmatch(entry.name) is None, entry.name),
+        )
+        for entry in entries:
+            try:
+                if _is_due(entry):
+                    return LineFile(self._folder / entry.name, self._parser.limit_bytes)
+            except OSError as error:
+                self._pass_over(entry.name, str(error))
+            except UnicodeEncodeError:
+                self._pass_over(entry.name, "its name is no UTF-8: rename it")
+        return None
+
+    def _pass_over(self, name: str, problem: str) -> None:
+        """Tell of what cannot be read, once; it is tried again at each look."""
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            self._count(files_unreadable=1)
+            path = os.fsencode(self._folder / name).decode(errors="backslashreplace")
+            _log.error("file passed over", path=path, problem=problem)
+
+    def _entries(self) -> list[os.DirEntry[str]]:
         try:
-            entries = list(os.scandir(self._folder))
+            with os.scandir(self._folder) as entries:
+                return list(entries)
         except FileNotFoundError as error:
             raise SourceError(f"{self._folder} is not there") from error
         except OSError as error:
             raise SourceError(f"{self._folder} cannot be read: {error}") from error
-        names = sorted(entry.name for entry in entries if _is_due(entry))
-        for name in names:
-            try:
-                return LineFile(self._folder / name, self._parser.limit_bytes)
-            except OSError as error:
-                if name not in self._unreadable:
-                    self._unreadable.add(name)
-                    self._count(files_unreadable=1)
-                    _log.error(
-                        "file passed over", path=str(self._folder / name), problem=str(error)
-                    )
-        return None
 
-    def _rename(self, file: LineFile) -> None:
-        """Give a file its `.done` name, beside the one of an earlier file of the same name."""
-        name = file.path.name
-        target = self._folder / (name + _DONE)
-        number = 2
-        while target.exists():
-            target = self._folder / f"{name}.{number}{_DONE}"
-            number += 1
-        try:
-            file.path.rename(target)
-        except FileNotFoundError:
-            _log.warning("file is done, and gone before it could be renamed", path=str(file.path))
+    def _finish(self, file: LineFile) -> None:
+        """Give a file that is durable its `.done` name, if it is still the one that was read."""
+        checked = _CHECKING.fullmatch(file.path.name)
+        name = _shortened(file.path.name if checked is None else checked["name"])
+        path = file.path
+        if checked is None:
+            path = self._free(f".{name}.{{}}.checking", first=1)
+            try:
+                file.path.rename(path)
+            except FileNotFoundError:
+                _log.warning(
+                    "file is done, and gone before it could be renamed", path=str(file.path)
+                )
+                self._count(files_finished=1)
+                return
+        if not file.was_read_whole(path):
+            self._left = path, file.position()
+            _log.warning("file was written or replaced after it was read", path=str(file.path))
             return
+        target = self._folder / (name + _DONE)
+        if target.exists():
+            target = self._free(f"{name}.{{}}{_DONE}", first=2)
+        path.rename(target)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -168,6 +229,11 @@ class DirectorySource:
             os.close(folder)
         self._count(files_finished=1)
         _log.info("file done", path=str(target))
+
+    def _free(self, form: str, first: int) -> Path:
+        """The first name of this form that no file has."""
+        paths = (self._folder / form.format(number) for number in count(first))
+        return next(path for path in paths if not path.exists())
 
     def _lost(self, position: FilePosition) -> None:
         self._count(files_lost=1)
@@ -185,4 +251,23 @@ class DirectorySource:
 
 
 def _is_due(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".") and not entry.name.endswith(_NOT_READ) and entry.is_file()
+    """Whether it is a file to be read.
+
+    Raises:
+        OSError: Nobody can say, as of a link to itself.
+        UnicodeEncodeError: It is, and no position in the journal can name it.
+    """
+    if not _CHECKING.fullmatch(entry.name) and (
+        entry.name.startswith(".") or entry.name.endswith(_NOT_READ)
+    ):
+        return False
+    if not entry.is_file():
+        return False
+    entry.name.encode()
+    return True
+
+
+def _shortened(name: str) -> str:
+    """A name to which something can be added. One near the file system's limit loses its end."""
+    room = _LONGEST_NAME_BYTES - _ADDED_BYTES
+    return os.fsdecode(os.fsencode(name)[:room])

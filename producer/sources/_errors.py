@@ -12,7 +12,7 @@ SourceError
 
 from __future__ import annotations
 
-from producer._errors import ProducerError
+from sequitur.producer._errors import ProducerError
 
 
 class SourceError(ProducerError):

@@ -17,17 +17,23 @@ import stat
 from math import ceil
 from typing import TYPE_CHECKING, Final, Literal
 
-from producer._log import Logger
-from producer.sources._errors import LostFileError, SourceError
-from producer.sources._intake import SourceStatistics, pause
-from producer.sources._line_file import FilePosition, LineFile, ReadEnd, hand_over, read_lines
-from producer.sources._rotation import Generation, Rotation
+from sequitur.producer._log import Logger
+from sequitur.producer.sources._errors import LostFileError, SourceError
+from sequitur.producer.sources._intake import SourceStatistics, pause
+from sequitur.producer.sources._line_file import (
+    FilePosition,
+    LineFile,
+    ReadEnd,
+    hand_over,
+    read_lines,
+)
+from sequitur.producer.sources._rotation import Generation, Rotation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from producer.sources._intake import Intake, Pause
-    from producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._intake import Intake, Pause
+    from sequitur.producer.sources._json_lines import EventParser
 
 _log: Final = Logger(__name__)
 

@@ -3,71 +3,61 @@
 | status | when |
 |---|---|
 | 202 | the events are in the journal; `accepted` says how many, `refused` which lines were not |
-| 201 | with `?wait=persisted` or `Prefer: wait`: they are in the topic; with their offsets |
-| 400 | nothing could be accepted: with the line and the reason |
+| 201 | with `?wait=persisted` or `Prefer: wait`, and always without a journal: they are in the topic; with their offsets |
+| 400 | nothing could be accepted: with the line and the reason, and how many there are |
+| 401 | the token is missing or wrong; nothing was read |
 | 404, 405, 413, 415 | no such path or method; a body too large; neither JSON nor NDJSON |
+| 408 | the body did not come in time |
 | 502 | with waiting: not each event is surely in the topic; what became of each |
 | 503 | no room in time, or the daemon stops; nothing was accepted: try again after `Retry-After` |
 
 Once a client has its 202, the event is not lost and gets into the topic once. A client that gets no
 answer and sends again sends another event: HTTP has no identity for it to keep.
 
-There is no authentication here: listen on loopback, or put a proxy in front.
-"""
+With a token each request has to carry it (`Authorization: Bearer`); without one the source listens
+on loopback only, which the settings see to. `application/x-www-form-urlencoded` is taken since
+`curl -d` says so; but not from a browser, which lets any page send it to any address.
+"""  # noqa: E501 - a table's row is one line
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hmac
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiohttp import web
 
-from producer._log import Logger
-from producer._outcomes import NotPersisted, Persisted
-from producer._record import Record
-from producer.sources._errors import (
-    DeadLettersFullError,
-    NoRoomError,
-    SourceError,
-    StoppingError,
-)
-from producer.sources._intake import SourceStatistics
-from producer.sources._line_splitter import LineSplitter
+from sequitur.producer._log import Logger
+from sequitur.producer._outcomes import NotPersisted, Persisted
+from sequitur.producer.journal.errors import JournalError
+from sequitur.producer.sources._errors import NoRoomError, SourceError, StoppingError
+from sequitur.producer.sources._http_body import Bodies, HttpLimits
+from sequitur.producer.sources._http_connections import LimitedSite, default_limit
+from sequitur.producer.sources._http_events import BodyEvents
+from sequitur.producer.sources._intake import SourceStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
     from typing import TypeAlias
 
-    from producer._outcomes import Outcome
-    from producer.sources._intake import Intake
-    from producer.sources._json_lines import EventParser
+    from sequitur.producer._outcomes import Delivery, Outcome
+    from sequitur.producer.sources._intake import Intake, IntakeTicket
+    from sequitur.producer.sources._json_lines import EventParser
 
     _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log: Final = Logger(__name__)
 _JSON: Final = "application/json"
 _NDJSON: Final = "application/x-ndjson"
-_MAX_LISTED: Final = 1_000
+_FORM: Final = "application/x-www-form-urlencoded"
+_TEXT: Final = "text/plain"
 _OK: Final = 202
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """What requests may take.
-
-    Attributes:
-        body_bytes: The largest body.
-        pending_bytes: Bodies held at the same time; beyond, the answer is 503.
-        room_timeout_s: How long a request waits for room in the producer's buffer.
-        retry_after_s: When a client told 503 should try again.
-    """
-
-    body_bytes: int = 8 << 20
-    pending_bytes: int = 64 << 20
-    room_timeout_s: float = 5.0
-    retry_after_s: int = 1
+_KEEP_ALIVE_S: Final = 75.0
+_LINGER_S: Final = 2.0
+"""How long the rest of a body is read that was refused, so that its sender sees the answer."""
 
 
 class HttpSource:
@@ -78,10 +68,17 @@ class HttpSource:
         port: Where to listen; 0 for any free port, see `port`.
         parser: Makes events of bodies.
         limits: What requests may take.
+        token: What each request has to carry; None asks for nothing.
     """
 
     def __init__(
-        self, host: str, port: int, parser: EventParser, limits: HttpLimits | None = None
+        self,
+        host: str,
+        port: int,
+        parser: EventParser,
+        limits: HttpLimits | None = None,
+        *,
+        token: str | None = None,
     ) -> None:
         self.name = f"http:{host}:{port}"
         self.host = host
@@ -89,27 +86,39 @@ class HttpSource:
         self.listening = asyncio.Event()
         self._parser = parser
         self._limits = limits or HttpLimits()
-        self._held_bytes = 0
-        self._failed = asyncio.Event()
-        self._failure: DeadLettersFullError | None = None
+        self._bodies = Bodies(self._limits)
+        self._token = None if token is None else token.encode()
         self._statistics = SourceStatistics()
+        self._site: LimitedSite | None = None
 
     def statistics(self) -> SourceStatistics:
         """What went wrong so far."""
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
-        """Listen until the daemon stops; requests that were begun are answered.
+        """Listen until the daemon stops; requests that came whole are answered.
 
         Raises:
             SourceError: The address cannot be listened on.
-            DeadLettersFullError: What a client sent is no event, and could not be kept.
         """
         del position
-        runner = web.AppRunner(self.application(intake), access_log=None)
+        runner = web.AppRunner(
+            self._application(intake),
+            access_log=None,
+            auto_decompress=False,  # it knows no limit
+            keepalive_timeout=_KEEP_ALIVE_S,
+            lingering_time=_LINGER_S,
+            handler_cancellation=True,  # nobody waits for the answer of a client that is gone
+        )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self.host, self.port)
+            self._site = site = LimitedSite(
+                runner,
+                self.host,
+                self.port,
+                limit=self._limits.connections or default_limit(),
+                head_timeout_s=self._limits.body_timeout_s,
+            )
             try:
                 await site.start()
             except OSError as error:
@@ -117,109 +126,118 @@ class HttpSource:
             self.port = runner.addresses[0][1]
             self.listening.set()
             _log.info("listening", host=self.host, port=self.port)
-            waits = [asyncio.create_task(e.wait()) for e in (intake.stopping, self._failed)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+            await intake.stopping.wait()
         finally:
             self.listening.clear()
+            self._bodies.stop()
             await runner.cleanup()
-        if self._failure is not None:
-            raise self._failure
 
-    def application(self, intake: Intake) -> web.Application:
-        """The web application, without a server."""
-
+    def _application(self, intake: Intake) -> web.Application:
         async def post_events(request: web.Request) -> web.StreamResponse:
             return await self._post(intake, request)
 
-        application = web.Application(
-            middlewares=[_answer_in_json], client_max_size=self._limits.body_bytes
-        )
+        application = web.Application(middlewares=[self._take_note, _answer_in_json])
         application.router.add_post("/events", post_events)
         return application
 
+    @web.middleware
+    async def _take_note(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """The head of a request has come; its client may go before the rest has."""
+        if self._site is not None:
+            self._site.begun(request.transport)
+        try:
+            return await handler(request)
+        except ConnectionError as error:
+            _log.debug("a client went away", place=request.remote, reason=str(error))
+            return _respond(400, {"error": "the body did not come whole"})
+        except asyncio.CancelledError:
+            if request.transport is None:
+                _log.debug("a client went away", place=request.remote, reason="it did not wait")
+            raise
+
     async def _post(self, intake: Intake, request: web.Request) -> web.StreamResponse:
-        if request.content_type not in {_JSON, _NDJSON}:
+        self._authorize(request)
+        taken = {_JSON, _NDJSON, _FORM} | ({_TEXT} if self._parser.is_text else set())
+        if request.content_type not in taken:
             raise web.HTTPUnsupportedMediaType(text=f"expected {_JSON} or {_NDJSON}")
+        if request.content_type in {_FORM, _TEXT} and "Origin" in request.headers:
+            raise web.HTTPForbidden(text=f"from a browser, expected {_JSON} or {_NDJSON}")
         if intake.stopping.is_set():
             return self._no_room("the daemon stops")
-        limits = self._limits
-        reserved = request.content_length
-        if reserved is None:
-            reserved = limits.body_bytes
-        if reserved > limits.body_bytes:
-            raise web.HTTPRequestEntityTooLarge(limits.body_bytes, reserved)
-        if self._held_bytes + reserved > limits.pending_bytes and self._held_bytes:
-            return self._no_room("too many requests at the same time")
-        self._held_bytes += reserved
         try:
-            return await self._take(intake, request, await request.read())
-        except NoRoomError:
-            return self._no_room(f"no room within {limits.room_timeout_s:g} s")
-        except StoppingError:
-            return self._no_room("the daemon stops")
-        except DeadLettersFullError as error:
-            # The client hears of it, and so does whoever runs the daemon: it ends.
-            self._failure = self._failure or error
-            self._failed.set()
-            return self._no_room("what is no event has no place any more: the daemon ends")
-        finally:
-            self._held_bytes -= reserved
+            waits = _waits(request) or not intake.journals
+            answer, accepted = await self._take(intake, request, waits=waits)
+            # The events are the producer's by now, and count there: their body is held no longer.
+            return await self._answer(answer, accepted)
+        except (NoRoomError, StoppingError, JournalError) as error:
+            return self._no_room(str(error))
 
-    async def _take(self, intake: Intake, request: web.Request, body: bytes) -> web.StreamResponse:
-        key = request.query.get("key")
-        records, refused = self._parse(intake, request, body, None if key is None else key.encode())
-        answer: dict[str, Any] = {
-            "accepted": len(records),
-            "refused": refused[:_MAX_LISTED],
-            "refused_count": len(refused),
-        }
-        if not records:
-            if not refused:
-                answer["error"] = "the body holds no event"
+    def _authorize(self, request: web.Request) -> None:
+        if self._token is None:
+            return
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        found = given.strip().encode(errors="surrogateescape")
+        # In constant time: how long it takes tells nothing of how much of it is right.
+        if not hmac.compare_digest(found, self._token) or scheme.lower() != "bearer":
+            raise web.HTTPUnauthorized(
+                text="expected Authorization: Bearer and the token",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _take(
+        self, intake: Intake, request: web.Request, *, waits: bool
+    ) -> tuple[dict[str, Any], IntakeTicket | Sequence[Delivery] | None]:
+        """Give the events of a body to the producer; what to answer, and what to wait for."""
+        async with self._bodies.read(request) as body:
+            events = await self._events(intake, request, body)
+            records = events.records
+            answer: dict[str, Any] = {
+                "accepted": len(records),
+                "refused": events.refused,
+                "refused_count": events.refused_count,
+            }
+            if events.refused_count:
+                answer["dead_lettered"] = events.kept
+            if not records:
+                if not events.refused_count:
+                    answer["error"] = "the body holds no event"
+                return answer, None
+            accepting = intake.accept_each(records) if waits else intake.accept(records)
+            return answer, await self._within_time(accepting)
+
+    async def _answer(
+        self, answer: dict[str, Any], accepted: IntakeTicket | Sequence[Delivery] | None
+    ) -> web.Response:
+        """Wait for what the answer tells."""
+        if accepted is None:
             return _respond(400, answer)
-        if not _waits(request):
-            ticket = await self._within_time(intake.accept(records))
-            await ticket.journaled
+        if not isinstance(accepted, Sequence):
+            await accepted.journaled
             return _respond(_OK, answer)
-        deliveries = await self._within_time(intake.accept_each(records))
-        outcomes: Sequence[Outcome] = await asyncio.gather(*deliveries)
+        outcomes: Sequence[Outcome] = await asyncio.gather(*accepted)
         answer["events"] = [_outcome(outcome) for outcome in outcomes]
         persisted = all(isinstance(outcome, Persisted) for outcome in outcomes)
         return _respond(201 if persisted else 502, answer)
 
-    def _parse(
-        self, intake: Intake, request: web.Request, body: bytes, key: bytes | None
-    ) -> tuple[list[Record], list[dict[str, object]]]:
-        place = f"{request.method} /events from {request.remote}"
-        limit = self._parser.limit_bytes
-        if request.content_type == _JSON:
-            parsed = (
-                self._parser.parse_value(body, key)
-                if len(body) <= limit
-                else self._parser.too_long(len(body))
-            )
-            if isinstance(parsed, Record):
-                return [parsed], []
-            if not body.strip():
-                return [], []
-            intake.refuse(body, place, parsed)
-            line = body.count(b"\n", 0, _place_of(parsed)) + 1
-            return [], [{"line": line, "reason": parsed}]
-        splitter = LineSplitter(limit)
-        batch = splitter.feed(body if body.endswith(b"\n") else body + b"\n")
-        records, refusals = self._parser.parse(batch, key)
-        for refusal in refusals:
-            intake.refuse(refusal.raw, f"{place} line {refusal.index + 1}", refusal.reason)
-        return records, [{"line": each.index + 1, "reason": each.reason} for each in refusals]
+    async def _events(self, intake: Intake, request: web.Request, body: bytes) -> BodyEvents:
+        key = request.query.get("key")
+        key_bytes = None if key is None else key.encode()
+        events = BodyEvents(intake, f"{request.method} /events from {request.remote}")
+        if request.content_type == _JSON or (
+            request.content_type == _FORM and self._parser.is_value(body)
+        ):
+            events.parse_value(self._parser, body, key_bytes)
+        else:
+            await events.parse_lines(self._parser, body, key_bytes)
+        return events
 
     async def _within_time(self, accepting: Awaitable[Any]) -> Any:
         """Wait for room; the intake takes nothing when it is cancelled before there is some."""
+        limit_s = self._limits.room_timeout_s
         try:
-            return await asyncio.wait_for(accepting, self._limits.room_timeout_s)
+            return await asyncio.wait_for(accepting, limit_s)
         except TimeoutError as error:
-            raise NoRoomError("the producer's buffer stayed full") from error
+            raise NoRoomError(f"no room within {limit_s:g} s") from error
 
     def _no_room(self, reason: str) -> web.Response:
         count = self._statistics.requests_without_room + 1
@@ -265,10 +283,3 @@ def _outcome(outcome: Outcome) -> dict[str, object]:
         return {"partition": outcome.partition, "offset": outcome.offset}
     fate = "not persisted" if isinstance(outcome, NotPersisted) else "possibly persisted"
     return {"outcome": fate, "reason": outcome.reason}
-
-
-def _place_of(reason: str) -> int:
-    """The byte that a refusal of the JSON reader names; 0 if it names none."""
-    _, _, place = reason.rpartition("(byte ")
-    digits = place.rstrip(")")
-    return int(digits) if digits.isascii() and digits.isdigit() else 0

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from producer._outcomes import Delivery
-    from producer._record import Record
-    from producer._ticket import TicketResult
+    from sequitur.producer._outcomes import Delivery
+    from sequitur.producer._record import Record
+    from sequitur.producer._ticket import TicketResult
 
 
 class IntakeTicket(Protocol):
@@ -39,6 +39,9 @@ class Intake(Protocol):
 
     stopping: asyncio.Event
     """Set when the daemon stops: the source returns soon, and leaves nothing half accepted."""
+
+    journals: bool
+    """Whether a ticket's `journaled` is a journal's word; else it waits for the outcomes."""
 
     async def accept(
         self, records: Sequence[Record], position: bytes | None = None
@@ -75,6 +78,17 @@ class Intake(Protocol):
             raw: Its bytes, or the first of them.
             where: Where it was read, such as `app.log line 12 byte 345`.
             reason: Why it cannot be sent.
+        """
+        ...
+
+    def keep_copy(self, raw: bytes, where: str, reason: str) -> bool:
+        """Count an event that cannot be sent, and of which its sender is told, who still has it.
+
+        A copy goes into the dead-letter file only while that is less than half full, so that no
+        sender can fill it up: the rest is for what nobody else has.
+
+        Returns:
+            Whether it was kept.
         """
         ...
 

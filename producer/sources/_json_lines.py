@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from producer._record import Record
-from producer.sources._errors import KeySpecError
+from sequitur.producer._record import Record
+from sequitur.producer.sources._errors import KeySpecError
 
 if TYPE_CHECKING:
-    from producer.sources._line_splitter import LineBatch
+    from sequitur.producer.sources._line_splitter import LineBatch
 
 _json_value: Final = msgspec.json.Decoder(msgspec.Raw)
 _json_string: Final = msgspec.json.Decoder(str)
@@ -108,6 +108,9 @@ class EventParser:
         limit_bytes: The longest event, for the message of a refusal.
     """
 
+    is_text = False
+    """Whether lines are taken as they are."""
+
     def __init__(self, key: JsonField | None, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._key = key
@@ -146,6 +149,38 @@ class EventParser:
             return f"no JSON: {error}"
         return Record(value=value, key=key)
 
+    def is_value(self, body: bytes) -> bool:
+        """Whether all of it is one JSON value that fits, and not several, one a line."""
+        if len(body) > self.limit_bytes:
+            return False
+        try:
+            _json_value.decode(body)
+        except _NO_JSON:
+            return False
+        return True
+
     def too_long(self, length: int) -> str:
         """Why a line of `length` bytes is no event."""
         return f"too long: {length} bytes, at most {self.limit_bytes}"
+
+
+class TextParser(EventParser):
+    """Makes events of lines of any bytes; blank ones are none.
+
+    Args:
+        limit_bytes: The longest event.
+    """
+
+    is_text = True
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(None, limit_bytes)
+
+    def parse_value(self, value: bytes, key: bytes | None = None) -> Record | str:
+        """The event with this value; a blank one is none."""
+        return Record(value=value, key=key) if value.strip() else "blank"
+
+    def is_value(self, body: bytes) -> bool:
+        """Text is lines."""
+        del body
+        return False

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from producer.sources._errors import PositionError
-from producer.sources._line_splitter import LineBatch, LineSplitter
+from sequitur.producer.sources._errors import PositionError
+from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from producer.sources._intake import Intake, IntakeTicket
-    from producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._intake import Intake, IntakeTicket
+    from sequitur.producer.sources._json_lines import EventParser
 
 CHUNK_BYTES: Final = 256 << 10
 _SAMPLE_BYTES: Final = 1 << 10
@@ -94,13 +94,18 @@ class LineFile:
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._head = os.pread(self._file, _SAMPLE_BYTES, 0)
+        except OSError:
+            self.close()
+            raise
         stat = os.fstat(self._file)
         self.device, self.inode = stat.st_dev, stat.st_ino
         self._opened_modified_ns = stat.st_mtime_ns
+        self._modified_at_end_ns: int | None = None
         self.previous_inode = 0
         self._limit_bytes = limit_bytes
         self._read_to = 0
-        self._head = os.pread(self._file, _SAMPLE_BYTES, 0)
         self._tail = b""  # the last bytes read
         self._given_tail = b""  # the last bytes of the lines given out
         self._splitter = LineSplitter(limit_bytes)
@@ -146,7 +151,9 @@ class LineFile:
         we were would otherwise give the middle of a line. Of a file that was empty nothing can be
         read again; that it was written says that it may have been cut, too.
         """
-        if self._was_empty and self._modified_ns() != self._opened_modified_ns:
+        # Before the read: what is written during it makes another time.
+        modified_ns = self._modified_ns()
+        if self._was_empty and modified_ns != self._opened_modified_ns:
             return ReadEnd.OVERWRITTEN
         buffer = os.pread(
             self._file, len(self._tail) + CHUNK_BYTES, self._read_to - len(self._tail)
@@ -156,6 +163,7 @@ class LineFile:
             return ReadEnd.OVERWRITTEN
         data = buffer[len(self._tail) :]
         if not data:
+            self._modified_at_end_ns = modified_ns
             return ReadEnd.AT_END
         if len(self._head) < _SAMPLE_BYTES and self._read_to <= len(self._head):
             self._head = (self._head[: self._read_to] + data)[:_SAMPLE_BYTES]
@@ -188,6 +196,21 @@ class LineFile:
             tail=_digest(self._given_tail),
             finished=finished,
             previous_inode=self.previous_inode,
+        )
+
+    def was_read_whole(self, path: Path) -> bool:
+        """Whether this name is of this very file, and nothing was written since its end was read.
+
+        Raises:
+            OSError: There is no file of this name.
+        """
+        # The file is open, so no other can have been given its inode.
+        found = path.stat()
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) == (
+            self.device,
+            self.inode,
+            self._read_to,
+            self._modified_at_end_ns,
         )
 
     @property

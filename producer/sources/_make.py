@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from producer.settings import milliseconds
-from producer.sources._json_lines import EventParser, parse_key
-from producer.sources._spec import parse_source
+from sequitur.producer.settings import milliseconds
+from sequitur.producer.sources._errors import SourceError
+from sequitur.producer.sources._json_lines import EventParser, TextParser, parse_key
+from sequitur.producer.sources._spec import parse_source
 
 if TYPE_CHECKING:
-    from producer.sources._intake import Source
-    from producer.sources._settings import SourceSettings
-    from producer.sources._spec import SourceSpec
+    from sequitur.producer.sources._intake import Source
+    from sequitur.producer.sources._settings import SourceSettings
+    from sequitur.producer.sources._spec import SourceSpec
 
 
 def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
@@ -30,16 +32,20 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
     # Absolute: a source's name keys its position, and must not mean another file elsewhere.
     path = Path(spec.path).absolute()
     key = None if settings.key is None else parse_key(settings.key)
-    parser = EventParser(key, max_event_bytes)
+    parser = (
+        TextParser(max_event_bytes)
+        if settings.format == "text"
+        else EventParser(key, max_event_bytes)
+    )
     match spec.kind:
         case "cpu":
             return _make_cpu(settings)
         case "stdin":
-            from producer.sources._stdin import StdinSource  # noqa: PLC0415
+            from sequitur.producer.sources._stdin import StdinSource  # noqa: PLC0415
 
             return StdinSource(parser)
         case "file":
-            from producer.sources._file import FileSource  # noqa: PLC0415
+            from sequitur.producer.sources._file import FileSource  # noqa: PLC0415
 
             return FileSource(
                 path,
@@ -50,7 +56,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
                 on_lost_file=settings.on_lost_file,
             )
         case "dir":
-            from producer.sources._dir import DirectorySource  # noqa: PLC0415
+            from sequitur.producer.sources._dir import DirectorySource  # noqa: PLC0415
 
             return DirectorySource(
                 path,
@@ -65,28 +71,63 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
             return _make_replay(settings, path, parser)
 
 
+def check_source(settings: SourceSettings) -> None:
+    """Refuse at once what could not be read later. A `file` may still come.
+
+    Raises:
+        SourceError: What the source reads is not there, or its address is taken.
+    """
+    spec = parse_source(settings.source)
+    path = Path(spec.path).absolute()
+    if spec.kind == "dir" and not path.is_dir():
+        raise SourceError(f"{path} is not there, or no folder")
+    if spec.kind == "replay" and not path.is_file():
+        raise SourceError(f"{path} is not there, or no file")
+    if spec.kind == "http" and spec.port:
+        try:
+            with socket.create_server(
+                (spec.host, spec.port), family=_family(spec.host), reuse_port=False
+            ):
+                pass
+        except OSError as error:
+            raise SourceError(f"cannot listen on {spec.host}:{spec.port}: {error}") from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _make_cpu(settings: SourceSettings) -> Source:
-    from producer.sources._cpu import CpuSource  # noqa: PLC0415
-    from producer.sources._cpu_feed import CpuFeed  # noqa: PLC0415
+    from sequitur.producer.sources._cpu import CpuSource  # noqa: PLC0415
+    from sequitur.producer.sources._cpu_feed import CpuFeed  # noqa: PLC0415
 
     sampler = CpuSource(rate_hz=settings.rate_hz, duration=settings.duration)
     return CpuFeed(sampler, send_delay_s=settings.send_delay.total_seconds())
 
 
 def _make_http(settings: SourceSettings, spec: SourceSpec, parser: EventParser) -> Source:
-    from producer.sources._http import HttpLimits, HttpSource  # noqa: PLC0415 - aiohttp is large
+    from sequitur.producer.sources._http import HttpSource  # noqa: PLC0415 - aiohttp is large
+    from sequitur.producer.sources._http_body import HttpLimits  # noqa: PLC0415
 
     limits = HttpLimits(
         body_bytes=settings.http_max_body,
         pending_bytes=settings.http_max_pending,
         room_timeout_s=settings.http_room_timeout.total_seconds(),
+        body_timeout_s=settings.http_body_timeout.total_seconds(),
     )
-    return HttpSource(spec.host, spec.port, parser, limits)
+    token = settings.http_token
+    return HttpSource(
+        spec.host,
+        spec.port,
+        parser,
+        limits,
+        token=None if token is None else token.get_secret_value(),
+    )
 
 
 def _make_replay(settings: SourceSettings, path: Path, parser: EventParser) -> Source:
-    from producer.sources._replay import ReplaySource  # noqa: PLC0415 - numpy is large
-    from producer.sources._replay_schedule import Disorder  # noqa: PLC0415
+    from sequitur.producer.sources._replay import ReplaySource  # noqa: PLC0415 - numpy is large
+    from sequitur.producer.sources._replay_schedule import Disorder  # noqa: PLC0415
 
     disorder = Disorder(
         up_to_ms=milliseconds(settings.disorder),

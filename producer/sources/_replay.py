@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from producer._log import Logger
-from producer.sources._errors import PositionError, SourceError
-from producer.sources._intake import SourceStatistics, pause
-from producer.sources._line_splitter import LineBatch, LineSplitter
-from producer.sources._replay_schedule import NO_TIME, Disorder, replay_schedule
+from sequitur.producer._log import Logger
+from sequitur.producer.sources._errors import PositionError, SourceError
+from sequitur.producer.sources._intake import SourceStatistics, pause
+from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
+from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder, replay_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from producer._record import Record
-    from producer.sources._intake import Intake, Pause
-    from producer.sources._json_lines import EventParser, JsonField
-    from producer.sources._replay_schedule import ReplaySchedule
+    from sequitur.producer._record import Record
+    from sequitur.producer.sources._intake import Intake, Pause
+    from sequitur.producer.sources._json_lines import EventParser, JsonField
+    from sequitur.producer.sources._replay_schedule import ReplaySchedule
 
 _log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20

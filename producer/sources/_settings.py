@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from producer.settings import Duration, Section, Size
-from producer.sources._json_lines import parse_key
-from producer.sources._spec import parse_source
+from sequitur.producer.settings import Duration, Section, Size
+from sequitur.producer.sources._json_lines import parse_key
+from sequitur.producer.sources._spec import parse_source
 
 
 class SourceSettings(Section):
@@ -18,6 +18,10 @@ class SourceSettings(Section):
     source: str = Field(
         default="cpu",
         description="cpu, stdin, file:PATH, dir:PATH, http:HOST:PORT or replay:PATH",
+    )
+    format: Literal["json", "text"] = Field(
+        default="json",
+        description="What a line is: json, checked to be one value; or text, taken as it is",
     )
     key: str | None = Field(
         default=None,
@@ -67,6 +71,16 @@ class SourceSettings(Section):
         gt=0,
         description="Bodies held at the same time, beyond which the answer is 503 (http)",
     )
+    http_body_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How long a body may take to come before the answer is 408 (http)",
+    )
+    http_token: SecretStr | None = Field(
+        default=None,
+        description="What a request has to carry as Authorization: Bearer, for all who may send; "
+        "expected where others than this machine can connect; never printed (http)",
+    )
     http_room_timeout: Duration = Field(
         default=timedelta(seconds=5),
         gt=timedelta(0),
@@ -88,6 +102,33 @@ class SourceSettings(Section):
     def _names_a_source(cls, value: str) -> str:
         parse_source(value)
         return value
+
+    @field_validator("http_token")
+    @classmethod
+    def _goes_into_a_header(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            text = value.get_secret_value()
+            if not text or not text.isascii() or not text.isprintable() or " " in text:
+                raise ValueError("expected printable ASCII characters without spaces")
+        return value
+
+    @model_validator(mode="after")
+    def _is_not_open_to_all(self) -> Self:
+        spec = parse_source(self.source)
+        if spec.kind == "http" and self.http_token is None and not spec.is_loopback:
+            raise ValueError(
+                f"source {self.source!r} listens beyond this machine: expected http_token, given "
+                f"as SEQUITUR_PRODUCE_HTTP_TOKEN or in the file; or http:127.0.0.1:{spec.port}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _text_has_no_fields(self) -> Self:
+        if self.format == "text" and self.key is not None:
+            raise ValueError(f"key {self.key!r} is a field of JSON: expected format json")
+        if self.format == "text" and parse_source(self.source).kind in {"cpu", "replay"}:
+            raise ValueError(f"source {self.source!r} gives JSON: expected format json")
+        return self
 
     @field_validator("key", "replay_event_time")
     @classmethod

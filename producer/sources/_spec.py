@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from producer.sources._errors import SourceSpecError
+from sequitur.producer.sources._errors import SourceSpecError
 
 SourceKind = Literal["cpu", "stdin", "file", "dir", "http", "replay"]
 
@@ -29,6 +30,14 @@ class SourceSpec:
     path: str = ""
     host: str = ""
     port: int = 0
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect to `host`; of names only localhost is known."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
 
 
 def parse_source(text: str) -> SourceSpec:

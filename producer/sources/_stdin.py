@@ -13,13 +13,13 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from producer.sources._errors import SourceError, StoppingError
-from producer.sources._intake import SourceStatistics, UnjournaledWindow
-from producer.sources._line_splitter import LineBatch, LineSplitter
+from sequitur.producer.sources._errors import SourceError, StoppingError
+from sequitur.producer.sources._intake import SourceStatistics, UnjournaledWindow
+from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
 
 if TYPE_CHECKING:
-    from producer.sources._intake import Intake
-    from producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._intake import Intake
+    from sequitur.producer.sources._json_lines import EventParser
 
 _READ_BYTES: Final = 64 << 10
 

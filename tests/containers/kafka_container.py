@@ -13,7 +13,7 @@ from testcontainers.core.container import DockerContainer
 
 from sequitur import _ports
 from sequitur._broker_files import single_node_properties
-from tests.brokers import wait_until_it_answers
+from tests.support.brokers import wait_until_it_answers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import _ports
-from tests.brokers import wait_until_it_answers
-from tests.compose_file import read_compose_file
 from tests.containers.kafka_container import container_of
+from tests.support.brokers import wait_until_it_answers
+from tests.support.compose_file import read_compose_file
 
 pytestmark = pytest.mark.container
 

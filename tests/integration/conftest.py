@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from tests.daemon_process import DaemonProcess
+from tests.support.daemon_process import DaemonProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tests.brokers import Broker
+    from tests.support.brokers import Broker
 
 
 class StartDaemon(Protocol):
     """Starts the daemon on the test's broker."""
 
     def __call__(
-        self, *arguments: str, stdin: int = subprocess.DEVNULL, bootstrap_servers: str = ""
+        self,
+        *arguments: str,
+        stdin: int = subprocess.DEVNULL,
+        bootstrap_servers: str = "",
+        environ: Mapping[str, str] | None = None,
     ) -> DaemonProcess:
         """Start it with these flags; it is killed at the test's end if it still lives then."""
 
@@ -32,10 +36,14 @@ def start_daemon(broker: Broker, tmp_path: Path) -> Iterator[StartDaemon]:
     with contextlib.ExitStack() as started:
 
         def start(
-            *arguments: str, stdin: int = subprocess.DEVNULL, bootstrap_servers: str = ""
+            *arguments: str,
+            stdin: int = subprocess.DEVNULL,
+            bootstrap_servers: str = "",
+            environ: Mapping[str, str] | None = None,
         ) -> DaemonProcess:
             servers = bootstrap_servers or broker.bootstrap_servers
-            daemon = DaemonProcess(servers, tmp_path / "state", *arguments, stdin=stdin)
+            folder = tmp_path / "state"
+            daemon = DaemonProcess(servers, folder, *arguments, stdin=stdin, environ=environ)
             return started.enter_context(daemon)
 
         yield start

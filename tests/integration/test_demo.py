@@ -1,14 +1,21 @@
-"""The demo is a test too: the whole way from readings to order, through the programs users run."""
+"""The demo is a test too: the whole way from readings to order, through the programs users run.
+
+It is run as it is installed, where a user has a producer.py, consumer.py and pipelines.py.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
+
+from tests.support.installed import install_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,17 +24,15 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)  # ends a hang, also on a slow machine
 def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
     """Three daemons, the job under spark-submit and an independent reader agree on each event."""
-    environ = {k: v for k, v in os.environ.items() if k != "KAFKA_BOOTSTRAP_SERVERS"}
+    installed = install_wheel(tmp_path)
     plot, report_file = tmp_path / "demo.png", tmp_path / "demo.json"
-    run = subprocess.run(
-        [
-            sys.executable, "-m", "sequitur", "demo", "--seconds", "8", "--rate-hz", "50",
-            "--plot", str(plot), "--report", str(report_file),
-        ],
-        env=environ, capture_output=True, text=True, timeout=280, check=False,
+    run = installed.run(
+        "sequitur", "demo", "--seconds", "8", "--rate-hz", "50",
+        "--plot", str(plot), "--report", str(report_file),
+        without=("KAFKA_BOOTSTRAP_SERVERS",),
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads(report_file.read_text())
@@ -44,3 +49,23 @@ def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
     }
     assert plot.read_bytes().startswith(PNG_SIGNATURE)
     assert "nothing lost, nothing doubled" in run.stdout
+
+
+def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
+    """Neither its broker nor its three daemons outlive it, and its folder is gone."""
+    environ = {k: v for k, v in os.environ.items() if k != "KAFKA_BOOTSTRAP_SERVERS"}
+    environ["TMPDIR"] = str(tmp_path)
+    command = [sys.executable, "-m", "sequitur", "demo", "--seconds", "600"]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stderr is not None
+        for line in demo.stderr:
+            if "daemons sample" in line:
+                break
+        myself = psutil.Process(demo.pid)
+        while len(started := myself.children(recursive=True)) < 4:
+            assert demo.poll() is None
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait() == 143
+    gone, alive = psutil.wait_procs(started, timeout=60)
+    assert (len(gone), alive) == (len(started), [])
+    assert list(tmp_path.glob("sequitur-demo-*")) == []

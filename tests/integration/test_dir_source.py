@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from producer.sources import LostFileError, PositionError, SourceError
-from producer.sources._dir import DirectorySource
-from producer.sources._json_lines import EventParser
-from producer.sources._line_file import LineFile
-from tests.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from sequitur.producer.sources import LostFileError, PositionError, SourceError
+from sequitur.producer.sources._dir import DirectorySource
+from sequitur.producer.sources._json_lines import EventParser
+from sequitur.producer.sources._line_file import LineFile
+from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 
 
 async def _read(
@@ -32,6 +30,10 @@ async def _read(
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_files_are_read_in_name_order_and_renamed(tmp_path: Path) -> None:
@@ -178,11 +180,33 @@ async def test_a_file_that_cannot_be_opened_holds_up_no_other(
             raise PermissionError(13, "Permission denied", str(path))
         return LineFile(path, limit_bytes)
 
-    monkeypatch.setattr("producer.sources._dir.LineFile", open_file)
+    monkeypatch.setattr("sequitur.producer.sources._dir.LineFile", open_file)
     journal = FakeJournal()
     _, source = await _read(tmp_path, journal, follow=True, pause=scripted_pause(locked.clear))
     assert journal.values == [b"2", b"3", b"1"]
     assert source.statistics().files_unreadable == 1
+
+
+@pytest.mark.parametrize("name", ["loop", "b\udcff", "unreadable"])
+async def test_an_entry_that_nobody_can_read_holds_up_no_other(tmp_path: Path, name: str) -> None:
+    """A link to itself, a name that no position can hold, a file that fails: told once."""
+    odd = tmp_path / name
+    if name == "loop":
+        odd.symlink_to(odd)
+    elif name == "unreadable":
+        odd.symlink_to("/proc/self/mem")
+    else:
+        odd.write_bytes(b"1\n")
+    (tmp_path / "z").write_bytes(b"2\n")
+    journal = FakeJournal()
+    descriptors = _open_files()
+    with capture_logs() as logs:
+        _, source = await _read(tmp_path, journal, follow=True, pause=scripted_pause(quiet=20))
+    assert journal.values == [b"2"]
+    assert source.statistics().files_unreadable == 1
+    told = [entry["path"] for entry in logs if entry["event"] == "file passed over"]
+    assert [path.isascii() for path in told] == [True]
+    assert _open_files() == descriptors
 
 
 async def test_bad_lines_are_refused_with_file_and_line(tmp_path: Path) -> None:

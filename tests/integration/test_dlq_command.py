@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from consumer.topology import DEAD_HEADERS
-from pipelines._checkpoint import CHECKPOINT_FORMAT
-from pipelines._replay_requests import read_request, requests
-from tests.dead_letters import T0, TRACEBACK, dead_headers
+from sequitur.consumer.topology import DEAD_HEADERS
+from sequitur.pipelines.store.checkpoint import CHECKPOINT_FORMAT
+from sequitur.pipelines.topology.replay_requests import read_request, requests
+from tests.support.dead_letters import T0, TRACEBACK, dead_headers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
 
 class Dlq:
@@ -103,6 +103,7 @@ def test_list_shows_each_and_the_totals(dlq: Dlq) -> None:
         "failed_at_ms": T0 + 100,
         "source": {"topic": "readings", "partition": 2, "offset": 1},
         "error": "ValueError: invalid literal for int() with base 10: 'x'",
+        "file": None,
     }
 
 

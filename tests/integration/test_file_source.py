@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from producer.sources import PositionError, SourceError, StoppingError
-from producer.sources._file import FileSource
-from producer.sources._json_lines import EventParser
-from tests.fake_intake import CrashedError, FakeIntake, FakeJournal
-from tests.log_file import LogFile, follow, numbers, open_files, read
+from sequitur.producer.sources import PositionError, SourceError, StoppingError
+from sequitur.producer.sources._file import FileSource
+from sequitur.producer.sources._json_lines import EventParser
+from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal
+from tests.support.log_file import LogFile, follow, numbers, open_files, read
 
 if TYPE_CHECKING:
     from pathlib import Path

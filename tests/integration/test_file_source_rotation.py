@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from producer.sources import LostFileError
-from tests.fake_intake import FakeJournal
-from tests.log_file import LogFile, follow, numbers, read
+from sequitur.producer.sources import LostFileError
+from tests.support.fake_intake import FakeJournal
+from tests.support.log_file import LogFile, follow, numbers, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,19 +12,19 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from producer import IdempotentProducer, KafkaSettings, Persisted, ProducerSettings, Record
-from producer._sequencer import Sequencer
-from producer._wire import Wire
-from tests.daemon_process import read_partitions
-from tests.lossy_wire import LossyWire
+from sequitur.producer import IdempotentProducer, KafkaSettings, Persisted, ProducerSettings, Record
+from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.kafka.wire import Wire
+from tests.support.daemon_process import read_partitions
+from tests.support.lossy_wire import LossyWire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from producer._slot import Identity
-    from tests.brokers import Broker
+    from sequitur.producer.kafka.identity import Identity
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
 _EXPIRY = {
     "producer.id.expiration.ms": "500",
@@ -68,9 +68,9 @@ class Lives:
         self.wires.append(LossyWire(*args, **kwargs))
         return self.wires[-1]
 
-    def make_topic(self) -> None:
+    def make_topic(self, partitions: int = 1) -> None:
         """Make the topic."""
-        new = NewTopic(self.topic, num_partitions=1, replication_factor=1)
+        new = NewTopic(self.topic, num_partitions=partitions, replication_factor=1)
         self._admin.create_topics([new])[self.topic].result(_ADMIN_TIMEOUT_S)
 
     def delete_topic(self) -> None:
@@ -126,7 +126,7 @@ def make_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Bro
 
     def make(broker: Broker, topic: str) -> Lives:
         lives = Lives(broker, tmp_path / "journal", topic)
-        monkeypatch.setattr("producer._client.Wire", lives.wire)
+        monkeypatch.setattr("sequitur.producer._client.Wire", lives.wire)
         return lives
 
     return make
@@ -164,7 +164,7 @@ async def test_an_expired_producer_id_doubles_nothing_in_a_running_producer(
 ) -> None:
     """The broker took a batch, the answer was lost, and then it forgot us: the log tells."""
     # As 60 s are to the usual 24 h.
-    monkeypatch.setattr("producer._sender._REST_S", 0.1)
+    monkeypatch.setattr("sequitur.producer.delivery.sender._REST_S", 0.1)
     async with forgotten.producer() as producer:
         assert await (await producer.send(forgotten.topic, b"1")) == Persisted(0, 0)
         second = await forgotten.send_and_lose_the_answer(producer, b"2")
@@ -218,6 +218,25 @@ async def test_a_topic_made_anew_under_a_running_producer_goes_on(lives: Lives) 
     assert lives.values() == [b"1", b"2", b"3", b"4"]
 
 
+async def test_a_topic_made_anew_with_fewer_partitions_is_followed(lives: Lives) -> None:
+    """What was for a partition that is gone is told of; flush ends, and new events go on."""
+    lives.delete_topic()
+    lives.make_topic(partitions=3)
+    async with lives.producer() as producer:
+        assert await (await producer.send(lives.topic, b"0", partition=2)) == Persisted(2, 0)
+        lost = await lives.send_and_lose_the_answer(producer, b"1")
+        gone = await producer.send(lives.topic, b"2", partition=2)
+        lives.delete_topic()
+        lives.make_topic(partitions=1)
+        lives.wires[-1].mode = "whole"
+        async with asyncio.timeout(30):
+            await producer.flush()
+            assert isinstance(await (await producer.send(lives.topic, b"3")), Persisted)
+        assert not isinstance(await gone, Persisted)
+    assert lives.values()[-1] == b"3"
+    del lost
+
+
 async def test_sequences_go_from_the_largest_to_zero(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +245,9 @@ async def test_sequences_go_from_the_largest_to_zero(
     def near_its_end(identity: Identity, **other: Any) -> Sequencer[Any]:
         return Sequencer[Any](identity, next_sequence=_LARGEST_SEQUENCE - 2, **other)
 
-    monkeypatch.setattr("producer._routes.Sequencer", defaultdict(lambda: near_its_end))
+    monkeypatch.setattr(
+        "sequitur.producer.delivery.routes.Sequencer", defaultdict(lambda: near_its_end)
+    )
     async with lives.producer() as producer:
         outcomes = [await (await producer.send(lives.topic, b"%d" % n)) for n in range(6)]
         assert producer.statistics().renewals == 0

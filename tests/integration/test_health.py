@@ -12,8 +12,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from producer._errors import ProducerError
-from producer._health import (
+from sequitur.producer._errors import ProducerError
+from sequitur.producer.daemon.health import (
     DaemonCollector,
     HealthServer,
     HealthSnapshot,
@@ -139,3 +139,23 @@ async def test_the_server_takes_a_free_port_and_gives_it_back() -> None:
         with pytest.raises(ProducerError, match=f"127.0.0.1:{server.port}"):
             async with HealthServer(_Daemon().application(), "127.0.0.1", server.port):
                 pass
+
+
+async def test_probes_that_say_nothing_take_few_files() -> None:
+    """Beyond the limit it is 503 at once; who does not ask in time is closed."""
+    application = _Daemon().application()
+    async with (
+        HealthServer(application, "127.0.0.1", 0, connections=2, silence_s=0.2) as server,
+        asyncio.timeout(30),
+    ):
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        for reader, writer in silent:
+            assert await reader.read() == b""
+            writer.close()
+        async with ClientSession(f"http://127.0.0.1:{server.port}") as session:
+            for _ in range(2):
+                async with session.get("/livez") as response:
+                    assert response.status == 200

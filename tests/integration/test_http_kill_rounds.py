@@ -1,8 +1,12 @@
-"""`kill -9` of the daemon while a client posts to it: what was answered 202 is there, once."""
+"""`kill -9` of the daemon while a client posts to it: what was answered 202 is there, once.
+
+It is killed when its journal holds batches without an answer, after a body was answered.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -17,17 +21,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.daemon_process import read_partitions
+from tests.support.daemon_process import read_partitions
 
 if TYPE_CHECKING:
-    from tests.brokers import Broker
+    from concurrent.futures import Future
+    from pathlib import Path
+
     from tests.conftest import MakeTopic
     from tests.integration.conftest import StartDaemon
+    from tests.support.brokers import Broker
 
 _ROUNDS = max(2, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10")) * 2 // 5)
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _BODY_EVENTS = 50
-_BUSY_S = (0.05, 0.5)
+_MOST_MOMENTS = 4
+_POLL_S = 0.002
 _TIMEOUT_S = 60
 
 
@@ -56,13 +64,23 @@ class Client:
         connection.close()
 
 
+def _wait_for_an_answer(client: Client, posting: Future[None]) -> None:
+    """Until one more body was answered 202."""
+    before = len(client.kept)
+    while len(client.kept) == before and not posting.done():
+        time.sleep(_POLL_S)
+
+
 @pytest.mark.timeout(_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_under_posts_loses_nothing_that_it_answered_and_doubles_nothing(
-    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
     """A body without an answer is there wholly or not at all; order holds for all."""
     topic = make_topic(partitions=4)
-    words = ("--topic", topic, "--source", "http:127.0.0.1:0", "--key", "json:k", "--name", "web")
+    words = (
+        *("--topic", topic, "--source", "http:127.0.0.1:0", "--key", "json:k", "--name", "web"),
+        *("--journal", str(tmp_path / "journal")),
+    )
     random = Random(_SEED)
     client = Client()
     with ThreadPoolExecutor() as threads:
@@ -70,8 +88,11 @@ def test_killing_it_under_posts_loses_nothing_that_it_answered_and_doubles_nothi
             daemon = start_daemon(*words)
             port = daemon.wait_for("listening")["port"]
             posting = threads.submit(client.post_until_nobody_answers, port)
-            time.sleep(random.uniform(*_BUSY_S))
-            daemon.kill()
+            daemon.kill_with_unacked_batches(
+                tmp_path / "journal",
+                functools.partial(_wait_for_an_answer, client, posting),
+                times=random.randrange(1, _MOST_MOMENTS),
+            )
             posting.result(_TIMEOUT_S)
     daemon = start_daemon(*words)
     daemon.wait_for("listening")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,16 +10,32 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     NewPartitions,
+    NewTopic,
 )
 
-from consumer import SourcePartition
-from pipelines import _kafka_topics
-from pipelines._errors import TopicError
-from pipelines._kafka_topics import KafkaTopics
-from producer import KafkaSettings
+from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import TopicError
+from sequitur.pipelines.kafka import topics as kafka_topics
+from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
-    from tests.brokers import Broker
+    from collections.abc import Callable
+
+    from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
+
+_NO_LIMIT = (1 << 63) - 1
+"""What a broker says where there is none."""
+
+_TIMEOUT_S = 60.0
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, "it does not come about"
+        time.sleep(0.05)
 
 
 def test_ends_of_a_partition_that_was_just_added(broker: Broker, topic: str) -> None:
@@ -40,7 +57,40 @@ def test_ends_of_a_partition_that_does_not_come_are_an_error(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition that is not there in time is an error, and not taken for an empty one."""
-    monkeypatch.setattr(_kafka_topics, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 1.0)
     topics = KafkaTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
     with pytest.raises(TopicError, match="do not tell the topics' ends"):
         topics.high_watermarks([SourcePartition(topic, 7)])
+
+
+def test_a_topic_that_is_made_anew_has_another_id(broker: Broker, topic: str) -> None:
+    """By it a topic is known from an older one of its name; one that is not there has none."""
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    topics = KafkaTopics(kafka)
+    assert topics.ids([]) == {}
+    before = topics.ids([topic, "no-such-topic"])
+    assert list(before) == [topic]
+    assert topics.ids([topic]) == before
+    admin = AdminClient(kafka.librdkafka())
+    admin.delete_topics([topic])[topic].result(30)
+    _wait_until(lambda: not topics.ids([topic]))
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+    _wait_until(lambda: bool(topics.ids([topic])))
+    assert topics.ids([topic]) != before
+
+
+def test_what_topics_do_with_timestamps_is_known(broker: Broker, make_topic: MakeTopic) -> None:
+    """Whether they keep them, how old they may be and how new: half of each limit is left free."""
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
+    for config, expected in (
+        ({"message_timestamp_type": "LogAppendTime", "retention_ms": -1}, (False, None)),
+        ({"retention_ms": 3_600_000}, (True, 1_800_000)),
+        ({"retention_ms": 3_600_000, "message_timestamp_before_max_ms": 60_000}, (True, 30_000)),
+        ({"cleanup_policy": "compact", "retention_ms": 3_600_000}, (True, None)),
+    ):
+        found = topics.timestamps(make_topic(partitions=1, **config))
+        limit = found.oldest_ms
+        assert (found.are_kept, None if limit == _NO_LIMIT // 2 else limit) == expected
+        assert found.newest_ms == 1_800_000
+    narrow = topics.timestamps(make_topic(partitions=1, message_timestamp_after_max_ms=60_000))
+    assert narrow.newest_ms == 30_000

@@ -1,5 +1,9 @@
 """`kill -9` of the daemon at any moment, again and again: the topic still holds the file, once.
 
+Under load it is killed when its journal holds batches without an answer, so that the next life has
+something to take over, on a fast machine and on a slow one. While it starts it is killed after a
+random time: nothing is claimed of that moment.
+
 `SEQUITUR_KILL_ROUNDS=50` runs as many rounds as the project promises to outlive, and
 `SEQUITUR_KILL_SEED` chooses other moments than the usual ones.
 """
@@ -16,16 +20,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from producer import EVENT_ID_HEADER, parse_event_id
-from tests.daemon_process import DaemonProcess, read_partitions
-from tests.log_file import LogFile
+from sequitur.producer import EVENT_ID_HEADER, parse_event_id
+from sequitur.producer.journal.report import inspect_journal
+from tests.support.daemon_process import DaemonProcess, read_partitions
+from tests.support.log_file import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
 _ROUNDS = max(1, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10")))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
@@ -33,15 +38,14 @@ _DISTURBED_ROUNDS = max(4, _ROUNDS if _ROUNDS > 10 else _ROUNDS * 3 // 5)
 """A restart of the broker takes seconds, and CI has but a minute."""
 _FEW_ROUNDS = max(1, _ROUNDS * 2 // 5)
 """For what differs from the others in little."""
-_MORE_LIVES = 20
+_MOST_MOMENTS = 4
 _PARTITIONS = 4
 _KEYS = 23
 _STEP_LINES = 3_000
-_STEP_S = 0.02
+_BACKLOG_LINES = 2 * _STEP_LINES
 _STEPS_PER_ROTATION = 7
 _RECORDED_LINES = 200_000
 _STARTING_S = 0.2
-_LOADED_S = 0.5
 _ROUND_TIMEOUT_S = 60
 
 
@@ -185,37 +189,43 @@ class Rounds:
             self.broker.bootstrap_servers,
             self.folder / "state",
             *("--topic", self.topic, "--source", self.growing.source, "--key", "json:k"),
-            *("--name", "survivor", "--poll-interval", "10 ms", *self.settings, *arguments),
+            *("--name", "survivor", "--journal", str(self._journal), "--poll-interval", "10 ms"),
+            *(*self.settings, *arguments),
         )
+
+    @property
+    def _journal(self) -> Path:
+        return self.folder / "journal"
 
     def live_and_die(self, *, while_loaded: bool) -> None:
         """One life: killed while it starts and takes its past over, or while it is busy."""
         with self.start() as daemon:
             if while_loaded:
                 self.recovered += daemon.wait_for("producer started")["recovered"]
+                self.kill_loaded(daemon)
             else:
                 daemon.wait_for("starting")
-            self.feed(self.random.uniform(0, _LOADED_S if while_loaded else _STARTING_S))
-            daemon.kill()
+                self.growing.grow(_STEP_LINES)
+                time.sleep(self.random.uniform(0, _STARTING_S))
+                daemon.kill()
 
-    def feed(self, seconds: float) -> None:
-        """Let it grow for so long, again and again: there is always something on its way."""
-        end_s = time.monotonic() + seconds
-        while True:
+    def kill_loaded(self, daemon: DaemonProcess) -> None:
+        """Kill it while batches are on their way; the file grows until some are."""
+        daemon.kill_with_unacked_batches(
+            self._journal,
+            self.feed,
+            times=self.random.randrange(1, _MOST_MOMENTS),
+        )
+
+    def feed(self) -> None:
+        """Let it grow, unless there is enough to be read."""
+        if inspect_journal(self._journal).next_event + _BACKLOG_LINES > self.growing.lines:
             self.growing.grow(_STEP_LINES)
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
-                return
-            time.sleep(min(left_s, _STEP_S))
 
-    def finish(self) -> None:
-        """The last life reads to the file's end, and ends by itself."""
-        for _ in range(_MORE_LIVES):
-            if self.recovered:
-                break
-            self.live_and_die(while_loaded=True)
+    def finish(self, *settings: str) -> None:
+        """The last life, also with these settings, reads to the file's end, and ends by itself."""
         self.growing.finish()
-        with self.start("--no-follow") as daemon:
+        with self.start("--no-follow", *settings) as daemon:
             report = daemon.end()
         self.recovered += report["recovered"]
         assert self.recovered > 0, "no life was ended in the middle of anything"
@@ -279,10 +289,9 @@ def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: 
         begin, end = disturbances[number % len(disturbances)]
         with rounds.start() as daemon:
             rounds.recovered += daemon.wait_for("producer started")["recovered"]
-            rounds.feed(rounds.random.uniform(0, _LOADED_S))
+            rounds.growing.grow(_STEP_LINES)
             begin()
-            rounds.feed(rounds.random.uniform(0, _LOADED_S))
-            daemon.kill()
+            rounds.kill_loaded(daemon)
         if number % 2:
             # The next life meets the disturbed broker, and dies of something else.
             rounds.live_and_die(while_loaded=False)
@@ -341,8 +350,9 @@ def test_killing_a_replay_loses_and_doubles_nothing(
 ) -> None:
     """The next start goes on in the recording where the journal says."""
     recording = Recording(tmp_path / "recorded.jsonl", _RECORDED_LINES)
-    rounds = make_rounds(recording, "--speed", "0", "--replay-event-time", "json:t")
+    # At its own speed the recording lasts for minutes, so no life comes to its end but the last.
+    rounds = make_rounds(recording, "--speed", "1", "--replay-event-time", "json:t")
     for _ in range(_FEW_ROUNDS):
         rounds.live_and_die(while_loaded=True)
-    rounds.finish()
+    rounds.finish("--speed", "0")
     rounds.check()

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from consumer import CommitToken
-from pipelines._commit_tokens import CommitTokens
-from producer import KafkaSettings
-from tests.document_folder import DocumentFolder
+from sequitur.consumer import CommitToken
+from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.producer import KafkaSettings
+from tests.support.document_folder import DocumentFolder
 
 if TYPE_CHECKING:
-    from tests.brokers import Broker
+    from tests.support.brokers import Broker
 
 _PARTITION = 2
 

@@ -2,52 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
-from consumer import CommitToken, CommitTokenError, OutputPartition, commits_group
-from pipelines._commit_tokens import CommitTokens
-from pipelines._errors import (
+from sequitur._topic_reader import read_topic
+from sequitur.consumer import CommitToken, CommitTokenError, OutputPartition, commits_group
+from sequitur.pipelines._errors import (
     CheckpointError,
     TransactionError,
     TransactionFencedError,
     TransactionOutcomeError,
 )
-from pipelines._partition_writer import PartitionWriter
-from pipelines._transaction import Transaction
-from producer import KafkaSettings
-from sequitur._topic_reader import read_topic
-from tests.brokers import POLL_S
-from tests.document_folder import DocumentFolder
-from tests.record_bytes import Header, record_bytes, records
-from tests.tokens import token_of
+from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.pipelines.kafka.coordinators import Coordinators
+from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.pipelines.kafka.transaction import Transaction
+from sequitur.pipelines.sink.partition_writer import PartitionWriter
+from sequitur.producer import KafkaSettings
+from tests.support.brokers import POLL_S
+from tests.support.document_folder import DocumentFolder
+from tests.support.record_bytes import Header, record_bytes, records
+from tests.support.tokens import token_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.brokers import Broker
     from tests.conftest import MakeBroker, MakeTopic
+    from tests.support.brokers import Broker
 
 _PARTITION = 2
 _BATCH_ROWS = 64
+_BASE_MS = 1_700_000_000_000
 _TOKEN_TIMEOUT_S = 30.0
 
 
-def _numbered(count: int, *, of: str = "row") -> Iterator[pa.BinaryArray]:
+def _timed(laid_out: pa.BinaryArray, time_ms: int = _BASE_MS) -> pa.RecordBatch:
+    """Records as Spark gives them to a task: beside their timestamps."""
+    times = pa.repeat(pa.scalar(time_ms, pa.int64()), len(laid_out))
+    return pa.RecordBatch.from_arrays([laid_out, times], ["record", "record_timestamp_ms"])
+
+
+def _numbered(count: int, *, of: str = "row") -> Iterator[pa.RecordBatch]:
     """As many rows, in batches as the JVM makes them; an empty one is among them."""
     values: list[bytes | None] = [f"{of} {number}".encode() for number in range(count)]
-    yield records([])
+    yield _timed(records([]))
     for start in range(0, count, _BATCH_ROWS):
-        yield records(values[start : start + _BATCH_ROWS])
+        yield _timed(records(values[start : start + _BATCH_ROWS]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +94,12 @@ class _Output:
             topic=self.topic,
             partitions=4,
             step=step,
+            base_ms=_BASE_MS,
             batch_rows=_BATCH_ROWS,
             transaction_timeout_ms=60_000,
         )
 
-    def write(self, job: str, rows: Iterator[pa.BinaryArray], step: int = 0) -> int:
+    def write(self, job: str, rows: Iterator[pa.RecordBatch], step: int = 0) -> int:
         """What a task does; how many rows it tells of."""
         count, _size = self.writer(job, step).write(_PARTITION, rows)
         return count
@@ -146,7 +163,7 @@ def test_payloads_are_opaque(output: _Output) -> None:
         (b"\x80", b"\xff\x00", (("a", b"\xff\x00"), ("a", None), ("", b""))),
     ]
     laid_out = [record_bytes(number, *row) for number, row in enumerate(rows)]
-    assert output.write(job, iter([pa.array(laid_out, pa.binary())])) == 3
+    assert output.write(job, iter([_timed(pa.array(laid_out, pa.binary()))])) == 3
     found = list(read_topic(output.kafka, output.topic))
     assert [(record.key, record.value, record.headers) for record in found] == rows
 
@@ -157,11 +174,50 @@ def test_large_rows_are_cut_to_what_the_topic_takes(broker: Broker, make_topic: 
     output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
     job = output.established().job
     values: list[bytes | None] = [random.Random(n).randbytes(3000) for n in range(40)]
-    assert output.write(job, iter([records(values)])) == 40
+    assert output.write(job, iter([_timed(records(values))])) == 40
     assert output.values() == values
     with pytest.raises(TransactionError, match="MESSAGE_TOO_LARGE"):
-        output.write(job, iter([records([random.Random(1).randbytes(30_000)])]), step=1)
+        output.write(job, iter([_timed(records([random.Random(1).randbytes(30_000)]))]), step=1)
     assert output.values() == values
+
+
+def test_limit_that_is_lowered_costs_one_attempt(broker: Broker, make_topic: MakeTopic) -> None:
+    """What is refused as too large is cut anew by the next attempt, in the same process."""
+    topic = make_topic()
+    output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
+    job = output.established().job
+    values: list[bytes | None] = [random.Random(n).randbytes(500) for n in range(_BATCH_ROWS)]
+    assert output.write(job, iter([_timed(records(values))])) == _BATCH_ROWS
+    _set_limit(output.kafka, topic, 5_000)
+    with pytest.raises(TransactionError, match="MESSAGE_TOO_LARGE"):
+        output.write(job, iter([_timed(records(values))]), step=1)
+    assert output.write(job, iter([_timed(records(values))]), step=1) == _BATCH_ROWS
+    assert output.values() == 2 * values
+
+
+def _set_limit(kafka: KafkaSettings, topic: str, max_bytes: int) -> None:
+    """Change a topic's `max.message.bytes`, and wait until its broker goes by it."""
+    admin, name = AdminClient(kafka.librdkafka()), "max.message.bytes"
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    operation = AlterConfigOpType.SET
+    resource.add_incremental_config(
+        ConfigEntry(name, str(max_bytes), incremental_operation=operation)
+    )
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    while KafkaTopics(kafka).record_limit(topic).max_bytes != max_bytes:
+        time.sleep(POLL_S)
+
+
+def test_oldest_timestamps_that_are_given_are_taken(broker: Broker, make_topic: MakeTopic) -> None:
+    """Records as old as the topic's limits allow by our rule are not past them on arrival."""
+    topic = make_topic(message_timestamp_before_max_ms=3_600_000, retention_ms=-1)
+    output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
+    oldest_ms = KafkaTopics(output.kafka).timestamps(topic).oldest_ms
+    assert oldest_ms is not None
+    time_ms = time.time_ns() // 1_000_000 - oldest_ms
+    writer = replace(output.writer(output.established().job), base_ms=time_ms)
+    writer.write(_PARTITION, iter([_timed(records([b"old"]), time_ms)]))
+    assert output.values() == [b"old"]
 
 
 def test_repeated_step_writes_nothing_and_counts(output: _Output) -> None:
@@ -176,7 +232,7 @@ def test_repeated_step_writes_nothing_and_counts(output: _Output) -> None:
 def test_task_without_rows_leaves_no_trace(output: _Output) -> None:
     """No rows: no transaction, and the token stays what it was."""
     job = output.established().job
-    assert output.write(job, iter([records([])]), step=3) == 0
+    assert output.write(job, iter([_timed(records([]))]), step=3) == 0
     assert output.token() == CommitToken(job=job, step=-1, rows=0, partitions=4)
 
 
@@ -190,7 +246,7 @@ def test_repeated_step_with_other_rows_is_refused(output: _Output) -> None:
 
 def test_lost_or_foreign_token_stops_the_task(output: _Output) -> None:
     """Nothing is written where it is not known what is there."""
-    with pytest.raises(CommitTokenError, match="has lost its commit token"):
+    with pytest.raises(CommitTokenError, match="has no commit token"):
         output.write("mine", _numbered(10))
     output.established()
     with pytest.raises(CommitTokenError, match="of another checkpoint"):
@@ -205,11 +261,11 @@ def test_older_attempt_is_fenced_by_a_newer_one(output: _Output) -> None:
     """A task that was given up while it wrote cannot commit: the newer attempt's rows count."""
     job = output.established().job
 
-    def given_up() -> Iterator[pa.BinaryArray]:
+    def given_up() -> Iterator[pa.RecordBatch]:
         yield from _numbered(80)
         # The second attempt runs from start to end while the first one writes.
         assert output.write(job, _numbered(100)) == 100
-        yield records([b"zombie"])
+        yield _timed(records([b"zombie"]))
 
     with pytest.raises(TransactionFencedError, match="fenced off: a newer attempt"):
         output.write(job, given_up())
@@ -221,7 +277,7 @@ def test_what_a_dead_attempt_left_open_is_not_read(output: _Output) -> None:
     """The next attempt ends the open transaction of one that died, and writes all rows anew."""
     job = output.established().job
 
-    def dying() -> Iterator[pa.BinaryArray]:
+    def dying() -> Iterator[pa.RecordBatch]:
         yield from _numbered(80)
         raise _DiedError
 
@@ -269,7 +325,7 @@ def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
     admin.create_topics([create])["restarted"].result(30)
     job = output.established().job
 
-    def rows() -> Iterator[pa.BinaryArray]:
+    def rows() -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(_numbered(1000)):
             if number == 8:
                 broker.kill()
@@ -301,13 +357,40 @@ def test_tokens_are_kept_from_expiring(output: _Output) -> None:
     assert output.token() == CommitToken(tokens.job, step=1, rows=0, partitions=4)
 
 
+@pytest.mark.parametrize("paused_at", [1, 2])
+def test_driver_thought_dead_puts_no_old_token_over_a_newer_one(
+    output: _Output, monkeypatch: pytest.MonkeyPatch, paused_at: int
+) -> None:
+    """It is paused between reading a token and renewing it; meanwhile a newer driver goes on."""
+    now_s = [0.0]
+    older = output.tokens(DocumentFolder(), clock=lambda: now_s[0])
+    older.open({output.topic: 4}, newest=-1, done=-1)
+    output.write(older.job, _numbered(10))
+    real, reads = Coordinators.offsets, []
+
+    async def offsets(coordinators: Coordinators, group: str, partitions: Any) -> Any:
+        wanted = list(partitions)
+        found = await real(coordinators, group, wanted)
+        if OutputPartition(output.topic, _PARTITION) in wanted:
+            reads.append(wanted)
+            if len(reads) == paused_at:
+                await asyncio.to_thread(output.write, older.job, _numbered(20), 1)
+        return found
+
+    monkeypatch.setattr(Coordinators, "offsets", offsets)
+    now_s[0] = 3600.0
+    with pytest.raises(CommitTokenError, match="and the checkpoint has got to step 0"):
+        older.step_is_done(0)
+    assert output.written_token(1) == CommitToken(older.job, step=1, rows=20, partitions=4)
+
+
 def test_lost_tokens_are_mended_between_steps_and_refused_within_one(output: _Output) -> None:
     """Tokens that expired while the job was away are committed anew, unless a step is open."""
     folder = DocumentFolder()
     output.tokens(folder).open({output.topic: 4}, newest=-1, done=-1)
     output.delete_tokens()
     tokens = output.tokens(folder)
-    with pytest.raises(CommitTokenError, match="has lost its commit token"):
+    with pytest.raises(CommitTokenError, match="has no commit token"):
         tokens.open({output.topic: 4}, newest=5, done=4)
     tokens.open({output.topic: 4}, newest=4, done=4)
     tokens.open({output.topic: 4}, newest=5, done=4)
@@ -321,5 +404,5 @@ def test_checkpoint_keeps_to_its_app(output: _Output) -> None:
     with pytest.raises(CheckpointError, match="belongs to a job with app = 'app-"):
         CommitTokens(output.kafka, app="other", documents=folder)
     folder.documents["delivery.json"]["format"] = 2
-    with pytest.raises(CheckpointError, match=r"delivery.json has format 2; this version reads 1"):
+    with pytest.raises(CheckpointError, match="it has format 2; this version reads 1"):
         output.tokens(folder)

@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from producer import (
+from sequitur._topic_reader import watermarks
+from sequitur.producer import (
     EVENT_ID_HEADER,
     IdempotentProducer,
     KafkaSettings,
@@ -23,11 +24,10 @@ from producer import (
     Record,
     parse_event_id,
 )
-from producer._settings import Compression
-from producer._slot import Identity
-from producer._topics import create_topic
-from producer._wire import Wire
-from sequitur._topic_reader import watermarks
+from sequitur.producer._settings import Compression
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.topics import create_topic
+from sequitur.producer.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +197,7 @@ async def test_the_broker_tells_our_last_sequence(
     async with _producer(broker) as producer:
         await (await producer.send_many(topic, [b"x"] * 42))
         assert producer._core is not None
-        identity = producer._core.sender.identity
+        identity = producer._core.identities.current
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     wire = Wire(kafka, client_id="test", request_timeout=timedelta(seconds=10))
     await wire.start()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from producer.sources import PositionError, SourceError
-from producer.sources._json_lines import EventParser, JsonField
-from producer.sources._replay import ReplaySource, parse_time_ms
-from producer.sources._replay_schedule import NO_TIME, Disorder
-from tests.fake_intake import CrashedError, FakeIntake, FakeJournal
+from sequitur.producer.sources import PositionError, SourceError
+from sequitur.producer.sources._json_lines import EventParser, JsonField
+from sequitur.producer.sources._replay import ReplaySource, parse_time_ms
+from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder
+from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from producer.sources import SourceError, StoppingError
-from producer.sources._json_lines import EventParser
-from producer.sources._stdin import StdinSource
-from tests.fake_intake import FakeIntake
+from sequitur.producer.sources import SourceError, StoppingError
+from sequitur.producer.sources._json_lines import EventParser
+from sequitur.producer.sources._stdin import StdinSource
+from tests.support.fake_intake import FakeIntake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from producer import EVENT_ID_HEADER, encode_event_id
+from sequitur.producer import EVENT_ID_HEADER, encode_event_id
 
 if TYPE_CHECKING:
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
 
 def _fill(broker: Broker, topic: str, rows: list[tuple[int, int]]) -> None:
@@ -35,8 +35,9 @@ def _fill(broker: Broker, topic: str, rows: list[tuple[int, int]]) -> None:
 def _verify(
     broker: Broker, *arguments: str, event_time: str = "json:at"
 ) -> subprocess.CompletedProcess[str]:
+    words = [*arguments, *(("--event-time", event_time) if event_time else ())]
     return subprocess.run(
-        [sys.executable, "-m", "sequitur", "verify", *arguments, "--event-time", event_time],
+        [sys.executable, "-m", "sequitur", "verify", *words],
         env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -62,6 +63,31 @@ def test_what_is_wrong_is_counted_and_told_by_the_status(
     found = json.loads(run.stdout)
     assert (found["records"], found["event_inversions"]) == (4, 1)
     assert (found["missing"], found["repeated"], found["holds"]) == (1, 1, False)
+
+
+def test_a_producer_of_two_topics_has_no_gap_in_both_together(
+    broker: Broker, make_topic: MakeTopic
+) -> None:
+    """In one of them alone there is a gap, and the sentence says what it may be."""
+    here, there = make_topic(1), make_topic(1)
+    _fill(broker, here, [(0, 5), (2, 3)])
+    _fill(broker, there, [(1, 9), (3, 1)])
+    alone = _verify(broker, here, event_time="")
+    assert alone.returncode == 1, alone.stderr
+    assert "p: 1 of its events up to sequence 2 are not in" in alone.stdout
+    assert "lost, or went to another topic (name it with --also)" in alone.stdout
+    together = _verify(broker, here, "--also", there, event_time="")
+    assert together.returncode == 0, together.stdout
+    assert (
+        _verify(broker, here, "--also", there).returncode == 1
+    )  # by event time it is not in order
+
+
+def test_an_empty_topic_does_not_hold(broker: Broker, make_topic: MakeTopic) -> None:
+    """Whoever checks a topic expects something in it."""
+    run = _verify(broker, make_topic(1))
+    assert run.returncode == 1, run.stderr
+    assert "the topic is empty" in run.stdout
 
 
 def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:

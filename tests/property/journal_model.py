@@ -6,20 +6,24 @@ import dataclasses
 import errno
 from typing import TYPE_CHECKING
 
-from producer._batch import Stamp, stamped
-from producer._journal_codec import (
+import msgspec
+
+from sequitur.producer.journal.errors import JournalLockedError
+from sequitur.producer.journal.frames import (
     Acks,
     Batch,
+    Commit,
     Drop,
     Frame,
     Head,
     Identity,
+    Numbered,
     Position,
     Renewal,
-    Spool,
-    SpooledEvent,
+    Waiting,
 )
-from producer._journal_errors import JournalLockedError
+from sequitur.producer.kafka.compression import HEADER_SIZE
+from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +47,7 @@ class ModelDisk:
     Attributes:
         steps_left: the power is cut at the step after so many; None for never.
         capacity_bytes: beyond this, appends write in part and fail with ENOSPC.
+        is_quota: the capacity is not told before it is met.
         sync_fails: the next syncs of files fail with EIO.
         during_sync: called once, while the next sync of a file waits for the disk.
     """
@@ -51,6 +56,7 @@ class ModelDisk:
         self.place = "model"
         self.steps_left: int | None = None
         self.capacity_bytes: int | None = None
+        self.is_quota = False
         self.sync_fails = False
         self.during_sync: Callable[[], None] | None = None
         self.files: dict[str, _Inode] = {}
@@ -87,6 +93,16 @@ class ModelDisk:
     def read(self, name: str) -> bytes:
         """A whole file."""
         return self.files[name].content
+
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
+        """A part of a file."""
+        return self.files[name].content[offset : offset + length]
+
+    def free_bytes(self) -> int:
+        """What the capacity leaves; a quota tells nothing."""
+        if self.capacity_bytes is None or self.is_quota:
+            return 1 << 40
+        return max(self.capacity_bytes - self.used_bytes, 0)
 
     def open(self, name: str) -> ModelFile:
         """An append handle."""
@@ -196,13 +212,18 @@ def _after_power_cut(inode: _Inode, choose: Callable[[int, int], int]) -> bytes:
     return bytes(left)
 
 
+Round = tuple["Sequence[Frame]", bool]
+"""Frames, and whether they are a part of a longer round."""
+
+
 @dataclasses.dataclass
 class JournalModel:
     """The meaning of a list of rounds, worked out the slow and plain way."""
 
     identity: Identity | None = None
     batches: list[Batch] = dataclasses.field(default_factory=list)
-    spool: list[SpooledEvent] = dataclasses.field(default_factory=list)
+    waiting: dict[tuple[str, int, int], Waiting] = dataclasses.field(default_factory=dict)
+    parted: list[Frame] = dataclasses.field(default_factory=list)
     positions: dict[str, bytes] = dataclasses.field(default_factory=dict)
     numbering: dict[tuple[str, int], tuple[int, int, int, int]] = dataclasses.field(
         default_factory=dict
@@ -210,45 +231,85 @@ class JournalModel:
     next_event_sequence: int = 0
 
     @classmethod
-    def of(cls, rounds: Sequence[Sequence[Frame]]) -> JournalModel:
+    def of(cls, rounds: Sequence[Round]) -> JournalModel:
         """The model after these rounds."""
         model = cls()
-        for frames in rounds:
+        for frames, part in rounds:
             for frame in frames:
-                model.take(frame)
+                if part:
+                    model.parted.append(frame)
+                else:
+                    model.take(frame)
         return model
 
     def take(self, frame: Frame) -> None:
         """Adds one frame."""
         match frame:
             case Batch():
-                self.batches.append(frame)
-                self._number(frame)
-                self.spool = [
-                    event
-                    for event in self.spool
-                    if (event.topic, event.partition) != (frame.topic, frame.partition)
-                    or event.event_sequence > frame.last_event_sequence
-                ]
-                self._seen(frame.last_event_sequence)
-                self._position(frame.position)
+                self._take_batch(frame)
+            case Waiting():
+                self._take_waiting(frame)
+            case Numbered():
+                self._take_numbers(frame)
             case Acks():
                 acked = {mark.key for mark in frame.marks}
                 self.batches = [batch for batch in self.batches if batch.key not in acked]
-            case Spool():
-                self.spool.extend(frame.events)
-                for event in frame.events:
-                    self._seen(event.event_sequence)
-                self._position(frame.position)
             case Drop():
-                gone = frame.event_sequences
-                self.spool = [event for event in self.spool if event.event_sequence not in gone]
+                self.waiting = {k: w for k, w in self.waiting.items() if k not in frame.waiting}
+            case Commit():
+                self._commit(whole=frame.whole)
             case Position():
                 self._position(frame)
             case Renewal():
                 self._renew(frame)
-            case Head():
-                raise AssertionError
+            case _:
+                assert not isinstance(frame, Head)
+
+    def _commit(self, *, whole: bool) -> None:
+        parted, self.parted = self.parted, []
+        for part in parted if whole else ():
+            self.take(part)
+
+    def _take_batch(self, batch: Batch) -> None:
+        self.waiting.pop((batch.topic, batch.partition, batch.first_event_sequence), None)
+        self.batches.append(batch)
+        self._number(batch)
+        self._seen(batch.last_event_sequence)
+        self._position(batch.position)
+
+    def _take_waiting(self, waiting: Waiting) -> None:
+        data = waiting.data
+        if waiting.piece:
+            before = self.waiting.get(waiting.key)
+            data = batch_of(
+                (b"" if before is None else before.data[HEADER_SIZE:]) + data,
+                waiting.record_count,
+                first_ms=waiting.first_ms,
+                last_ms=waiting.last_ms,
+            )
+        self.waiting[waiting.key] = msgspec.structs.replace(waiting, piece=False, data=data)
+        self._seen(waiting.last_event_sequence)
+
+    def _take_numbers(self, numbered: Numbered) -> None:
+        for number in numbered.numbers:
+            waiting = self.waiting.pop(number.waiting_key)
+            stamp = Stamp(number.producer_id, number.epoch, number.base_sequence)
+            dated = number.timestamp_ms == -1
+            self._take_batch(
+                Batch(
+                    number.topic,
+                    number.partition,
+                    stamp.producer_id,
+                    stamp.epoch,
+                    stamp.base_sequence,
+                    waiting.record_count,
+                    waiting.first_event_sequence,
+                    waiting.last_event_sequence,
+                    None,
+                    waiting.last_ms if dated else number.timestamp_ms,
+                    stamped(waiting.data, stamp, None if dated else number.timestamp_ms),
+                )
+            )
 
     def unacked(self) -> dict[tuple[str, int], tuple[Batch, ...]]:
         """Per partition, in the order of acceptance, without the positions."""
@@ -289,7 +350,7 @@ class JournalModel:
             restamped(batch, producer_id, epoch, new[batch.key]) if batch.key in new else batch
             for batch in self.batches
         ]
-        for batch in self.batches:
+        for batch in sorted(self.batches, key=lambda batch: batch.base_sequence):
             if (batch.producer_id, batch.epoch) == (producer_id, epoch):
                 self._number(batch)
 
@@ -306,10 +367,11 @@ def restamped(batch: Batch, producer_id: int, epoch: int, base_sequence: int) ->
         first_event_sequence=batch.first_event_sequence,
         last_event_sequence=batch.last_event_sequence,
         position=batch.position,
+        timestamp_ms=batch.timestamp_ms,
         data=stamped(batch.data, Stamp(producer_id, epoch, base_sequence)),
     )
 
 
-def record_batch(stamp: Stamp, body: bytes) -> bytes:
+def record_batch(stamp: Stamp, body: bytes, first_ms: int = 0, last_ms: int = 0) -> bytes:
     """Bytes with a record batch's header, which is all the journal looks at."""
-    return stamped(bytes(61) + body, stamp)
+    return stamped(batch_of(body, 0, first_ms=first_ms, last_ms=last_ms), stamp)

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer import (
+from sequitur.consumer import (
     DelayPolicy,
     EventClock,
     LatenessHistogram,
@@ -18,7 +18,7 @@ from consumer import (
     bin_limit_ms,
     lateness_bin,
 )
-from consumer._adaptive_delay import LAST_BIN, LATENESS_LIMIT_MS
+from sequitur.consumer.time.adaptive_delay import LAST_BIN, LATENESS_LIMIT_MS
 
 _PARTITIONS = [SourcePartition("readings", number) for number in range(3)]
 _lateness = st.integers(-1000, 200_000)

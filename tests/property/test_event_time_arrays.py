@@ -12,23 +12,35 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumer import parse_event_time_spec, read_event_time
-from pipelines._event_time_arrays import PlainJsonTimes, read_each
-from tests.event_time_cases import JSON_CASES
-from tests.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
+from sequitur.consumer import (
+    EventTimeSpec,
+    TimeFormat,
+    TimeUnit,
+    parse_event_time_spec,
+    read_event_time,
+)
+from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each
+from tests.support.event_time_cases import JSON_CASES
+from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
 
 _SPEC = parse_event_time_spec("json:at")
 _NAMES = ("at", ":", ",", "", "a:t", "a")
 _TIME = 1_700_000_000_000
 
 
-def _found(values: list[bytes | None], name: str = "at") -> list[int | None]:
-    times, found = PlainJsonTimes(name).read(pa.array(values, pa.binary()))
+def _found(values: list[bytes | None], spec: EventTimeSpec = _SPEC) -> list[int | None]:
+    times, found = PlainJsonTimes(spec).read(pa.array(values, pa.binary()))
     return [int(time) if one else None for time, one in zip(times, found, strict=True)]
 
 
 # Most numbers of the documents are short; these have the digits that are looked for.
-_LONG = st.integers(10**12, 10**13 - 1)
+_LONG = (
+    st.integers(10**12, 10**13 - 1)
+    | st.integers(10**9, 10**10 - 1)
+    | st.integers(10**15, 10**16 - 1)
+    | st.integers(10**18, 10**19 - 1)
+    | st.just(2**63 - 1)
+)
 _TIMED = st.builds(
     lambda document, time: document.replace('"at":', f'"at":{time}').replace(" 5", f" {time}"),
     documents() | damaged(),
@@ -44,26 +56,40 @@ _SIMPLE = st.lists(_FIELD, min_size=1, max_size=4).map(lambda fields: f"{{{','.j
 
 
 @settings(deadline=None)  # a loaded machine is no failure
-@given(st.lists(documents() | damaged() | _TIMED | _SIMPLE, max_size=8), st.sampled_from(_NAMES))
-@example(['{"at":1700000000000}'], "at")
-@example(['{"a":1, "at": 1700000000000, "at": 1700000000001}'], "at")
-@example(['{"at":null,"at":1700000000000}'], "at")
-@example(['{"a":"at","at":1700000000000}'], "at")
-@example(['{"a":"x"at":1700000000000}'], "at")
-@example(['{"at":17000000000001}', '{"at":170000000000}', '{"at":1700000000000.5}'], "at")
-@example(['{"at":1700000000000e1}', '{"at":-1700000000000}', '{"at":"1700000000000"}'], "at")
-@example(['{"at":1700000000000}x', '{"at": 1700000000000 }', '{"at":  1700000000000}'], "at")
-@example(
-    ['{"xat":1700000000000}', '{"at":{"at":1700000000000}}', '{"b":{"at":1700000000000}}'], "at"
+@given(
+    st.lists(documents() | damaged() | _TIMED | _SIMPLE, max_size=8),
+    st.sampled_from(_NAMES),
+    st.sampled_from(TimeUnit),
 )
-@example(['{"at":7}'], "at")
-@example(['{"at" :1600000000000,"at":1700000000000}'], "at")
-@example(['{"":":",":":1700000000000}'], ":")
-def test_what_is_found_is_what_the_reference_finds(values: list[str], name: str) -> None:
+@example(['{"at":1700000000000}'], "at", TimeUnit.MS)
+@example(['{"a":1, "at": 1700000000000, "at": 1700000000001}'], "at", TimeUnit.MS)
+@example(['{"at":null,"at":1700000000000}'], "at", TimeUnit.MS)
+@example(['{"a":"at","at":1700000000000}'], "at", TimeUnit.MS)
+@example(['{"a":"x"at":1700000000000}'], "at", TimeUnit.MS)
+@example(
+    ['{"at":17000000000001}', '{"at":170000000000}', '{"at":1700000000000.5}'], "at", TimeUnit.MS
+)
+@example(
+    ['{"at":1700000000000e1}', '{"at":-1700000000000}', '{"at":"1700000000000"}'], "at", TimeUnit.MS
+)
+@example(
+    ['{"at":1700000000000}x', '{"at": 1700000000000 }', '{"at":  1700000000000}'], "at", TimeUnit.MS
+)
+@example(
+    ['{"xat":1700000000000}', '{"at":{"at":1700000000000}}', '{"b":{"at":1700000000000}}'],
+    "at",
+    TimeUnit.MS,
+)
+@example(['{"at":7}'], "at", TimeUnit.MS)
+@example(['{"at" :1600000000000,"at":1700000000000}'], "at", TimeUnit.MS)
+@example(['{"":":",":":1700000000000}'], ":", TimeUnit.MS)
+def test_what_is_found_is_what_the_reference_finds(
+    values: list[str], name: str, unit: TimeUnit
+) -> None:
     """It is found, and then the answer is the same; or the value is left alone."""
-    spec = replace(_SPEC, path=(name,))
+    spec = EventTimeSpec(_SPEC.source, (name,), TimeFormat(unit))
     raw = [value.encode() for value in values]
-    for value, time in zip(raw, _found(list(raw), name), strict=True):
+    for value, time in zip(raw, _found(list(raw), spec), strict=True):
         if time is not None:
             assert read_event_time(spec, value=value).ms == time
 
@@ -94,10 +120,24 @@ def test_arrays_agree_with_the_table(value: bytes | None) -> None:
     """What the table says of each value, Arrow says too, or leaves it to the reference."""
     spec = parse_event_time_spec("json:occurred_at")
     expected = read_event_time(spec, value=value)
-    (time,) = _found([value], "occurred_at")
+    (time,) = _found([value], spec)
     assert time in {None, expected.ms}
     times, reasons = read_each(spec, pa.array([value], pa.binary()), np.array([0]))
     assert (times[0], reasons[0]) == (expected.ms, expected.reason)
+
+
+@pytest.mark.parametrize(
+    ("unit", "number"),
+    [("s", 1_700_000_000), ("us", 1_700_000_000_123_999), ("ns", 1_700_000_000_123_999_999)],
+)
+def test_other_units_are_found(unit: str, number: int) -> None:
+    """Under their name and by their size; at the end of the bytes, too."""
+    expected = {"s": _TIME}.get(unit, _TIME + 123)
+    value = b'{"at":%d}' % number
+    for written in (unit, "auto"):
+        spec = parse_event_time_spec(f"json:at as {written}")
+        assert _found([value, b'{"at":5}'], spec) == [expected, None]
+    assert _found([value, value]) == [None, None]
 
 
 def test_bytes_that_are_not_utf8_are_no_hindrance() -> None:
@@ -109,7 +149,7 @@ def test_bytes_that_are_not_utf8_are_no_hindrance() -> None:
 def test_slice_of_an_array_is_read_as_it_is() -> None:
     """Arrow may hand out a part of an array, and values that are null."""
     values = pa.array([b"{}", None, b'{"at":1700000000000}', None], pa.binary()).slice(1, 2)
-    times, found = PlainJsonTimes("at").read(values)
+    times, found = PlainJsonTimes(_SPEC).read(values)
     assert (times.tolist(), found.tolist()) == ([0, _TIME], [False, True])
 
 
@@ -119,10 +159,10 @@ def test_names_are_taken_literally(name: str) -> None:
     values: list[bytes | None] = [
         json.dumps({"aXb+(c)": 1, name: _TIME}, ensure_ascii=False).encode()
     ]
-    assert _found(values, name) == [_TIME]
+    assert _found(values, replace(_SPEC, path=(name,))) == [_TIME]
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", ":", "a,b", "\ufffd"])
 def test_names_that_are_not_plain_are_left_to_the_reference(name: str) -> None:
     """JSON writes them in more than one way, or they may stand between two strings."""
-    assert _found([json.dumps({name: _TIME}).encode()], name) == [None]
+    assert _found([json.dumps({name: _TIME}).encode()], replace(_SPEC, path=(name,))) == [None]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producer.sources._file import FileSource
-from producer.sources._json_lines import EventParser
-from tests.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
+from sequitur.producer.sources._file import FileSource
+from sequitur.producer.sources._json_lines import EventParser
+from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import contextlib
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from producer._batch import Stamp
-from producer._journal import Journal
-from producer._journal_codec import (
+from sequitur.producer.journal.errors import JournalFullError
+from sequitur.producer.journal.frames import (
     Ack,
     Acks,
     Batch,
+    Commit,
     Drop,
     Frame,
     Identity,
+    Number,
+    Numbered,
     PartitionState,
     Position,
     Renewal,
     Restamp,
-    Spool,
-    SpooledEvent,
+    Waiting,
 )
-from producer._journal_errors import JournalFullError
-from producer._journal_limits import JournalLimits
-from tests.property.journal_model import JournalModel, ModelDisk, PowerCut, record_batch
+from sequitur.producer.journal.journal import Journal
+from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp
+from tests.property.journal_model import JournalModel, ModelDisk, PowerCut, Round, record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _LIMITS = JournalLimits(segment_bytes=4096, limit_bytes=4 * 4096)
 _PARTITIONS = [("cpu", 0), ("cpu", 1), ("disk", 0)]
@@ -47,15 +49,17 @@ class JournalMachine(RuleBasedStateMachine):
 
     The one property: what is recovered is the meaning of the first n rounds, byte for byte, with n
     at least the rounds that were synced. `log` holds the rounds, `durable` counts the synced ones.
+    The parts of a round that was not ended mean nothing after a restart.
     Marks that found no room are `owed`: each of them may be lost, and only they.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.disk = ModelDisk()
-        self.log: list[list[Frame]] = []
+        self.log: list[Round] = []
         self.owed: list[Frame] = []
         self.durable = 0
+        self.lives = 0
         self.random = Random(0)
         self.journal = Journal.open_on(self.disk, producer="p", limits=_LIMITS)
         self.recovered_ok()
@@ -64,7 +68,7 @@ class JournalMachine(RuleBasedStateMachine):
     @property
     def model(self) -> JournalModel:
         """What the journal must mean now."""
-        return JournalModel.of([*self.log, self.owed])
+        return JournalModel.of([*self.log, (self.owed, False)])
 
     @property
     def identity(self) -> Identity:
@@ -74,6 +78,7 @@ class JournalMachine(RuleBasedStateMachine):
             if self.model.identity is None:  # too full even for that: the heads of many restarts
                 self.drop(1)
                 self.sync()
+                self.journal.reclaim()
         return identity
 
     # What a producer does
@@ -97,10 +102,12 @@ class JournalMachine(RuleBasedStateMachine):
         frames: list[Frame] = []
         next_event = model.next_event_sequence
         for (topic, partition), length, count in chosen:
-            waiting = [e for e in model.spool if (e.topic, e.partition) == (topic, partition)]
+            waiting = [w for w in model.waiting.values() if w.key[:2] == (topic, partition)]
             first, last = next_event, next_event + count - 1
-            if waiting:
-                first, last = waiting[0].event_sequence, waiting[-1].event_sequence
+            if len(waiting) > 1:  # nothing overtakes what waits
+                continue
+            if waiting:  # what waited is numbered at once
+                first, last = waiting[0].first_event_sequence, waiting[0].last_event_sequence
             next_event = max(next_event, last + 1)
             base = model.next_sequence(topic, partition)
             body = self.body(filler, length)
@@ -117,26 +124,121 @@ class JournalMachine(RuleBasedStateMachine):
             )
             frames.append(batch)
             model.take(batch)
-        if position is not None:
+        if position is not None and frames:
             assert isinstance(frames[-1], Batch)
             place = Position("file", b"%d" % position)
             frames[-1] = msgspec.structs.replace(frames[-1], position=place)
         self.append(frames)
 
-    @rule(events=st.lists(st.tuples(partitions, st.binary(max_size=60)), min_size=1, max_size=12))
-    def spool(self, events: list[tuple[tuple[str, int], bytes]]) -> None:
-        """Events are accepted before they are in a batch."""
+    @rule(
+        chosen=st.lists(
+            st.tuples(partitions, body_lengths, st.integers(1, 9)), min_size=1, max_size=4
+        ),
+        piece=st.booleans(),
+    )
+    def wait(self, chosen: list[tuple[tuple[str, int], int, int]], piece: bool) -> None:
+        """Events are accepted before they have numbers: a whole batch, or some more of one."""
+        self.append([*self.waiting(chosen, piece=piece), Position("stdin", b"1")])
+
+    @rule(
+        parts=st.lists(
+            st.lists(
+                st.tuples(partitions, body_lengths, st.integers(1, 9)), min_size=1, max_size=3
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        piece=st.booleans(),
+        ended=st.integers(0, 2),
+    )
+    def wait_in_parts(
+        self,
+        parts: list[list[tuple[tuple[str, int], int, int]]],
+        piece: bool,
+        ended: int,
+    ) -> None:
+        """Events whose round is too long for one append; they count once its end is there."""
+        if self.model.parted:
+            self.append([Commit(whole=False)])
+        if self.model.parted:  # no room even for that
+            return
         first = self.model.next_event_sequence
-        spooled = tuple(
-            SpooledEvent(first + i, topic, partition, payload)
-            for i, ((topic, partition), payload) in enumerate(events)
-        )
-        self.append([Spool(spooled, Position("stdin", b"%d" % spooled[-1].event_sequence))])
+        lives = self.lives
+        for part in parts:
+            frames = self.waiting(part, piece=piece, first=first)
+            first = max((frame.last_event_sequence + 1 for frame in frames), default=first)
+            self.append(frames, part=True)
+            if self.lives != lives:
+                return
+        if ended:
+            self.append([Commit(), Position("stdin", b"%d" % first)])
+
+    def waiting(
+        self,
+        chosen: list[tuple[tuple[str, int], int, int]],
+        *,
+        piece: bool,
+        first: int | None = None,
+    ) -> list[Waiting]:
+        """Frames of events without numbers; pieces go on with the newest batch, if they can."""
+        model = self.model
+        next_event = model.next_event_sequence if first is None else first
+        frames: list[Waiting] = []
+        for (topic, partition), length, count in chosen:
+            names = (w for w in model.waiting.values() if w.key[:2] == (topic, partition))
+            newest = max(names, key=lambda w: w.first_event_sequence, default=None)
+            body = self.body(b"w", length)
+            start, total = next_event, count
+            if newest is not None and piece and first is None:
+                start, total = newest.first_event_sequence, newest.record_count + count
+            next_event += count
+            first_ms, last_ms = 5, 5 + next_event
+            if newest is not None and start == newest.first_event_sequence:
+                first_ms = newest.first_ms
+            data = body if piece else record_batch(NO_STAMP, body, first_ms, last_ms)
+            frame = Waiting(
+                topic,
+                partition,
+                start,
+                next_event - 1,
+                total,
+                first_ms,
+                last_ms,
+                False,
+                piece,
+                data,
+            )
+            frames.append(frame)
+            if first is None:
+                model.take(frame)
+        return frames
+
+    @rule(count=st.integers(1, 4), dated=st.booleans())
+    def number(self, count: int, dated: bool) -> None:
+        """What has waited longest is about to be sent."""
+        identity, model = self.identity, self.model
+        numbers: list[Number] = []
+        for waiting in sorted(model.waiting.values(), key=lambda w: w.first_event_sequence)[:count]:
+            number = Number(
+                waiting.topic,
+                waiting.partition,
+                waiting.first_event_sequence,
+                waiting.last_event_sequence,
+                waiting.record_count,
+                identity.producer_id,
+                identity.epoch,
+                model.next_sequence(waiting.topic, waiting.partition),
+                -1 if dated else 10**6 + len(numbers),
+            )
+            numbers.append(number)
+            model.take(Numbered((number,)))
+        if numbers:
+            self.append([Numbered(tuple(numbers))])
 
     @rule(every=st.integers(1, 4))
     def drop(self, every: int) -> None:
-        """Some spooled events are given up."""
-        if gone := tuple(event.event_sequence for event in self.model.spool[::every]):
+        """Some waiting batches are given up."""
+        if gone := tuple(list(self.model.waiting)[::every]):
             self.append([Drop(gone, "too old")])
 
     @rule(indices=st.sets(st.integers(0, 12), min_size=1))
@@ -185,9 +287,12 @@ class JournalMachine(RuleBasedStateMachine):
             if self.journal._state_lock.locked():  # a segment is begun: the event loop waits
                 return
             marks = tuple(Ack(*batch.key) for batch in self.model.batches[:acks])
-            first = self.model.next_event_sequence
-            spooled = tuple(SpooledEvent(first + i, "cpu", 0, b"e") for i in range(events))
-            self.give([Acks(marks), Spool(spooled)])
+            first, data = self.model.next_event_sequence, record_batch(NO_STAMP, b"e")
+            waiting = [
+                Waiting("cpu", 0, first + i, first + i, 1, 0, 0, False, False, data)
+                for i in range(events)
+            ]
+            self.give([Acks(marks), *waiting])
 
         with self.until_crash():
             self.disk.during_sync = append
@@ -234,7 +339,7 @@ class JournalMachine(RuleBasedStateMachine):
         """The running journal counts what the model counts."""
         statistics = self.journal.statistics()
         assert statistics.unacked_batches == len(self.model.batches)
-        assert statistics.spooled_events == len(self.model.spool)
+        assert statistics.waiting_batches == len(self.model.waiting)
 
     def body(self, filler: bytes | None, length: int) -> bytes:
         """Bytes of a batch; without a filler, what the newest segment begins with."""
@@ -242,15 +347,26 @@ class JournalMachine(RuleBasedStateMachine):
             filler = self.disk.files[max(self.disk.files)].content[24:] or b"x"
         return (filler * (length // len(filler) + 1))[:length]
 
-    def append(self, frames: Sequence[Frame]) -> None:
+    def append(self, frames: Sequence[Frame], *, part: bool = False) -> None:
         """Gives the journal a round; recovers when the power is cut in it."""
         with self.until_crash():
-            self.give(frames)
+            self.give(frames, part=part)
 
-    def give(self, frames: Sequence[Frame]) -> None:
+    def give(self, frames: Sequence[Frame], *, part: bool = False) -> None:
         """Gives the journal a round, unless it is full."""
+        if part:
+            owed, self.owed = self.owed, []
+            self.log += [(owed, False), (frames, True)]
+            try:
+                self.journal.append(frames, part=True)
+            except JournalFullError:
+                self.log.pop()
+                if self.journal._owed:
+                    self.log.pop()
+                    self.owed = owed
+            return
         entry, owed = [*self.owed, *frames], self.owed
-        self.log.append(entry)
+        self.log.append((entry, False))
         self.owed = []
         try:
             self.journal.append(frames)
@@ -259,7 +375,11 @@ class JournalMachine(RuleBasedStateMachine):
             self.log.pop()
             self.owed = owed
         if self.journal._owed:
-            self.owed = self.log.pop() if self.journal._owed == entry else owed
+            if self.journal._owed == entry:
+                self.log.pop()
+                self.owed = entry
+            else:
+                self.owed = owed
 
     @contextlib.contextmanager
     def until_crash(self) -> Iterator[None]:
@@ -282,22 +402,24 @@ class JournalMachine(RuleBasedStateMachine):
     def recovered_ok(self) -> None:
         """What was recovered is the meaning of a prefix of the log with all synced rounds."""
         found = self.journal.recovered
-        owed, self.owed = self.owed, []
+        self.lives += 1
+        owed = self.owed
         got = (
             found.identity,
-            _without_positions(found.unacked),
-            list(found.spool),
+            {name: [self.whole(b) for b in batches] for name, batches in found.unacked.items()},
+            {name: [self.whole(w) for w in waiting] for name, waiting in found.waiting.items()},
             dict(found.positions),
             found.next_event_sequence,
             {name: state_numbers(state) for name, state in found.partitions.items()},
         )
         for count in range(len(self.log), self.durable - 1, -1):
-            log = [*self.log[:count], self.kept_marks(JournalModel.of(self.log[:count]), owed)]
+            marks = self.kept_marks(JournalModel.of(self.log[:count]), owed)
+            log = [*self.log[:count], (marks, False)]
             model = JournalModel.of(log)
             expected = (
                 model.identity,
                 _without_positions(model.unacked()),
-                sorted(model.spool, key=lambda event: event.event_sequence),
+                _by_partition(model.waiting.values()),
                 model.positions,
                 model.next_event_sequence,
                 model.numbering,
@@ -305,20 +427,32 @@ class JournalMachine(RuleBasedStateMachine):
             if expected == got:
                 self.log = log
                 self.durable = len(log)
+                self.owed = list(self.journal._owed)
                 return
-        raise AssertionError(f"no prefix of {len(self.log)} rounds, {self.durable} synced: {got}")
+        wrong = [which for which in range(len(got)) if got[which] != expected[which]]
+        raise AssertionError(
+            f"no prefix of {len(self.log)} rounds, {self.durable} synced; in the shortest "
+            f"{wrong} differ: {str([(got[i], expected[i]) for i in wrong])[:2000]}"
+        )
+
+    def whole(self, batch: Any) -> Any:
+        """A recovered batch with its bytes."""
+        data = self.journal.read(batch.key)
+        if isinstance(batch, Waiting):
+            return msgspec.structs.replace(batch, piece=False, data=data)
+        return msgspec.structs.replace(batch, data=data)
 
     def kept_marks(self, model: JournalModel, owed: Sequence[Frame]) -> list[Frame]:
         """The owed marks that took effect: what they name went with a segment."""
         found = self.journal.recovered
         batches = {batch.key for unacked in found.unacked.values() for batch in unacked}
-        events = {event.event_sequence for event in found.spool}
+        waiting = {tuple(w.key) for batches in found.waiting.values() for w in batches}
         marks = [mark for frame in owed if isinstance(frame, Acks) for mark in frame.marks]
-        drops = [n for frame in owed if isinstance(frame, Drop) for n in frame.event_sequences]
+        drops = [name for frame in owed if isinstance(frame, Drop) for name in frame.waiting]
         held = {batch.key for batch in model.batches} - batches
         return [
             Acks(tuple(mark for mark in marks if mark.key in held)),
-            Drop(tuple(n for n in drops if n not in events), "owed"),
+            Drop(tuple(name for name in drops if tuple(name) not in waiting), "owed"),
         ]
 
 
@@ -336,9 +470,22 @@ def _without_positions(
     unacked: Mapping[tuple[str, int], tuple[Batch, ...]],
 ) -> dict[tuple[str, int], list[Batch]]:
     return {
-        partition: [msgspec.structs.replace(batch, position=None) for batch in batches]
+        partition: [
+            msgspec.structs.replace(
+                batch,
+                position=None,
+            )
+            for batch in batches
+        ]
         for partition, batches in unacked.items()
     }
+
+
+def _by_partition(waiting: Iterable[Waiting]) -> dict[tuple[str, int], list[Waiting]]:
+    found: dict[tuple[str, int], list[Waiting]] = {}
+    for batch in sorted(waiting, key=lambda w: w.first_event_sequence):
+        found.setdefault((batch.topic, batch.partition), []).append(batch)
+    return found
 
 
 @given(
@@ -359,7 +506,10 @@ def test_holes_of_a_power_cut_are_no_damage(
         journal.append(frames)
     left = disk.after_power_cut(lambda low, high: data.draw(st.integers(low, high)))
     found = Journal.open_on(left, producer="p").recovered
-    allowed = [JournalModel.of(rounds[:count]).positions for count in range(len(rounds) + 1)]
+    allowed = [
+        JournalModel.of([(frames, False) for frames in rounds[:count]]).positions
+        for count in range(len(rounds) + 1)
+    ]
     assert dict(found.positions) in allowed[synced if synced < len(rounds) else 0 :]
 
 

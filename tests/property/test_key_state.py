@@ -8,9 +8,9 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer import BEFORE_ALL_TIME_MS, Fold, KeyState, Run, SourcePartition
-from consumer._frontier import StepEntry, StepKind, Totals
-from tests.reorder_model import ReorderModel, Row
+from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, KeyState, Run, SourcePartition
+from sequitur.consumer.step_log.frontier import StepEntry, StepKind, Totals
+from tests.support.reorder_model import ReorderModel, Row
 
 _A = SourcePartition("readings", 0)
 _rows = st.tuples(st.integers(0, 80), st.sampled_from(["a", "b", "c", None]))
@@ -111,7 +111,7 @@ def test_what_is_kept_decides_as_if_all_were_kept(
 ) -> None:
     """Folds, merges and forgetting change no decision, and old runs and folds are let go."""
     model, kept, entry = _model(delay_ms=delay_ms, ttl_ms=ttl_ms), _Kept(ttl_ms), None
-    with patch("consumer._key_state.FOLDED_RUNS", folded_runs):
+    with patch("sequitur.consumer.lateness.key_state.FOLDED_RUNS", folded_runs):
         for step, batch in enumerate(_numbered(batches)):
             kept.begin(step, entry)
             frontier_ms, late_before = model.clock.frontier_ms, len(model.late)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumer import parse_event_time_spec, read_event_time
-from consumer._plain_json import plain_json_pattern
-from tests.event_time_cases import JSON_CASES
-from tests.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
+from sequitur.consumer import parse_event_time_spec, read_event_time
+from sequitur.consumer.time.plain_json import plain_json_pattern
+from tests.support.event_time_cases import JSON_CASES
+from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
 
 _SPEC = parse_event_time_spec("json:at")
 _PATTERN = re.compile(plain_json_pattern(("at",)) or "")

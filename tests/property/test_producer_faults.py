@@ -10,7 +10,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producer import (
+from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,
     Outcome,
@@ -18,7 +18,7 @@ from producer import (
     PossiblyPersisted,
     ProducerSettings,
 )
-from tests.fake_wire import DROPPED, LOST, FakeWire, Fault
+from tests.support.fake_wire import DROPPED, LOST, Appended, FakeWire, Fault
 
 _MILLISECOND = timedelta(milliseconds=1)
 _SETTINGS = ProducerSettings(
@@ -28,7 +28,9 @@ _SETTINGS = ProducerSettings(
     retry_backoff_max=_MILLISECOND,
     delivery_timeout=timedelta(seconds=60),
 )
-_FAULTS = st.sampled_from([None, None, None, LOST, DROPPED, 6, 7, 10, 19, 20, 29, 45, 87, -1, 999])
+_REFUSALS = [3, 6, 7, 10, 19, 20, 29, 45, 87, -1, 999]
+_AFTER_LOCAL_APPEND = [Appended(code) for code in (3, 6, 7, 20, 56, -1)]
+_FAULTS = st.sampled_from([None, None, None, LOST, DROPPED, *_REFUSALS, *_AFTER_LOCAL_APPEND])
 _TASKS = 3
 _EVENTS = 12
 
@@ -46,7 +48,7 @@ async def _run(wire: FakeWire) -> dict[bytes, Outcome]:
         for value, delivery in deliveries.items():
             outcomes[value] = await delivery
 
-    with patch("producer._client.Wire", lambda *_args, **_kwargs: wire):
+    with patch("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire):
         async with (
             IdempotentProducer("unused:1", _SETTINGS) as producer,
             asyncio.TaskGroup() as tasks,

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import struct
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import _record_layout
-from pipelines._record_batches import varint
-from pipelines._record_layout import MOST_BATCH_ROWS, Headers, record_batches, varints
-from tests.record_bytes import Header, record_bytes
+from sequitur.pipelines.rows import record_layout
+from sequitur.pipelines.rows.record_layout import MOST_BATCH_ROWS, Headers, record_batches, varints
+from sequitur.producer.kafka.record_batch import NO_STAMP, records_of, transactional_batch
+from tests.support.record_bytes import Header, record_bytes, signed_varint
+
+if TYPE_CHECKING:
+    from sequitur.pipelines.rows.record_batches import KafkaBatch
 
 Row = tuple[bytes | None, bytes | None, "list[Header] | None"]
 
 # Sizes around where a length takes a second byte, and a third.
 _DATA = st.none() | st.binary(max_size=70) | st.sampled_from([b"x" * 63, b"x" * 64, b"x" * 9000])
 _HEADERS = st.none() | st.lists(st.tuples(st.text(max_size=5), _DATA), max_size=3)
+_TIME = 1_700_000_000_000
+# Near one another, as within a millisecond's rows, and as far apart as the floor is deep.
+_TIMES = st.integers(_TIME, _TIME + 3) | st.integers(_TIME - 21_600_000, _TIME)
 _LISTS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -27,7 +36,9 @@ def _lists(rows: list[Row]) -> pa.ListArray:
     )
 
 
-def _batches(rows: list[Row], limit: int, chunk: int = 7) -> list[tuple[bytes, int]]:
+def _batches(
+    rows: list[Row], limit: int, chunk: int = 7, times: list[int] | None = None
+) -> list[KafkaBatch]:
     def chunked(column: int) -> pa.ChunkedArray:
         arrays = [
             pa.array([row[column] for row in some], pa.binary())
@@ -35,39 +46,59 @@ def _batches(rows: list[Row], limit: int, chunk: int = 7) -> list[tuple[bytes, i
         ]
         return pa.chunked_array(arrays, pa.binary())
 
-    found = record_batches(chunked(0), chunked(1), Headers.of(_lists(rows)), limit)
-    return [(bytes(records), count) for records, count in found]
+    timestamps = np.array(times or [_TIME] * len(rows), np.int64)
+    return list(record_batches(chunked(0), chunked(1), Headers.of(_lists(rows)), timestamps, limit))
 
 
-def _expected(rows: list[Row]) -> bytes:
-    return b"".join(record_bytes(n, key, value, h or ()) for n, (key, value, h) in enumerate(rows))
+def _expected(rows: list[Row], times: list[int] | None = None) -> bytes:
+    times = times or [_TIME] * len(rows)
+    return b"".join(
+        record_bytes(n, key, value, h or (), delta_ms=time - times[0])
+        for n, ((key, value, h), time) in enumerate(zip(rows, times, strict=True))
+    )
 
 
 @settings(deadline=None)  # a loaded machine is no failure
 @given(
-    st.lists(st.tuples(_DATA, _DATA, _HEADERS), min_size=1, max_size=40),
+    st.lists(st.tuples(st.tuples(_DATA, _DATA, _HEADERS), _TIMES), min_size=1, max_size=40),
     st.integers(1, 20_000),
     st.sampled_from([1, 5000, 4 << 20]),
 )
-def test_records_agree_with_the_reference(rows: list[Row], limit: int, piece: int) -> None:
+def test_records_agree_with_the_reference(
+    timed: list[tuple[Row, int]], limit: int, piece: int
+) -> None:
     """Null, empty, short and long ones, with headers and without, wherever batches end."""
+    rows, times = [row for row, _ in timed], [time for _, time in timed]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_record_layout, "_PIECE_BYTES", piece)
-        batches = _batches(rows, limit)
-    assert sum(count for _, count in batches) == len(rows)
+        patched.setattr(record_layout, "_PIECE_BYTES", piece)
+        batches = _batches(rows, limit, times=times)
+    assert sum(batch.rows for batch in batches) == len(rows)
     begin = 0
-    for records, count in batches:
-        assert records == _expected(rows[begin : begin + count])
+    for records, count, base_ms, max_ms in batches:
+        own = times[begin : begin + count]
+        assert bytes(records) == _expected(rows[begin : begin + count], own)
         assert count == 1 or len(records) <= limit
+        assert (base_ms, max_ms) == (own[0], max(own))
         begin += count
+
+
+def test_readers_find_the_timestamps() -> None:
+    """A batch's header says what its records count from, and the newest of them."""
+    times = [_TIME + delta for delta in (0, 3, 70_000, -5, 21_600_000, -21_600_000)]
+    (batch,) = _batches([(b"k", b"v", None)] * len(times), 1 << 20, times=times)
+    raw = transactional_batch(
+        batch.records, batch.rows, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=NO_STAMP
+    )
+    assert [record.timestamp_ms for record in records_of(raw)] == times
+    assert struct.unpack_from(">qq", raw, 27) == (_TIME, max(times))
 
 
 def test_batches_are_as_large_as_they_may() -> None:
     """Not one batch more than the limit asks for, and no more rows than their numbers allow."""
     rows: list[Row] = [(b"k", b"v" * 75, None)] * 10_000
-    counts = [count for _, count in _batches(rows, 64 << 10)]
+    counts = [batch.rows for batch in _batches(rows, 64 << 10)]
     assert min(counts[:-1]) > (64 << 10) // 110
-    assert [count for _, count in _batches([(None, b"", None)] * 10_000, 1 << 20)] == [
+    assert [batch.rows for batch in _batches([(None, b"", None)] * 10_000, 1 << 20)] == [
         MOST_BATCH_ROWS,
         10_000 - MOST_BATCH_ROWS,
     ]
@@ -82,17 +113,17 @@ def test_headers_can_be_added() -> None:
     ]
     headers = Headers.of(_lists(rows)).and_(added)
     keys, values = (pa.chunked_array([pa.array([r[n] for r in rows], pa.binary())]) for n in (0, 1))
-    ((records, count),) = record_batches(keys, values, headers, 1 << 20)
+    (batch,) = record_batches(keys, values, headers, np.full(3, _TIME), 1 << 20)
     expected: list[Row] = [
         (b"k", b"v", [("a", b"1"), ("reason", b"late"), ("by-ms", b"5")]),
         (None, b"w", [("by-ms", b"7")]),
         (b"", None, [("reason", b"x")]),
     ]
-    assert (bytes(records), count) == (_expected(expected), 3)
+    assert (bytes(batch.records), batch.rows) == (_expected(expected), 3)
 
 
-@given(st.lists(st.integers(0, 2**31 - 1)))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 9_000)))
 def test_varints_agree_with_the_reference(numbers: list[int]) -> None:
-    """Of any size."""
+    """Of any size and sign."""
     found = varints(np.array(numbers, np.int64))
-    assert found.to_pylist() == [varint(number) for number in numbers]
+    assert found.to_pylist() == [signed_varint(number) for number in numbers]

@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer import EventClock, SourcePartition
-from tests.reorder_model import ReorderModel, Row
+from sequitur.consumer import EventClock, SourcePartition
+from tests.support.reorder_model import ReorderModel, Row
 
 _PARTITIONS = [SourcePartition("readings", number) for number in range(3)]
 _times = st.integers(0, 60)

@@ -5,32 +5,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hypothesis import given
+from hypothesis import strategies as st
 
-from consumer import SourcePartition, parse_event_time_spec, read_event_time
-from tests.reorder_histories import MAX_FUTURE_SKEW_MS, PARTITIONS, histories
-from tests.reorder_model import ReorderModel, Row
-from tests.reorder_reference import Record, Reference
+from sequitur.consumer import (
+    SourcePartition,
+    TimeBounds,
+    TimeUnit,
+    parse_event_time_spec,
+    read_event_time,
+)
+from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, PARTITIONS, histories
+from tests.support.reorder_model import ReorderModel, Row
+from tests.support.reorder_reference import Record, Reference
 
 if TYPE_CHECKING:
-    from tests.reorder_histories import History
+    from tests.support.reorder_histories import History
 
 _SPEC = parse_event_time_spec("json:at")
+_EARLIEST_MS = 946_684_800_000
 _SOURCES = [SourcePartition("t", number) for number in PARTITIONS]
 
 
-@given(histories(max_steps=12, max_sent=8))
-def test_the_pure_parts_put_out_what_the_reference_does(history: History) -> None:
+@given(histories(max_steps=12, max_sent=8), st.booleans())
+def test_the_pure_parts_put_out_what_the_reference_does(history: History, is_bounded: bool) -> None:
     """Frontier, released, late and quarantined rows agree row for row, restarts at any step."""
     reference = Reference(
         delay_ms=history.delay_ms,
         idle_timeout_ms=history.idle_timeout_ms,
         max_future_skew_ms=MAX_FUTURE_SKEW_MS,
         rescue=False,
+        is_bounded=is_bounded,
     )
     model = ReorderModel(
         delay_ms=history.delay_ms,
         idle_timeout_ms=history.idle_timeout_ms,
         ends=dict.fromkeys(_SOURCES, 0),
+        is_bounded=is_bounded,
     )
     offsets = dict.fromkeys(_SOURCES, 0)
     quarantined: list[tuple[Record, str]] = []
@@ -49,7 +59,7 @@ def test_the_pure_parts_put_out_what_the_reference_does(history: History) -> Non
                 value=record.value,
                 headers=None,
                 kafka_timestamp_ms=-1,
-                latest_ms=now_ms + MAX_FUTURE_SKEW_MS,
+                bounds=TimeBounds(_EARLIEST_MS, now_ms + MAX_FUTURE_SKEW_MS, TimeUnit.MS),
             )
             if time.reason is not None:
                 quarantined.append((record, time.reason))

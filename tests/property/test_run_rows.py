@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,23 +12,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consumer import (
+from sequitur.consumer import (
     LATE,
     MISSING,
     TOO_FAR_FUTURE,
+    OutputTimestamp,
     SourcePartition,
+    TimestampRule,
     lateness_bin,
 )
-from pipelines import _part_files, _run_rows, _run_writer
-from pipelines._key_tasks import FoldTask, JudgeTask
-from pipelines._part_files import show, shown_files
-from pipelines._run_rows import Part, RunRows
-from pipelines._run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter
-from pipelines._selection import Selection, SideSelection
-from producer._batch import Stamp, records_of, transactional_batch
-from tests.staged_rows import (
+from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
+from sequitur.pipelines.rows import run_rows, run_writer
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter
+from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.pipelines.store import part_files
+from sequitur.pipelines.store.part_files import show, shown_files
+from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
+from sequitur.producer.kafka.record_limit import RecordLimit
+from tests.support.staged_rows import (
     BASE_MS,
-    LATEST_MS,
+    BOUNDS,
     OUTPUTS,
     SPEC,
     Row,
@@ -41,29 +46,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from producer._batch import Record
+    from sequitur.pipelines.rows.record_batches import KafkaBatch
+    from sequitur.producer.kafka.record_batch import Record
 
+_NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)
+_RULE = replace(_NOW, taken_from=OutputTimestamp.EVENT_TIME)
 _STAMP = Stamp(producer_id=7, epoch=3, base_sequence=11)
 _SLOW = settings(
     deadline=None,  # a loaded machine is no failure
     max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks, row groups and slices of a few rows."""
-    monkeypatch.setattr(_run_writer, "_CHUNK_BYTES", 2_000)
-    monkeypatch.setattr(_part_files, "_ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(_run_rows, "_SLICE_BYTES", 500)
+    monkeypatch.setattr(run_writer, "_CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(part_files, "_ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(run_rows, "_SLICE_BYTES", 500)
 
 
-def _records(batches: Iterator[tuple[memoryview, int]]) -> list[Record]:
+def _records(batches: Iterator[KafkaBatch]) -> list[Record]:
     return [
         record
-        for records, count in batches
-        for record in records_of(transactional_batch(records, count, timestamp_ms=0, stamp=_STAMP))
+        for records, count, base_ms, max_ms in batches
+        for record in records_of(
+            transactional_batch(records, count, base_ms=base_ms, max_ms=max_ms, stamp=_STAMP)
+        )
     ]
 
 
@@ -93,7 +103,7 @@ def test_what_is_due_comes_out_in_order(
             if is_usable(row) and row.output == output
             if frontier + (number > 0) <= (row.time or 0) <= after
         ]
-        found = _records(selection.batches(output, 300))
+        found = _records(selection.batches(output, 300, _RULE))
         due.sort(key=lambda row: row.order)
         assert [(r.key, r.value) for r in found] == [(row.key, row.value) for row in due]
         assert [len(r.headers) for r in found] == [row.offset % 2 for row in due]
@@ -110,8 +120,11 @@ def test_the_same_rows_staged_again_go_out_as_the_same_bytes(
         staged(root / str(number), rows, 0, batch_rows=size)
     once, again = (Selection((Part(shown_files(root / str(number))),)) for number in range(2))
     for output in range(OUTPUTS):
-        batches = [(bytes(records), count) for records, count in once.batches(output, 300)]
-        assert batches == [(bytes(records), count) for records, count in again.batches(output, 300)]
+        batches, repeated = (
+            [(bytes(batch.records), *batch[1:]) for batch in one.batches(output, 300, _RULE)]
+            for one in (once, again)
+        )
+        assert batches == repeated
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -149,12 +162,14 @@ def test_side_rows_come_out_in_source_order(
             BASE_MS + frontier,
             is_judged=False,
             partitions=2,
+            limit=RecordLimit(),
+            root="",
             repeats=shown_files(root / "repeats"),
         )
         kept = [row for row in expected if row.offset not in left_out]
         kept.sort(key=lambda row: row.source_order)
         for output in range(2):
-            found = _records(side.batches(output, 300))
+            found = _records(side.batches(output, 300, _NOW))
             own = [row.value for row in kept if row.output_of(2) == output]
             assert [record.value for record in found] == own
             for record in found:
@@ -247,7 +262,7 @@ def test_files_that_are_not_shown_are_not_read(tmp_path: Path) -> None:
     """What a task that was given up leaves behind counts for nothing."""
     rows = [Row("t", 0, number, b"a", number) for number in range(5)]
     staged(tmp_path / "run", rows, 0)
-    writer = RunWriter(str(tmp_path / "run"), SPEC, BASE_MS, LATEST_MS)
+    writer = RunWriter(str(tmp_path / "run"), SPEC, BASE_MS, BOUNDS)
     writer.write(iter(as_batches(rows, 5)))
     (found,) = RunRows((Part(shown_files(tmp_path / "run")),), None, ("offset",)).pieces()
     assert found["offset"].to_pylist() == [0, 1, 2, 3, 4]
@@ -255,8 +270,8 @@ def test_files_that_are_not_shown_are_not_read(tmp_path: Path) -> None:
 
 def test_slices_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is due, little of it is in memory at a time."""
-    monkeypatch.setattr(_part_files, "_ROW_GROUP_ROWS", 50)
-    monkeypatch.setattr(_run_rows, "_SLICE_BYTES", 20_000)
+    monkeypatch.setattr(part_files, "_ROW_GROUP_ROWS", 50)
+    monkeypatch.setattr(run_rows, "_SLICE_BYTES", 20_000)
     rows = [Row("t", 0, number, None, number * 37 % 1_000) for number in range(2_000)]
     staged(tmp_path / "run", rows, 0)
     slices = list(RunRows((Part(shown_files(tmp_path / "run")),), 0, ("event_time_ms",)).slices())

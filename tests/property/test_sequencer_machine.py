@@ -9,12 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from producer._answers import Answer
-from producer._sequencer import WINDOW, Sequencer
-from producer._slot import MAX_SEQUENCE, Identity, Slot, State, Verdict
+from sequitur.producer.delivery.sequencer import WINDOW, Sequencer
+from sequitur.producer.delivery.slots import MAX_SEQUENCE, Slot, State, Verdict
+from sequitur.producer.kafka.error_codes import Answer, meaning_of
+from sequitur.producer.kafka.identity import Identity
 from tests.property.model_broker import ModelBroker, Request
 
 Records = tuple[int, ...]
+
+# What Kafka's DelayedProduce may answer although the leader has appended the batch.
+_AFTER_LOCAL_APPEND = [3, 6, 7, 20, 56]
 
 
 @dataclass
@@ -30,20 +34,70 @@ class SequencerMachine(RuleBasedStateMachine):
     """Each accepted record is in the log at most once, in order, and as its verdict says."""
 
     @initialize(
-        start=st.sampled_from([0, MAX_SEQUENCE - 3, MAX_SEQUENCE]), window=st.integers(1, 5)
+        start=st.sampled_from([0, MAX_SEQUENCE - 3, MAX_SEQUENCE]),
+        window=st.integers(1, 5),
+        former=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), max_size=6),
+        kept=st.integers(0, 6),
+        forgotten=st.booleans(),
+        delayed=st.integers(0, WINDOW),
+        repeated=st.booleans(),
     )
-    def begin(self, start: int, window: int) -> None:
-        """A fresh producer; its first sequence may be just before the wrap."""
+    def begin(
+        self,
+        start: int,
+        window: int,
+        former: list[tuple[int, int]],
+        kept: int,
+        delayed: int,
+        *,
+        forgotten: bool,
+        repeated: bool,
+    ) -> None:
+        """A producer whose first sequence may be just before the wrap; two lives were before it.
+
+        The broker has some of what they sent, in their order, and may have forgotten them since.
+        """
         self.broker = ModelBroker()
         self.sequencer: Sequencer[Records] = Sequencer(
-            Identity(7, 0), next_sequence=start, window=window
+            Identity(7, 2),
+            next_sequence=0 if former else start,
+            window=window,
         )
         self.wire: deque[Exchange] = deque()
         self.ghosts: deque[Request] = deque()
+        requests: list[Request] = []
         self.next_record = 0
         self.persisted: set[int] = set()
         self.refused: set[int] = set()
         self.lost: set[int] = set()
+        sequences = [0, 0]
+        for place, (epoch, count) in enumerate(sorted(former)):
+            records = tuple(range(self.next_record, self.next_record + count))
+            self.next_record += count
+            identity = Identity(7, epoch)
+            self.sequencer.recover(records, count, sequences[epoch], identity)
+            requests.append(Request(identity, sequences[epoch], records))
+            if place < kept:
+                self.broker.append(requests[-1])
+            sequences[epoch] += count
+        self._delay(requests, kept, delayed, repeated=repeated)
+        if forgotten and not self.ghosts:
+            self.broker.forget()
+
+    def _delay(self, sent: list[Request], kept: int, count: int, *, repeated: bool) -> None:
+        """A former life was killed while requests of its were on their way: they may arrive yet.
+
+        Args:
+            sent: All batches of former lives.
+            kept: So many of them the broker has.
+            count: So many more are on their way at most.
+            repeated: Whether an earlier attempt of the last that it has is, too.
+        """
+        if repeated and 0 < kept <= len(sent):
+            self.ghosts.append(sent[kept - 1])
+        window = [request for request in sent[kept:] if request.identity == sent[kept].identity]
+        confirmed = any(request.identity == window[0].identity for request in sent[:kept] if window)
+        self.ghosts.extend(window[: count if confirmed else min(count, 1)])
 
     @rule(count=st.integers(1, 3))
     @precondition(lambda self: self.sequencer.has_room)
@@ -61,7 +115,7 @@ class SequencerMachine(RuleBasedStateMachine):
         slot = self.sequencer.next_to_send()
         assert slot is not None
         self.sequencer.sent(slot)
-        request = Request(self.sequencer.identity, slot.base_sequence, slot.batch)
+        request = Request(slot.identity, slot.base_sequence, slot.batch)
         self.wire.append(Exchange(slot, request))
 
     @rule(
@@ -73,12 +127,24 @@ class SequencerMachine(RuleBasedStateMachine):
     def broker_answers(self, trouble: Answer | None) -> None:
         """The broker takes the oldest request, or fails to."""
         exchange = next(e for e in self.wire if e.answer is None)
-        if trouble is None:
+        if trouble is Answer.TOO_LARGE:
+            self.broker.bad.add(exchange.request.records)
+        if trouble is None or exchange.request.records in self.broker.bad:
             exchange.answer, _ = self.broker.append(exchange.request)
+            self.broker.replicate()
         else:
             exchange.answer = trouble
             if trouble is Answer.UNKNOWN:  # appended, and then not replicated in time
                 self.broker.append(exchange.request)
+
+    @rule(code=st.sampled_from(_AFTER_LOCAL_APPEND), kept=st.integers(0, 2))
+    @precondition(lambda self: any(e.answer is None for e in self.wire))
+    def leader_moves(self, code: int, kept: int) -> None:
+        """After the local append another replica leads, with or without the batch."""
+        exchange = next(e for e in self.wire if e.answer is None)
+        self.broker.append(exchange.request)
+        self.broker.move_leader(kept)
+        exchange.answer = meaning_of(code).answer
 
     @rule()
     @precondition(lambda self: self.wire and self.wire[0].answer is not None)
@@ -120,24 +186,31 @@ class SequencerMachine(RuleBasedStateMachine):
         self.sequencer.rest()
         self.broker.forget()
 
-    @rule()
+    @rule(ours=st.booleans())
     @precondition(lambda self: self.sequencer.query_due or self.sequencer.renewal_due)
-    def recover(self) -> None:
-        """What the sender's recovery does."""
+    def recover(self, *, ours: bool = True) -> None:
+        """What the sender's recovery does; identities of former lives may not be ours any more.
+
+        They are ours as long as the cluster is the one that requests are still on their way to.
+        """
         sequencer = self.sequencer
         if sequencer.query_due:
-            described = self.broker.describe(sequencer.identity)
+            ours |= sequencer.leading.epoch >= 2 or bool(self.ghosts)
+            described = self.broker.describe(sequencer.leading) if ours else None
             if described is None and sequencer.unknown:
+                self.broker.replicate()  # which a search waits for
                 log = set(self.broker.log)
                 found = [slot for slot in sequencer if slot.batch[0] in log]
                 for slot in found:
                     self.persisted.update(slot.batch)
-                sequencer.on_searched(found)
+                sequencer.on_searched(found, numbers_hold=ours)
             else:
                 for slot in sequencer.on_described(described):
                     self.persisted.update(slot.batch)
+                if sequencer.unknown:
+                    return  # another life's are next
             while sequencer.query_due:
-                slot = sequencer.slots[0]
+                slot = next(slot for slot in sequencer if slot.maybe)
                 self._settle(slot, sequencer.drop(slot))
         if sequencer.renewal_due:
             bumped = sequencer.identity.bumped()
@@ -171,7 +244,7 @@ class SequencerMachine(RuleBasedStateMachine):
         """Once the network heals, every record gets its verdict, and the log agrees."""
         if not hasattr(self, "broker"):
             return
-        while self.wire or self.sequencer.slots or self.sequencer.renewal_due:
+        while self.wire or not self.sequencer.is_empty or self.sequencer.renewal_due:
             if self.sequencer.query_due or self.sequencer.renewal_due:
                 self.recover()
             elif self.sequencer.next_to_send() is not None:

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.topology import (
+from sequitur.consumer.topology import (
     BatchBolt,
     Bolt,
     Ordering,
@@ -24,7 +24,7 @@ from consumer.topology import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumer.topology import OutputCollector, Topology, TopologyContext, Tuple
+    from sequitur.consumer.topology import OutputCollector, Topology, TopologyContext, Tuple
 
 _ATTEMPTS = 3
 
@@ -173,6 +173,7 @@ def _waits(batches: Sequence[Any]) -> st.SearchStrategy[list[float]]:
 _MOST = st.sampled_from([None, None, 1, 3])
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(batches=_BATCHES, ordering=st.sampled_from(Ordering), most=_MOST, data=st.data())
 def test_each_event_is_processed_to_its_end(
     batches: Any, ordering: Ordering, most: int | None, data: st.DataObject
@@ -200,6 +201,7 @@ def _check_order(plans: Sequence[Plan], written: Sequence[int]) -> None:
         assert key is None or numbers == sorted(numbers)
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(batches=_BATCHES, ordering=st.sampled_from(Ordering), most=_MOST, data=st.data())
 def test_joined_events_are_in_one_output_each(
     batches: Any, ordering: Ordering, most: int | None, data: st.DataObject
@@ -218,6 +220,7 @@ def test_joined_events_are_in_one_output_each(
     assert Counter(parts) == Counter((number, part) for number in acked for part in (0, 1))
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(batches=_BATCHES, data=st.data())
 def test_a_tree_that_was_acked_came_to_zero(batches: Any, data: st.DataObject) -> None:
     """And one that failed is not acked in the same attempt."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consumer.topology import BasicBolt, BatchBolt, Bolt, Topology, TopologyBuilder, bolt
+from sequitur.consumer.topology import BasicBolt, BatchBolt, Bolt, Topology, TopologyBuilder, bolt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumer.topology import BasicOutputCollector, Event, Tuple
-    from pipelines._process_tasks import AckerTask
+    from sequitur.consumer.topology import BasicOutputCollector, Event, Tuple
+    from sequitur.consumer.topology.step.tasks import AckerTask
 
 
 def payload(event: Event) -> dict[str, Any]:
@@ -235,6 +235,70 @@ def pairs_here() -> Topology:
     builder.set_bolt("join", Pairs()).local_grouping("events")
     builder.set_output("out").local_grouping("join")
     builder.set_bolt("refuse", refuse).local_grouping("events")
+    return builder.build()
+
+
+class SilentWindows(BasicBolt):
+    """Counts the events of windows of 10 s; closes at a tick those that the watermark has passed.
+
+    It writes down in which process and for which task it is prepared.
+    """
+
+    fields = ("key", "value")
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """Tell who it is."""
+        super().prepare(context, collector)
+        self.counts: Counter[int] = Counter()
+        with Path(context.config["prepared"]).open("a") as file:
+            file.write(f"{os.getpid()} {context.component} {context.task}\n")
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Take an event in, or close windows."""
+        if not tuple.is_tick:
+            self.counts[tuple.event_time_ms // 10_000] += 1
+            return
+        with Path(self.context.config["ticks"]).open("a") as file:
+            file.write("+")
+        watermark_ms = self.context.watermark_ms or 0
+        for window in [one for one in self.counts if (one + 1) * 10_000 <= watermark_ms + 1]:
+            found = {"at": window * 10_000, "count": self.counts.pop(window)}
+            collector.emit(("window", json.dumps(found)))
+
+    def snapshot(self) -> Any:
+        """Windows outlive a step."""
+        return self.counts or None
+
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+        self.counts = state
+
+
+class Pooled(BasicBolt):
+    """Keeps no state, and writes down where it is prepared."""
+
+    fields = ("key", "value")
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """Connect, as it were."""
+        super().prepare(context, collector)
+        with Path(context.config["prepared"]).open("a") as file:
+            file.write(f"{os.getpid()} {context.component} {context.task}\n")
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Pass it on."""
+        collector.emit((tuple["key"], tuple["value"]))
+
+
+def silent_windows(folder: Path) -> Topology:
+    """Windows that close while nothing comes."""
+    config = {"prepared": str(folder / "prepared"), "ticks": str(folder / "ticks")}
+    builder = TopologyBuilder("windows", config=config)
+    builder.set_spout("events")
+    builder.set_bolt("pooled", Pooled()).local_grouping("events")
+    windows = builder.set_bolt("windows", SilentWindows(), tick_interval="200 ms")
+    windows.local_grouping("pooled")
+    builder.set_output("out").local_grouping("windows")
     return builder.build()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import random
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -15,29 +16,38 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
-from consumer import ReorderSettings, StepKind
-from consumer.topology import ProcessSettings
-from pipelines._job import Behind, JobReport, run_reorder
-from pipelines._stop import Stop
-from pipelines.session import build_session
-from producer import KafkaSettings
 from sequitur._topic_reader import TopicRecord, read_topic
+from sequitur.consumer import ReorderSettings, StepKind
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.pipelines.ordering.job import Behind, JobReport, run_reorder
+from sequitur.pipelines.ordering.stop import Stop
+from sequitur.pipelines.session import build_session
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pyspark.sql import SparkSession
-
-    from consumer import StepDone, StepEntry
-    from consumer.topology import Topology
-    from tests.brokers import Broker
+    from sequitur.consumer import StepDone, StepEntry
+    from sequitur.consumer.topology import Topology
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
 Headers = list[tuple[str, str | bytes | None]]
 
-_END_TIMEOUT_S = 60.0
-_WAIT_TIMEOUT_S = 120.0
+_TEST_TIMEOUT_S = 900
+"""Ends a hang, also on a slow machine; a test's own mark counts before it."""
+_END_TIMEOUT_S = 300.0
+_WAIT_TIMEOUT_S = 300.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each Spark test its timeout."""
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S))
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -119,7 +129,13 @@ class Job:
         assert failures == []
 
     def run(
-        self, *, drain: bool = False, available_now: bool = True, stop: Stop | None = None
+        self,
+        *,
+        drain: bool = False,
+        available_now: bool = True,
+        stop: Stop | None = None,
+        reset_input: bool = False,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> JobReport:
         """Run the job on what there is now."""
         self.report = run_reorder(
@@ -130,7 +146,9 @@ class Job:
             available_now=available_now,
             drain=drain,
             on_step=lambda entry, done: self.steps.append((entry, done)),
+            now_ms=now_ms,
             behind=self.behind,
+            reset_input=reset_input,
         )
         return self.report
 
@@ -189,22 +207,85 @@ _HADOOP_ONLY: Final = "viewfs://tests/state"
 _MOUNT: Final = "fs.viewfs.mounttable.tests.link./state"
 
 
+class SharedSession:
+    """One session for all tests: starting one costs more than any test.
+
+    Args:
+        state: The folder behind `HadoopFolder`.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The session; a new one, in a new JVM, where a test left a broken one.
+
+        A test that its timeout ends within a call of the JVM leaves that call's answer on the
+        connection, and each later call would be given the answer of the one before it.
+        """
+        if self._session is not None and not _answers(self._session):
+            _end_jvm()
+            self._session = None
+        if self._session is None:
+            self._session = build_session(
+                # The master that users get: a task is tried four times.
+                "tests",
+                options={
+                    # Short jobs of ever new plans: the second compiler would take the machine.
+                    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",
+                    "spark.driver.memory": "1g",
+                    f"spark.hadoop.{_MOUNT}": self._state.as_uri(),
+                },
+            )
+        return self._session
+
+    def stop(self) -> None:
+        """End the session, if there is one."""
+        if self._session is None:
+            return
+        if _answers(self._session):
+            self._session.stop()
+        else:
+            _end_jvm()
+
+
+def _answers(session: SparkSession) -> bool:
+    number = random.getrandbits(30)
+    jvm: Any = session.sparkContext._jvm
+    try:
+        echo = jvm.java.lang.Integer.toString(number)
+        return bool(echo == str(number)) and not session.sparkContext._jsc.sc().isStopped()
+    except Exception:  # noqa: BLE001 - whatever a wrong answer is taken for
+        return False
+
+
+def _end_jvm() -> None:
+    """End the JVM and forget it: the session cannot be stopped over a broken connection."""
+    gateway: Any = SparkContext._gateway
+    context = SparkContext._active_spark_context
+    if context is not None and context._accumulatorServer is not None:
+        context._accumulatorServer.shutdown()
+    gateway.proc.kill()
+    gateway.proc.wait()
+    gateway.proc.stdin.close()
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests: starting one costs more than any test."""
-    state = tmp_path_factory.mktemp("hadoop-only")
-    session = build_session(
-        "tests",
-        master="local[2,3]",  # a task is tried three times
-        options={
-            # Short jobs of ever new plans: the second compiler would take the machine for itself.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",
-            "spark.driver.memory": "1g",
-            f"spark.hadoop.{_MOUNT}": state.as_uri(),
-        },
-    )
-    yield session
-    session.stop()
+def shared_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSession]:
+    """What `spark` takes the session from."""
+    shared = SharedSession(tmp_path_factory.mktemp("hadoop-only"))
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture
+def spark(shared_session: SharedSession) -> SparkSession:
+    """The session that all tests share."""
+    return shared_session.get()
 
 
 class HadoopFolder(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from consumer.topology import TopologyBuilder, bolt
+from sequitur.consumer.topology import TopologyBuilder, bolt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumer.topology import Event, Tuple
+    from sequitur.consumer.topology import Event, Tuple
 
 
 @bolt(fields=("key", "value"))

@@ -1,9 +1,14 @@
-"""Lives of one job on one checkpoint, each ended by SIGKILL but the last."""
+"""Lives of one job on one checkpoint, each ended by SIGKILL but the last.
+
+A life that is to end in the middle of something is held, looked at, and killed where it stands.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumer import ReorderSettings
-    from producer import KafkaSettings
+    from sequitur.consumer import ReorderSettings
+    from sequitur.producer import KafkaSettings
 
-_UP_TIMEOUT_S = 90
+_UP_TIMEOUT_S = 300
 _POLL_S = 0.002
 
 _T0 = 1_700_000_000_000
@@ -32,9 +37,6 @@ ROWS_A_BATCH = 400
 _DISORDER_MS = 900
 _LATE_MS = 30_000
 _STARTING_S = 6.0
-_IN_A_STEP_S = 0.4
-_ROWS_GO_OUT_S = 0.1
-_BETWEEN_STEPS_S = 1.5
 
 
 @dataclass
@@ -61,9 +63,9 @@ class Rounds:
     def _checkpoint(self) -> Path:
         return Path(self.settings.checkpoint)
 
-    def feed(self) -> None:
+    def feed(self, events: int = _BURST) -> None:
         """Send numbered events: out of order, few of them late by far, few without a time."""
-        first, self.sent = self.sent, self.sent + _BURST
+        first, self.sent = self.sent, self.sent + events
         numbers = sorted(
             range(first, self.sent), key=lambda n: 10 * n + self.random.randrange(_DISORDER_MS)
         )
@@ -82,7 +84,6 @@ class Rounds:
         with SubmittedJob(self.kafka, self.settings, **self.topology) as life:
             self.feed()
             moment(self, life)
-            assert life.process.poll() is None, life.complaints()
             life.kill()
         self.cut_short += self._is_in_a_step()
 
@@ -137,38 +138,61 @@ class Rounds:
         return released, late, quarantined
 
     def while_it_starts(self, life: SubmittedJob) -> None:
-        """Anywhere between the start of the JVM and the first batch, which takes the past over."""
+        """Anywhere between the start of the JVM and the first batch, which takes the past over.
+
+        Nothing is claimed of that moment, so a random time will do.
+        """
         del life
         time.sleep(self.random.uniform(0, _STARTING_S))
 
     def between_steps(self, life: SubmittedJob) -> None:
-        """Some time behind the end of a step."""
+        """When a step of this life is done, and no other has begun."""
         steps = life.steps()
         assert next(steps, None) is not None, life.complaints()
-        time.sleep(self.random.uniform(0, _BETWEEN_STEPS_S))
+        self._kill_when(life, lambda: not self._is_in_a_step())
 
     def in_a_step(self, life: SubmittedJob) -> None:
-        """Behind the moment when a step is logged, while its rows go out."""
+        """When a step of this life is logged, and not marked as done yet."""
         before = self._newest("frontier")
-        self._wait_until(life, lambda: self._newest("frontier") != before)
-        time.sleep(self.random.uniform(0, _IN_A_STEP_S))
+        self._kill_when(life, lambda: self._newest("frontier") != before and self._is_logged())
 
     def while_rows_go_out(self, life: SubmittedJob) -> None:
         """When rows of a step have reached the topic, and the step is not marked as done yet."""
         reader = Consumer({**self.kafka.librdkafka(), "group.id": "kill-rounds"})
-        try:
+        before = self._rows_out(reader)
+
+        def rows_of_a_step_are_out() -> bool:
+            nonlocal before
+            if self._is_logged():
+                return self._rows_out(reader) > before
             before = self._rows_out(reader)
-            self._wait_until(life, lambda: self._rows_out(reader) > before)
+            return False
+
+        try:
+            self._kill_when(life, rows_of_a_step_are_out)
         finally:
             reader.close()
-        time.sleep(self.random.uniform(0, _ROWS_GO_OUT_S))
 
-    def _wait_until(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
+    def _kill_when(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
+        """Kill it where it stands when something holds; for each step that is over it gets more."""
         deadline_s = time.monotonic() + _UP_TIMEOUT_S
-        while not holds():
+        newest = self._newest("done")
+        while True:
             assert life.process.poll() is None, life.complaints()
             assert time.monotonic() < deadline_s, "it did nothing"
+            if holds():
+                with life.held():
+                    if holds():
+                        os.killpg(life.pid, signal.SIGKILL)
+                        return
+            if self._newest("done") != newest:
+                newest = self._newest("done")
+                self.feed(ROWS_A_BATCH)
             time.sleep(_POLL_S)
+
+    def _is_logged(self) -> bool:
+        """Whether a step is logged and not marked as done."""
+        return self._newest("frontier") != self._newest("done")
 
     def _rows_out(self, reader: Consumer) -> int:
         """Records in the output topic, with those of open transactions."""
@@ -183,9 +207,7 @@ class Rounds:
         return max((name for name in names if not name.startswith(".")), default="")
 
     def _is_in_a_step(self) -> bool:
-        return self._newest("frontier") != self._newest("done") or (
-            self._newest("spark/offsets") != self._newest("spark/commits")
-        )
+        return self._is_logged() or (self._newest("spark/offsets") != self._newest("spark/commits"))
 
 
 def _numbers(kafka: KafkaSettings, topic: str) -> list[tuple[int, bytes | None, Any]]:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
-from pipelines._record_columns import with_records
-from producer import KafkaSettings
+from sequitur.pipelines.rows.record_timestamps import TIMESTAMP_COLUMN
+from sequitur.pipelines.sink.partition_writer import WRITTEN_SCHEMA, PartitionWriter
+from sequitur.pipelines.sink.record_columns import with_records
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS = 1024
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 
 
 def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> None:
@@ -37,6 +39,7 @@ def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> N
         topic=topic,
         partitions=1,
         step=0,
+        base_ms=0,
         batch_rows=_BATCH_ROWS,
         transaction_timeout_ms=60_000,
     )
@@ -61,8 +64,9 @@ def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> N
         "cast(cast(id as string) as binary) key",
         "cast(cast(id as string) as binary) value",
         "cast(array() as array<struct<key: string, value: binary>>) headers",
+        f"id {TIMESTAMP_COLUMN}",
     )
-    laid_out = with_records(sent, _BATCH_ROWS)
+    laid_out = with_records(sent, _BATCH_ROWS, F.lit(0))
     written = laid_out.mapInArrow(write, WRITTEN_SCHEMA).collect()
     print("written", sum(row["rows"] for row in written))  # noqa: T201
     spark.stop()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-from pipelines.launch import spark_submit_environment
+from sequitur.pipelines.launch import spark_submit_environment
 from tests.spark.conftest import wait_until
 
 if TYPE_CHECKING:

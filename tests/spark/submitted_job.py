@@ -10,24 +10,27 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Any, Self
 
-from consumer.topology import ProcessSettings
-from pipelines.launch import (
+import psutil
+
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.pipelines.launch import (
     PROCESS_JOB,
     REORDER_JOB,
     spark_submit_command,
     spark_submit_environment,
 )
-from pipelines.settings import ProcessJob, ReorderJob
-from producer.settings_flags import given_flags
+from sequitur.pipelines.settings import ProcessJob, ReorderJob
+from sequitur.producer.settings_flags import given_flags
+from tests.support.held import held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consumer import ReorderSettings
-    from producer import KafkaSettings
+    from sequitur.consumer import ReorderSettings
+    from sequitur.producer import KafkaSettings
 
-_EXIT_TIMEOUT_S = 120
+_EXIT_TIMEOUT_S = 300
 
 
 class SubmittedJob:
@@ -56,10 +59,8 @@ class SubmittedJob:
         command = spark_submit_command(
             [*words, *more],
             job=REORDER_JOB if topology is None else PROCESS_JOB,
-            options={
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-                "spark.driver.memory": "700m",
-            },
+            # Master and memory are those that users get.
+            options={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
         )
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by kill
         self._said: list[str] = []
@@ -85,6 +86,10 @@ class SubmittedJob:
     def pid(self) -> int:
         """Of the process that was started, which is the JVM, and of its group."""
         return self.process.pid
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the JVM and the driver where they are; Python workers have another group."""
+        return held([process for process in psutil.pids() if _group_of(process) == self.pid])
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """What it says of each step, as it says it; at its end, the report."""
@@ -114,3 +119,10 @@ class SubmittedJob:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._complaints.close()
+
+
+def _group_of(process: int) -> int | None:
+    try:
+        return os.getpgid(process)
+    except ProcessLookupError:
+        return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from producer import EVENT_ID_HEADER
+from sequitur.producer import EVENT_ID_HEADER
 from tests.spark.conftest import Event, Job, event, time_of, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 
@@ -75,10 +75,10 @@ def test_repeat_that_a_tick_releases_is_dropped(job: Job) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "pipelines._repeats.Repeats.find",
-        "pipelines._checkpoint.Checkpoint.write_entry",
-        "pipelines._sink.TopicSink.write",
-        "pipelines._checkpoint.Checkpoint.write_done",
+        "sequitur.pipelines.ordering.duplicates.Repeats.find",
+        "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",
+        "sequitur.pipelines.sink.sink.TopicSink.write",
+        "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",
     ],
 )
 def test_crash_makes_no_row_a_repeat_of_itself(
@@ -97,7 +97,7 @@ def test_crash_makes_no_row_a_repeat_of_itself(
         patched.setattr(place, crash)
         with pytest.raises(ZeroDivisionError):
             job.run()
-    logged = "_sink" in place or "write_done" in place
+    logged = "TopicSink" in place or "write_done" in place
     report = (job.with_settings(duplicates="keep") if logged else job).run(drain=True)
     assert _released(job) == [100, 200, 250]
     assert (report.totals.duplicates, report.totals.late) == (3, 0)

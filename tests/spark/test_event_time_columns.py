@@ -6,17 +6,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumer import TOO_FAR_FUTURE, EventTime, parse_event_time_spec, read_event_time
-from pipelines._rows import RUN_SCHEMA, output_partition, staged_rows
-from tests.event_time_cases import HEADER_CASES, JSON_CASES, LATEST_MS, TIMESTAMP_CASES
+from sequitur.consumer import (
+    TOO_FAR_FUTURE,
+    EventTime,
+    TimeBounds,
+    parse_event_time_spec,
+    read_event_time,
+)
+from sequitur.pipelines.rows.columns import RUN_SCHEMA, output_partition, staged_rows
+from tests.support.event_time_cases import (
+    FORMAT_CASES,
+    HEADER_CASES,
+    JSON_CASES,
+    LATEST_MS,
+    TIMESTAMP_CASES,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.event_time_cases import Headers
+    from tests.support.event_time_cases import Headers
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
+_EARLIEST_MS = 946_684_800_000
 Records = list[tuple[bytes | None, "Headers | None", int]]
 
 _SCHEMA = RUN_SCHEMA.partition(", output_partition")[0]
@@ -40,10 +53,18 @@ def _columns(spark: SparkSession, spec: str, records: Records) -> list[EventTime
         parse_event_time_spec(spec),
         output_partition(spark, 4),
         frontier_ms=-1,
-        latest_ms=LATEST_MS,
+        bounds=_bounds(spec),
+        limit=None,
     )
     staged = frame.orderBy("offset").collect()
     return [EventTime(row["event_time_ms"], row["reason"]) for row in staged]
+
+
+def _bounds(spec: str) -> TimeBounds:
+    # The tables have times of 1970 for their smallness.
+    earliest_ms = _EARLIEST_MS if spec.startswith("json:at") else 0
+    unit = parse_event_time_spec(spec).format.unit
+    return TimeBounds(earliest_ms=earliest_ms, latest_ms=LATEST_MS, unit=unit)
 
 
 def _reference(spec: str, records: Records) -> list[EventTime]:
@@ -53,7 +74,7 @@ def _reference(spec: str, records: Records) -> list[EventTime]:
             value=value,
             headers=headers,
             kafka_timestamp_ms=timestamp_ms,
-            latest_ms=LATEST_MS,
+            bounds=_bounds(spec),
         )
         for value, headers, timestamp_ms in records
     ]
@@ -96,3 +117,39 @@ def test_kafka_timestamp_column_agrees_with_the_reference(spark: SparkSession) -
     actual = _columns(spark, "kafka-timestamp", records)
     assert _reference("kafka-timestamp", records) == actual
     assert actual[-1] == EventTime(reason=TOO_FAR_FUTURE)
+
+
+@pytest.mark.parametrize("written", sorted({written for written, _, _ in FORMAT_CASES}))
+def test_units_and_forms_agree_with_the_reference(spark: SparkSession, written: str) -> None:
+    """However the time is written."""
+    texts = [text for one, text, _ in FORMAT_CASES if one == written]
+    records: Records = [(None, [("at", text.encode())], -1) for text in texts]
+    spec = f"header:at as {written}"
+    found = dict(zip(texts, _columns(spark, spec, records), strict=True))
+    assert found == dict(zip(texts, _reference(spec, records), strict=True))
+
+
+@pytest.mark.parametrize("unit", ["ms", "s", "ns"])
+def test_times_that_are_not_believed_agree_with_the_reference(
+    spark: SparkSession, unit: str
+) -> None:
+    """Numbers around each bound, and of each likely unit."""
+    edges = [_EARLIEST_MS, LATEST_MS, 1_000]
+    numbers = {
+        edge * 1_000**power // 1_000**3 + more
+        for edge in edges
+        for power in range(6)
+        for more in (-1, 0, 1)
+    }
+    records: Records = [(b'{"at":%d}' % number, None, -1) for number in sorted(numbers)]
+    spec = f"json:at as {unit}"
+    found = dict(zip(sorted(numbers), _columns(spark, spec, records), strict=True))
+    assert found == dict(zip(sorted(numbers), _reference(spec, records), strict=True))
+    assert len({one.reason for one in found.values()}) >= 5
+
+
+def test_kafka_timestamps_in_seconds(spark: SparkSession) -> None:
+    """A producer that sets seconds is understood, too."""
+    records: Records = [(None, None, number) for number in (-1, 0, 1_700_000_000, 2**62)]
+    spec = "kafka-timestamp as s"
+    assert _reference(spec, records) == _columns(spark, spec, records)

@@ -5,39 +5,43 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark import TaskContext
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from consumer import CommitTokenError, Delivery, OutputPartition
-from pipelines._commit_tokens import CommitTokens
-from pipelines._errors import SinkError
-from pipelines._partition_writer import WRITTEN_SCHEMA, PartitionWriter
-from pipelines._record_columns import with_records
-from pipelines.launch import spark_submit_command, spark_submit_environment
-from producer import KafkaSettings
 from sequitur._topic_reader import read_topic
-from tests.document_folder import DocumentFolder
-from tests.spark.conftest import Job, event, time_of, wait_until
+from sequitur.consumer import EVENT_TIME_HEADER, CommitTokenError, Delivery, OutputPartition
+from sequitur.pipelines._errors import SinkError
+from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
+from sequitur.pipelines.rows.record_timestamps import TIMESTAMP_COLUMN
+from sequitur.pipelines.sink.partition_writer import WRITTEN_SCHEMA, PartitionWriter
+from sequitur.pipelines.sink.record_columns import with_records
+from sequitur.producer import KafkaSettings
+from tests.spark.conftest import Job, by_partition, event, time_of, wait_until
 from tests.spark.standalone_cluster import standalone_cluster
-from tests.tokens import token_of
+from tests.support.document_folder import DocumentFolder
+from tests.support.tokens import token_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 _ROWS = 5000
 _BATCH_ROWS = 1024
-_SUBMIT_TIMEOUT_S = 150
+_SUBMIT_TIMEOUT_S = 600
 
 
 def _die() -> None:
@@ -88,6 +92,7 @@ def test_killed_task_is_repeated_and_doubles_nothing(
         topic=topic,
         partitions=2,
         step=0,
+        base_ms=0,
         batch_rows=_BATCH_ROWS,
         transaction_timeout_ms=60_000,
     )
@@ -95,8 +100,9 @@ def test_killed_task_is_repeated_and_doubles_nothing(
         "cast(cast(id as string) as binary) key",
         "cast(cast(id as string) as binary) value",
         "cast(array() as array<struct<key: string, value: binary>>) headers",
+        f"id {TIMESTAMP_COLUMN}",
     )
-    laid_out = with_records(rows, _BATCH_ROWS)
+    laid_out = with_records(rows, _BATCH_ROWS, F.lit(0))
     told = laid_out.mapInArrow(lambda batches: attempt(writer, batches), WRITTEN_SCHEMA).collect()
     assert sum(row["rows"] for row in told) == _ROWS
     found = [int(record.value or b"") for record in read_topic(kafka, topic)]
@@ -168,13 +174,43 @@ def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.Mo
     job.produce(events)
     job.run()
     with monkeypatch.context() as patched:
-        patched.setattr("pipelines._sink.PartitionWriter", _Failing)
+        patched.setattr("sequitur.pipelines.sink.sink.PartitionWriter", _Failing)
         with pytest.raises(SinkError, match="RuntimeError: this partition cannot be written"):
             job.run(drain=True)
     assert {record.partition for record in job.released()} == {0, 1, 2}
     report = job.run(drain=True)
     assert report.totals.released == report.totals.read == 400
     assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
+
+
+def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is completed days later gives timestamps that brokers take and keep then.
+
+    What was out already stays as it is, and what the next step writes is not before it.
+    """
+    begun = time.time_ns() // 1_000_000
+    days_ago = begun - 3 * 86_400_000
+    times = [days_ago - 1_000 + n for n in range(400)]
+    job.produce([event(time, key=f"k{n}") for n, time in enumerate(times)])
+    with monkeypatch.context() as patched:
+        patched.setattr("sequitur.pipelines.sink.sink.PartitionWriter", _Failing)
+        with pytest.raises(SinkError, match="cannot be written"):
+            job.run(drain=True, now_ms=lambda: days_ago)
+    job.run(drain=True)
+    job.produce([event(begun + n, key=f"k{n}") for n in range(8)])
+    job.run(drain=True, now_ms=lambda: begun - 300_000)  # a clock that has gone back
+    records = by_partition(job.released())
+    assert sum(map(len, records.values())) == 408
+    for partition, own in records.items():
+        assert [int(record.header(EVENT_TIME_HEADER) or record.timestamp_ms) for record in own] == [
+            time_of(record) for record in own
+        ]
+        assert all(one.timestamp_ms <= other.timestamp_ms for one, other in pairwise(own))
+        repeated = [record.timestamp_ms for record in own if time_of(record) < begun]
+        if partition == 3:
+            assert min(repeated) >= begun - 6 * 3_600_000
+        else:
+            assert max(repeated) <= days_ago
 
 
 def test_delivery_can_be_changed_between_two_runs(job: Job) -> None:

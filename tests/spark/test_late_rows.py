@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer import (
+from sequitur.consumer import (
+    EVENT_TIME_HEADER,
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
     LATE,
@@ -16,13 +17,14 @@ from consumer import (
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
+    SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
     SourcePartition,
 )
-from pipelines._errors import LateRowError
-from producer import EVENT_ID_HEADER
-from tests.reorder_model import ReorderModel, Row
+from sequitur.pipelines._errors import LateRowError
+from sequitur.producer import EVENT_ID_HEADER
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of
+from tests.support.reorder_model import ReorderModel, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from sequitur._topic_reader import TopicRecord
     from tests.spark.conftest import HadoopFolder
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 
@@ -72,7 +74,8 @@ def test_rows_that_keep_their_keys_order_are_rescued(job: Job) -> None:
     assert _times(job.released(), "b") == [10]
     late = {(record.key, time_of(record) - T0): record for record in job.late()}
     assert set(late) == {(b"a", 2999), (b"c", 3999), (None, 3500)}
-    assert late[b"a", 2999].headers == (
+    *why, source, event_time = late[b"a", 2999].headers
+    assert why == [
         (REASON_HEADER, LATE.encode()),
         (LATE_BY_HEADER, b"1001"),
         (FRONTIER_HEADER, str(T0 + 4000).encode()),
@@ -80,7 +83,9 @@ def test_rows_that_keep_their_keys_order_are_rescued(job: Job) -> None:
         (SOURCE_TOPIC_HEADER, job.topic.encode()),
         (SOURCE_PARTITION_HEADER, b"2"),
         (SOURCE_OFFSET_HEADER, b"3"),
-    )
+    ]
+    assert source[0] == SOURCE_TIMESTAMP_HEADER
+    assert event_time == (EVENT_TIME_HEADER, str(T0 + 2999).encode())
     assert late[None, 3500].header(LAST_RELEASED_HEADER) is None
     assert (report.totals.late, report.totals.held) == (3, 5)
     # What was rescued counts as released from now on.
@@ -170,16 +175,16 @@ def _crash(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("place", "is_local"),
     [
-        ("pipelines._local_keys.LocalKeyHistory.fold", True),
-        ("pipelines._keys.KeyHistory.fold", False),
-        ("pipelines._local_runs.LocalRuns.stage", True),  # behind the fold
-        ("pipelines._runs.SortedRuns.stage", False),
-        ("pipelines._local_keys.LocalKeyHistory.judge", True),
-        ("pipelines._keys.KeyHistory.judge", False),
-        ("pipelines._checkpoint.Checkpoint.write_entry", True),
-        ("pipelines._sink.TopicSink.write", True),
-        ("pipelines._sink.TopicSink.write", False),
-        ("pipelines._checkpoint.Checkpoint.write_done", True),
+        ("sequitur.pipelines.ordering.local_keys.LocalKeyHistory.fold", True),
+        ("sequitur.pipelines.ordering.keys.KeyHistory.fold", False),
+        ("sequitur.pipelines.ordering.local_runs.LocalRuns.stage", True),  # behind the fold
+        ("sequitur.pipelines.ordering.runs.SortedRuns.stage", False),
+        ("sequitur.pipelines.ordering.local_keys.LocalKeyHistory.judge", True),
+        ("sequitur.pipelines.ordering.keys.KeyHistory.judge", False),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_entry", True),
+        ("sequitur.pipelines.sink.sink.TopicSink.write", True),
+        ("sequitur.pipelines.sink.sink.TopicSink.write", False),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", True),
     ],
 )
 def test_crash_changes_no_verdict(
@@ -192,7 +197,7 @@ def test_crash_changes_no_verdict(
     is_local: bool,
 ) -> None:
     """Wherever it dies, the step rescues and refuses the same rows, each of them once."""
-    monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 1)
+    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 1)
     checkpoint = tmp_path / "checkpoint"
     if not is_local:
         job = job.with_settings(checkpoint=hadoop_only.uri)
@@ -208,7 +213,7 @@ def test_crash_changes_no_verdict(
         with pytest.raises(_Crash):
             job.run()
     # Even if the settings change meanwhile: what is logged stays as it was decided.
-    logged = "_sink" in place or "write_done" in place
+    logged = "TopicSink" in place or "write_done" in place
     report = (job.with_settings(late_policy="drop") if logged else job).run()
     rescued, late = [("a", 4600), ("c", 4700)], [("a", 4400), ("c", 3999)]
     assert Counter(rescued) == Counter(_named(job.released())) - before
@@ -236,13 +241,13 @@ def test_output_is_the_references_row_for_row(
     is_local: bool,
 ) -> None:
     """Random disorder and repeats over several lives, with folds: what comes out is the model's."""
-    monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 2)
+    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 2)
     if not is_local:
         job = job.with_settings(checkpoint=hadoop_only.uri)
     drops = duplicates != "keep"
     if drops:  # as with very many rows: nothing is broadcast
-        monkeypatch.setattr("pipelines._keys._FEW_ROWS", 0)
-        monkeypatch.setattr("pipelines._runs._FEW_REPEATS", 0)
+        monkeypatch.setattr("sequitur.pipelines.ordering.keys._FEW_ROWS", 0)
+        monkeypatch.setattr("sequitur.pipelines.ordering.runs._FEW_REPEATS", 0)
     job = job.with_settings(key_ttl="6 s", duplicates=duplicates, duplicate_window="2 s")
     rng = random.Random(len(duplicates))
     sources = [SourcePartition(job.topic, number) for number in range(4)]
@@ -253,6 +258,7 @@ def test_output_is_the_references_row_for_row(
         rescue=True,
         key_ttl_ms=6000,
         duplicate_window_ms=2000 if drops else None,
+        is_bounded=True,
     )
     events: list[tuple[int, str | None, str | None]] = []
     for life in range(6):

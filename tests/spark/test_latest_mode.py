@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumer import (
+from sequitur.consumer import (
     LAST_RELEASED_HEADER,
     LATE_BY_HEADER,
     REASON_HEADER,
@@ -15,14 +15,14 @@ from consumer import (
     STALE,
     SourcePartition,
 )
-from pipelines._errors import CheckpointError, LateRowError
-from tests.reorder_model import LatestModel, Row
+from sequitur.pipelines._errors import CheckpointError, LateRowError
 from tests.spark.conftest import Event, Job, by_partition, event, time_of
+from tests.support.reorder_model import LatestModel, Row
 
 if TYPE_CHECKING:
     from tests.spark.conftest import HadoopFolder
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 
@@ -46,7 +46,7 @@ def test_newest_of_each_key_passes_at_once(
     job: Job, monkeypatch: pytest.MonkeyPatch, hadoop_only: HadoopFolder, *, is_local: bool
 ) -> None:
     """Over several lives and folds, the rows out and stale are the reference's, none is held."""
-    monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 2)
+    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 2)
     if not is_local:
         job = job.with_settings(checkpoint=hadoop_only.uri)
     job = job.with_settings(mode="latest")
@@ -109,9 +109,9 @@ def test_latest_mode_keeps_to_the_late_policy(job: Job) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "pipelines._keys.KeyHistory.judge",
-        "pipelines._sink.TopicSink.write",
-        "pipelines._checkpoint.Checkpoint.write_done",
+        "sequitur.pipelines.ordering.keys.KeyHistory.judge",
+        "sequitur.pipelines.sink.sink.TopicSink.write",
+        "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",
     ],
 )
 def test_crash_in_latest_mode_is_recovered(

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import TaskContext
 
-from consumer import UNPARSABLE
-from pipelines._commit_tokens import CommitTokens
-from pipelines._part_files import shown_files
-from pipelines._partition_writer import PartitionWriter
-from pipelines._run_rows import Part
-from pipelines._run_writer import RunWriter
-from pipelines._selection import Selection
-from pipelines._sink import _Send
-from pipelines._tasks import all_of
-from producer import KafkaSettings
 from sequitur._topic_reader import read_topic
-from tests.document_folder import DocumentFolder
+from sequitur.consumer import UNPARSABLE, OutputTimestamp, TimestampRule
+from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.sink.partition_writer import PartitionWriter
+from sequitur.pipelines.sink.sink import _Send
+from sequitur.pipelines.spark.tasks import all_of
+from sequitur.pipelines.store.part_files import shown_files
+from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Event, event, time_of
-from tests.staged_rows import OUTPUTS, Row, staged
+from tests.support.document_folder import DocumentFolder
+from tests.support.staged_rows import BASE_MS, OUTPUTS, Row, staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job
+    from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 
@@ -92,11 +92,13 @@ def test_killed_task_sends_its_rows_once(
         topic=topic,
         partitions=OUTPUTS,
         step=0,
+        base_ms=0,
         batch_rows=1024,
         transaction_timeout_ms=60_000,
     )
+    rule = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 600, floor_ms=600)
     rows_wanted = Selection((Part(shown_files(tmp_path / "run")),))
-    sends = [_Send(0, writer, rows_wanted, output) for output in range(OUTPUTS)]
+    sends = [_Send(0, writer, rows_wanted, output, rule) for output in range(OUTPUTS)]
     assert sum(all_of(spark, sends)) == 600
     records = list(read_topic(kafka, topic))
     for output in range(OUTPUTS):
@@ -119,7 +121,7 @@ def test_killed_task_leaves_nothing_that_is_read(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what a task wrote twice one file is seen, and each row goes out once."""
-    monkeypatch.setattr("pipelines._local_runs.RunWriter", _DyingWriter)
+    monkeypatch.setattr("sequitur.pipelines.ordering.local_runs.RunWriter", _DyingWriter)
     job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(400)])
     job.run()
     (run,) = (tmp_path / "checkpoint" / "runs").iterdir()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines._errors import TopicError, TopologyFileError, TopologyTaskError
-from pipelines._process_tasks import AckerTask
-from pipelines._replay_requests import replays_folder, write_request
 from sequitur._dead_letters import Selection, request_rows
+from sequitur.consumer.topology.step.tasks import AckerTask
+from sequitur.pipelines._errors import TopicError, TopologyFileError, TopologyTaskError
+from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.conftest import Job, event, time_of, wait_until
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumer.topology import Topology
+    from sequitur.consumer.topology import Topology
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
-_SPARKS_OWN = 3
-"""Spark runs a task so often by itself: the master of the tests is `local[2,3]`."""
+_SPARKS_OWN = 4
+"""Spark runs a task so often by itself: the default master is `local[2,4]`."""
 _BOTH = pytest.mark.parametrize("make", [bolts.chain, bolts.spread])
 
 
@@ -59,8 +59,8 @@ def test_acker_that_dies_is_run_again(
 ) -> None:
     """The verdicts of an acker whose process died are found anew, from what tasks left on disk."""
     monkeypatch.setattr(
-        "pipelines._process_stages.AckerTask",
-        lambda files, acker: bolts.DyingAcker(AckerTask(files, acker), str(tmp_path / "died")),
+        "sequitur.consumer.topology.step.run.AckerTask",
+        lambda *given: bolts.DyingAcker(AckerTask(*given), str(tmp_path / "died")),
     )
     job = job.running_topology(bolts.spread())
     job.produce(event(T0 + n, key=f"k{n % 7}") for n in range(40))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +13,11 @@ from tests.spark.conftest import Job, by_partition, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from consumer.topology import Topology
+    from sequitur.consumer.topology import Topology
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 _BOTH = pytest.mark.parametrize("make", [bolts.chain, bolts.spread])
@@ -141,3 +143,25 @@ def test_join_is_out_when_all_its_events_are_done(job: Job) -> None:
     assert time_of(letter) == T0 + 8
     assert dict(letter.headers)["sequitur-dlq-reason"] == b"never-acked"
     assert _balanced(job)["acked"] == 8
+
+
+def test_windows_close_in_silence_by_bolts_that_are_prepared_once(job: Job, tmp_path: Path) -> None:
+    """Ticks come and the watermark goes on without events; steps go on with the bolts they have."""
+    job = job.with_settings(idle_timeout="1 s").running_topology(bolts.silent_windows(tmp_path))
+    ticks, begin_ms = tmp_path / "ticks", T0 - T0 % 10_000
+    with job.running() as life:
+        job.produce(event(begin_ms + 9_000 + n, key=f"k{n}") for n in range(40))
+        counted = 0
+        while counted < 40 or ticks.stat().st_size < 40:
+            assert not life.done()
+            time.sleep(0.1)
+            if job.steps:
+                counted = sum(json.loads(one.value or b"")["count"] for one in job.released())
+    assert {time_of(record) for record in job.released()} == {begin_ms}
+    assert counted == 40
+    assert _balanced(job)["acked"] == 40
+    prepared = (tmp_path / "prepared").read_text().splitlines()
+    pooled = [one for one in prepared if " pooled " in one]
+    # Whichever of Spark's processes has a task, it prepares the task's bolt once.
+    assert len(pooled) == len(set(pooled))
+    assert len(pooled) < ticks.stat().st_size

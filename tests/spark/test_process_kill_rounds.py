@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumer import ReorderSettings
-from consumer.topology import ProcessSettings
-from producer import KafkaSettings
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.producer import KafkaSettings
 from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
 
 if TYPE_CHECKING:
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +25,7 @@ _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "5"))
 _TOPOLOGY = Path(__file__).with_name("failing_topology.py")
 
 
-@pytest.mark.timeout(240 + 60 * _ROUNDS)
+@pytest.mark.timeout(300 + 120 * _ROUNDS)
 def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

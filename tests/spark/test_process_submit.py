@@ -17,11 +17,11 @@ from tests.spark.conftest import Event, Job
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 _EXAMPLES = Path(__file__).parents[2] / "examples"
-_TIMEOUT_S = 200
+_TIMEOUT_S = 600
 
 
 def _run(job: Job, example: Path, folder: Path) -> dict[str, Any]:

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumer import (
+from sequitur.consumer import (
     LATE_BY_HEADER,
     EventClock,
     SourcePartition,
     StepLateness,
     lateness_bin,
 )
-from pipelines._lateness import lateness_counts, read_lateness
+from sequitur.pipelines.ordering.lateness import lateness_counts, read_lateness
 from tests.spark.conftest import Event, Job, event, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 _AUTO = {
@@ -103,7 +103,9 @@ def test_learned_delay_follows_the_disorder_and_keeps_its_promise(job: Job) -> N
     learned = job.steps[-1][0].learned
     assert learned is not None
     assert learned.late_target == 0.01
-    assert sum(found.late for found in learned.partitions.values()) == report.totals.late
+    rescued = sum(entry.rescued or 0 for entry, _ in job.steps)
+    behind = sum(found.late for found in learned.partitions.values())
+    assert behind == report.totals.late + rescued > 0
     released = [time_of(record) for record in job.released()]
     assert len(released) == report.totals.released
     assert all(record.header(LATE_BY_HEADER) for record in job.late())

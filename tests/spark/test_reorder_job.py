@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer import (
+from sequitur._topic_reader import read_topic
+from sequitur.consumer import (
+    EVENT_TIME_HEADER,
     FRONTIER_HEADER,
     LATE,
     LATE_BY_HEADER,
+    LIKELY_UNITS,
     MISSING,
     NEGATIVE,
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
+    SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
     TOO_FAR_FUTURE,
     UNPARSABLE,
     Delivery,
     StepKind,
+    awaited,
 )
-from pipelines import _runs
-from pipelines._errors import CheckpointError, TopicError
-from sequitur._topic_reader import read_topic
+from sequitur.pipelines._errors import CheckpointError, TopicError
+from sequitur.pipelines.ordering import runs
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of, wait_until
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.spark.conftest import HadoopFolder
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 
@@ -106,9 +110,8 @@ def test_bad_times_are_quarantined_with_the_reason(job: Job) -> None:
         b'{"at":"3000-01-01T00:00:00Z"}': TOO_FAR_FUTURE,
     }
     headers: Headers = [("own", b"1")]
-    job.produce(
-        [*good[:20], *(Event(value=v, headers=headers, partition=2) for v in bad), *good[20:]]
-    )
+    sent = [Event(value=v, headers=headers, partition=2, timestamp_ms=T0) for v in bad]
+    job.produce([*good[:20], *sent, *good[20:]])
     report = job.run(drain=True)
     assert _rows(job.released()) == _sent(good)
     found = {record.value: record for record in job.quarantined()}
@@ -121,6 +124,7 @@ def test_bad_times_are_quarantined_with_the_reason(job: Job) -> None:
         (SOURCE_TOPIC_HEADER, job.topic.encode()),
         (SOURCE_PARTITION_HEADER, b"2"),
         (SOURCE_OFFSET_HEADER, b"5"),
+        (SOURCE_TIMESTAMP_HEADER, str(T0).encode()),
     )
     assert report.as_json()["quarantined_by_reason"] == {
         MISSING: 1,
@@ -155,7 +159,9 @@ def test_payloads_are_opaque(job: Job) -> None:
     def payloads(records: Iterable[Any], own: int | None = None) -> list[str]:
         return sorted(repr((r.key, r.value, tuple(r.headers)[:own])) for r in records)
 
-    assert payloads(events[:5]) == payloads(job.released())
+    released = job.released()
+    assert payloads(events[:5]) == payloads(released, own=-1)
+    assert {record.headers[-1] for record in released} == {(EVENT_TIME_HEADER, at[1])}
     aside = [
         (r.key, r.value, r.headers[: [name for name, _ in r.headers].index(REASON_HEADER)])
         for r in job.quarantined()
@@ -163,6 +169,36 @@ def test_payloads_are_opaque(job: Job) -> None:
     assert sorted(map(repr, aside)) == sorted(
         repr((e.key, e.value, tuple(e.headers))) for e in events[5:]
     )
+
+
+def test_bounded_run_does_without_empty_partitions(job: Job) -> None:
+    """Two of four partitions have rows: these come out, and it is told what the rest waits for."""
+    job.produce([event(T0 + 100 * n, partition=n % 2) for n in range(101)])
+    report = job.run()
+    assert report.frontier_ms == T0 + 9_900 - 1_000
+    assert report.totals.released == 90
+    entry, _done = job.steps[-1]
+    assert [one.partition.partition for one in awaited(entry.clock)] == [1]
+    name = f"partition 1 of {job.topic!r} stands at 2023-11-14 22:13:29, idle in "
+    assert report.as_json()["waits_for"].startswith(name)
+    assert "waits_for" not in job.run(drain=True).as_json()
+
+
+def test_seconds_are_named_and_read(job: Job, tmp_path: Path) -> None:
+    """Taken for milliseconds they would be times of 1970: none is released, and no clock moves."""
+    seconds = [T0 // 1000 + n for n in range(40)]
+    job.produce([event(time, partition=n % 4) for n, time in enumerate(seconds)])
+    report = job.run(drain=True)
+    assert report.totals.quarantined == {LIKELY_UNITS["s"]: 40}
+    assert (report.totals.released, report.frontier_ms) == (0, -1)
+    assert {r.header(REASON_HEADER) for r in job.quarantined()} == {b"event-time-likely-seconds"}
+    told = job.with_settings(
+        event_time="json:at as auto",
+        checkpoint=str(tmp_path / "told"),
+        output_topic=f"{job.topic}.told",
+    )
+    assert told.run(drain=True).totals.released == 40
+    assert sorted(time_of(record) for record in told.released()) == seconds
 
 
 def test_late_rows_go_aside_with_what_they_missed(job: Job) -> None:
@@ -173,14 +209,17 @@ def test_late_rows_go_aside_with_what_they_missed(job: Job) -> None:
     job.produce([event(T0 + 3999, partition=1), event(T0 + 4000, partition=1)])
     report = job.run()
     (late,) = job.late()
-    assert late.headers == (
+    *why, source, event_time = late.headers
+    assert source[0] == SOURCE_TIMESTAMP_HEADER
+    assert event_time == (EVENT_TIME_HEADER, str(T0 + 3999).encode())
+    assert why == [
         (REASON_HEADER, LATE.encode()),
         (LATE_BY_HEADER, b"1"),
         (FRONTIER_HEADER, str(T0 + 4000).encode()),
         (SOURCE_TOPIC_HEADER, job.topic.encode()),
         (SOURCE_PARTITION_HEADER, b"1"),
         (SOURCE_OFFSET_HEADER, b"1"),
-    )
+    ]
     assert [time_of(record) for record in job.released()] == [T0 + 4000]
     assert (report.totals.late, report.totals.released, report.totals.held) == (1, 1, 4)
 
@@ -204,7 +243,7 @@ def test_restart_goes_on_where_it_was(
     if not is_local:
         job = job.with_settings(checkpoint=hadoop_only.uri)
         # As with very many partitions: their maxima come from the run.
-        monkeypatch.setattr(_runs, "_OBSERVED_PARTITIONS", 0)
+        monkeypatch.setattr(runs, "_OBSERVED_PARTITIONS", 0)
     job = job.with_settings(rescue=False)  # rescued rows are in order by key only
     first, second = _shuffled(200, seed=2), _shuffled(200, seed=3, start_ms=T0 + 2000)
     job.produce(first)
@@ -232,12 +271,12 @@ def _crash(*_: object, **__: object) -> None:
     ("place", "delivery", "copies"),
     [
         # before the log
-        ("pipelines._checkpoint.Checkpoint.write_entry", Delivery.EXACTLY_ONCE, 1),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_entry", Delivery.EXACTLY_ONCE, 1),
         # between the log and the outputs
-        ("pipelines._sink.TopicSink.write", Delivery.EXACTLY_ONCE, 1),
+        ("sequitur.pipelines.sink.sink.TopicSink.write", Delivery.EXACTLY_ONCE, 1),
         # the outputs are out, unmarked
-        ("pipelines._checkpoint.Checkpoint.write_done", Delivery.EXACTLY_ONCE, 1),
-        ("pipelines._checkpoint.Checkpoint.write_done", Delivery.AT_LEAST_ONCE, 2),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", Delivery.EXACTLY_ONCE, 1),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", Delivery.AT_LEAST_ONCE, 2),
     ],
 )
 def test_crash_in_a_batch_is_recovered(
@@ -269,7 +308,7 @@ def test_drain_cut_short_is_finished_by_the_next_life(
     job.run()
     assert job.released() == []
     with monkeypatch.context() as patched:
-        patched.setattr("pipelines._sink.TopicSink.write", _crash)
+        patched.setattr("sequitur.pipelines.sink.sink.TopicSink.write", _crash)
         with pytest.raises(_Crash):
             job.run(drain=True)
     report = job.run()
@@ -302,7 +341,7 @@ def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> Non
     document = json.loads(marker.read_text())
     marker.unlink()
     marker.write_text(json.dumps({**document, "format": 99}))
-    with pytest.raises(CheckpointError, match="has format 99; this version reads 3"):
+    with pytest.raises(CheckpointError, match="has format 99; this version reads"):
         job.run()
 
 
@@ -369,7 +408,9 @@ def test_silence_releases_what_is_held(job: Job) -> None:
 def test_tick_that_moves_nothing_is_no_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rows are held and nothing becomes due, ticks write nothing."""
     ticks: list[bool] = []
-    monkeypatch.setattr("pipelines._job._tick", lambda engine: ticks.append(engine.tick()))
+    monkeypatch.setattr(
+        "sequitur.pipelines.ordering.job._tick", lambda engine: ticks.append(engine.tick())
+    )
     job.produce([event(T0 + t, partition=p) for t in (0, 500, 2000) for p in range(4)])
     with job.running():
         wait_until(lambda: bool(job.steps))

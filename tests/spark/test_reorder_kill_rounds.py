@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumer import ReorderSettings
-from producer import KafkaSettings
+from sequitur.consumer import ReorderSettings
+from sequitur.producer import KafkaSettings
 from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.brokers import Broker
     from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
 
 pytestmark = pytest.mark.spark
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "5"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
-_TIMEOUT_S = 180 + 60 * _ROUNDS
+_TIMEOUT_S = 300 + 120 * _ROUNDS
 
 
 @pytest.fixture

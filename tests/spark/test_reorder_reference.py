@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from consumer import REASON_HEADER, ReorderSettings
-from pipelines._job import run_reorder
-from pipelines._stop import Stop
-from producer._partitioner import murmur2
-from tests.reorder_histories import MAX_FUTURE_SKEW_MS, histories
-from tests.reorder_reference import Record, Reference
+from sequitur.consumer import REASON_HEADER, ReorderSettings
+from sequitur.pipelines.ordering.job import run_reorder
+from sequitur.pipelines.ordering.stop import Stop
+from sequitur.producer.batching.partitioner import murmur2
 from tests.spark.conftest import Event, Job
+from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, histories
+from tests.support.reorder_reference import Record, Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
-    from tests.reorder_histories import History, HistoryStep
     from tests.spark.conftest import HadoopFolder
+    from tests.support.reorder_histories import History, HistoryStep
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 _EXAMPLES = int(os.environ.get("SEQUITUR_REFERENCE_EXAMPLES", "3"))
 _PARTITIONS: Final = 4  # one more than the histories use: it is never seen
 _PLACE: Final = "place"
 _DEATHS: Final = (
-    "pipelines._checkpoint.Checkpoint.write_entry",  # the rows are staged
-    "pipelines._sink.TopicSink.write",  # the step is logged
-    "pipelines._checkpoint.Checkpoint.write_done",  # the outputs are out
+    "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",  # the rows are staged
+    "sequitur.pipelines.sink.sink.TopicSink.write",  # the step is logged
+    "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",  # the outputs are out
 )
 
 
@@ -75,6 +75,7 @@ class _Lives:
             idle_timeout_ms=history.idle_timeout_ms,
             max_future_skew_ms=MAX_FUTURE_SKEW_MS,
             rescue=getattr(ReorderSettings.model_fields.get("rescue"), "default", False),
+            is_bounded=True,
         )
         self._places = [(topic, number) for number in range(_PARTITIONS)]
         self._offsets = [0] * _PARTITIONS

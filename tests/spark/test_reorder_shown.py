@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines._inspection import inspect_checkpoint
-from pipelines._progress import counts
 from sequitur._ports import choose_free
+from sequitur.pipelines.ordering.inspection import inspect_checkpoint
+from sequitur.pipelines.ordering.progress import counts
 from tests.spark.conftest import Job, event, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 

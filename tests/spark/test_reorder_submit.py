@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines._stop import Stop, stop_on_signals
+from sequitur.pipelines.ordering.stop import Stop, stop_on_signals
 from tests.spark.conftest import Job, event, time_of
 from tests.spark.submitted_job import SubmittedJob
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 
@@ -51,6 +51,7 @@ def test_a_signal_ends_the_job_cleanly(
         last = [*steps, *lines][-1]
         life.end()
         assert "Exception" not in life.complaints()
+        assert "Traceback" not in life.complaints()
     assert last == json.loads(report.read_text())
     assert last["read"] == last["released"] + last["held"] < 1600
     again = job.with_settings(max_offsets_per_trigger=10_000).run(drain=True)
@@ -79,6 +80,21 @@ def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
         said = life.end(status=3)
     assert "reorder: input topic 'no-such-topic' does not exist" in said
     assert "Traceback" not in said
+
+
+def test_error_of_a_running_job_is_one_line(job: Job) -> None:
+    """Neither Spark nor Java nor Python shows where it came from; what is wrong is said once."""
+    job.produce([event(T0 + 60_000 * (n == 0), partition=n % 4) for n in range(8)])
+    job.with_settings(max_offsets_per_trigger=4).run(drain=True)
+    job.produce([event(T0 - 1, key="other", partition=1)])
+    strict = job.with_settings(late_policy="fail", rescue=False)
+    with SubmittedJob(job.kafka, strict.settings, "--available-now") as life:
+        said = life.end(status=3)
+        lines = [*said.splitlines(), *life.complaints().splitlines()]
+    # What Java says of itself at its start is said of each job.
+    (line,) = [line for line in lines if not line.startswith("WARNING: Using incubator modules")]
+    assert line.startswith("reorder: topic ")
+    assert line.endswith("(late_policy = fail)")
 
 
 def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None:

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from consumer import LATE, REASON_HEADER, TOO_FAR_FUTURE
+from sequitur.consumer import LATE, REASON_HEADER, TOO_FAR_FUTURE
 from tests.spark.conftest import Job, event, time_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 _HOUR_MS = 3_600_000

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines._rows import RUN_COLUMNS
-from pipelines._run_reader import rows_between
-from pipelines._runs import _RUN_OPTIONS
+from sequitur.pipelines.ordering.runs import _RUN_OPTIONS
+from sequitur.pipelines.rows.columns import RUN_COLUMNS
+from sequitur.pipelines.rows.run_reader import rows_between
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 _ROWS = 50_000

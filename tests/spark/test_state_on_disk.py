@@ -13,18 +13,18 @@ from tests.spark.conftest import Job, event
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 
 
-def _names(folder: Path) -> list[int]:
-    return sorted(int(entry.name) for entry in folder.iterdir() if entry.is_dir())
+def _names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
 
 
 def _two_steps(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run is through and folded, the second holds four rows."""
-    monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 1)
+    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 1)
     job.produce([event(T0 + t, key=k, partition=0) for k, t in (("a", 1), ("a", 3), ("b", 2))])
     job.run(drain=True)
     job.produce([event(T0 + 9000 + p, key="c", partition=p) for p in range(4)])
@@ -70,7 +70,7 @@ def test_duckdb_reads_runs_and_keys(
 
 def test_old_state_is_removed(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Runs go when they are folded, folds when merged or past their TTL, verdicts when used."""
-    monkeypatch.setattr("consumer._key_state.FOLDED_RUNS", 2)
+    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 2)
     job = job.with_settings(key_ttl="20 s", late_policy="drop")
     checkpoint = tmp_path / "checkpoint"
     for life in range(7):

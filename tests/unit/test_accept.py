@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from producer import (
+from sequitur.producer import (
     BrokerError,
     IdempotentProducer,
     NotPersisted,
@@ -17,7 +17,7 @@ from producer import (
     ProducerSettings,
     Record,
 )
-from tests.fake_wire import FakeWire
+from tests.support.fake_wire import FakeWire
 
 _FAST: dict[str, Any] = {
     "linger": timedelta(0),
@@ -31,7 +31,7 @@ _RECORDS = [Record(b"%d" % number + b"x" * 100) for number in range(10)]
 def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
     """A healthy cluster with one partition a topic."""
     wire = FakeWire()
-    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
     return wire
 
 

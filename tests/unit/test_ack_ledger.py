@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import acker as bench
-from consumer.topology import AckFlag, AckLedger
+from sequitur.consumer.topology import AckFlag, AckLedger
 
 _INIT, _FAILED = AckFlag.INIT, AckFlag.FAILED
 

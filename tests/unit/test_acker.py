@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consumer.topology import Acker, AckFlag, AckLedger, acker_of
+from sequitur.consumer.topology import Acker, AckFlag, AckLedger, acker_of
 
 _STID1, _STID2, _TID1 = 0b1010, 0b1011, 0b1100
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumer import (
+from sequitur.consumer import (
     DelayPolicy,
     EventClock,
     LatenessHistogram,

@@ -9,8 +9,9 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer._batch import (
-    HEADER_SIZE,
+from sequitur.producer._settings import Compression
+from sequitur.producer.kafka.compression import HEADER_SIZE
+from sequitur.producer.kafka.record_batch import (
     Record,
     Stamp,
     count_of,
@@ -21,10 +22,9 @@ from producer._batch import (
     stamp_of,
     stamped,
 )
-from producer._settings import Compression
 
 if TYPE_CHECKING:
-    from producer._batch import Builder
+    from sequitur.producer.kafka.record_batch import Builder
 
 _optional_bytes = st.none() | st.binary(max_size=40)
 _records = st.lists(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import executor as bench
-from consumer.topology import Executor, Root
+from sequitur.consumer.topology import Executor, Root
 
 
 @pytest.mark.parametrize("is_tracked", [True, False])

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from producer import IdempotentProducer, ProducerSettings, Record
-from producer import _accumulator as accumulator_module
-from producer import _client as client_module
-from producer._batch import new_builder, seal
-from producer._bulk import BulkBuilder, Piece, columns_of, fill
-from producer._event_id import EVENT_ID_HEADER
-from producer._partitioner import KeyPartitioner
-from tests.fake_wire import FakeWire
+from sequitur.producer import IdempotentProducer, ProducerSettings, Record
+from sequitur.producer import _client as client_module
+from sequitur.producer._event_id import EVENT_ID_HEADER
+from sequitur.producer.batching import accumulator as accumulator_module
+from sequitur.producer.batching.columns import BulkBuilder, Piece, columns_of, fill
+from sequitur.producer.batching.partitioner import KeyPartitioner
+from sequitur.producer.kafka.record_batch import new_builder, seal
+from tests.support.fake_wire import FakeWire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from producer._batch import Header
+    from sequitur.producer.kafka.record_batch import Header
 
 PREFIX = b"shop:"
 BATCH_BYTES = 1 << 20

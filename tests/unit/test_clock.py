@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, StateFormatError
+from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, StateFormatError
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)
@@ -122,11 +122,31 @@ def test_wall_clock_set_back_makes_nobody_idle() -> None:
     assert _advance(clock, 0).frontier_ms == 390
 
 
+def test_wall_clock_that_was_ahead_keeps_nobody_live() -> None:
+    """It is set back by an hour: who is silent is idle after the time-out all the same."""
+    partition, hour_ms = SourcePartition("in", 0), 3_600_000
+    clock = EventClock()
+    for now_ms, seen_ms in ((2 * hour_ms, 5_000), (hour_ms, None), (hour_ms + 10_000, None)):
+        clock = clock.observe(
+            partition, max_event_time_ms=seen_ms, position=1, high_watermark=1, now_ms=now_ms
+        )
+    assert clock.idle(now_ms=hour_ms + 9_999, idle_timeout_ms=10_000) == frozenset()
+    assert clock.idle(now_ms=hour_ms + 10_000, idle_timeout_ms=10_000) == {partition}
+
+
 def test_drain_reaches_the_greatest_event_time() -> None:
     """After a drain nothing is held."""
     clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0, behind=9)
     assert clock.drain().frontier_ms == 1000
     assert EventClock().drain().frontier_ms == BEFORE_ALL_TIME_MS
+
+
+def test_topic_that_is_forgotten_leaves_the_frontier_where_it_is() -> None:
+    """Its partitions hold nothing back any more, and begin as new ones."""
+    other = SourcePartition("other", 0)
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), other, 1000, now_ms=0).drain()
+    left = clock.without({"other"})
+    assert (set(left.partitions), left.frontier_ms) == ({A}, 1000)
 
 
 @pytest.mark.parametrize("document", [{}, {"format": 2}, {"format": "1"}])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer import (
+from sequitur.consumer import (
     CommitToken,
     CommitTokenError,
     OutputPartition,
@@ -34,6 +34,7 @@ def _renewed(
     done: int = 4,
     newest: int = 4,
     is_established: bool = True,
+    written: tuple[str, ...] | None = None,
 ) -> dict[OutputPartition, CommitToken]:
     return renewed_tokens(
         found,
@@ -42,6 +43,7 @@ def _renewed(
         newest=newest,
         is_established=is_established,
         partitions=_COUNTS,
+        written=written,
     )
 
 
@@ -85,7 +87,7 @@ def test_rows_are_there_when_the_token_says_so() -> None:
 
 
 @pytest.mark.parametrize(("found", "message"), [
-    (None, "has lost its commit token"),
+    (None, "has no commit token: it was lost"),
     (_token(4, job="theirs"), r"of another checkpoint \(theirs, ours is mine\)"),
     (_token(6), "holds step 6, and the checkpoint has got to step 5 only"),
     (_token(4, partitions=3), "'ordered' had 3 partitions when step 5 was begun, and has 4 now"),
@@ -124,6 +126,21 @@ def test_first_tokens_come_in_an_unfinished_step_too() -> None:
     """A job that was begun at least once has no tokens yet; those it has are left alone."""
     renewed = _renewed({_WHERE: _token(5), _OTHER: None}, newest=5, is_established=False)
     assert renewed == {_OTHER: _token(4, rows=0, partitions=1)}
+
+
+@pytest.mark.parametrize("found", [None, _token(2, partitions=3), _token(3)])
+def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(
+    found: CommitToken | None,
+) -> None:
+    """Or have grown: nothing of the step can be there. A token that fits is left alone."""
+    renewed = _renewed({_WHERE: found, _OTHER: None}, newest=5, written=())
+    fits = found is not None and found.partitions == _COUNTS[_WHERE.topic]
+    expected = {_WHERE: _token(4, rows=0), _OTHER: _token(4, rows=0, partitions=1)}
+    if fits:
+        del expected[_WHERE]
+    assert renewed == expected
+    with pytest.raises(CommitTokenError, match="did not write there when step 5 was begun"):
+        _renewed({_WHERE: None, _OTHER: None}, newest=5, written=(_WHERE.topic,))
 
 
 @pytest.mark.parametrize("is_established", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.compose_file import COMPOSE_FILE, read_compose_file
+from tests.support.compose_file import COMPOSE_FILE, read_compose_file
 
 _TOP_LEVEL = {"name", "services", "volumes"}
 _SERVICE = {

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from producer import Position, Record
-from producer._daemon_intake import ProducerIntake
-from producer.sources import DeadLetterFile, StoppingError, read_dead_letters
+from sequitur.producer import Position, Record
+from sequitur.producer.daemon.intake import ProducerIntake
+from sequitur.producer.sources import DeadLetterFile, StoppingError, read_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from producer import IdempotentProducer
+    from sequitur.producer import IdempotentProducer
 
 _RECORDS = [Record(b"1"), Record(b"2")]
 
@@ -135,3 +135,15 @@ async def test_what_was_refused_is_on_disk_before_a_position_behind_it(rig: _Rig
     rig.file.close()
     found = [(each.source, each.where, each.raw) for each in read_dead_letters(rig.file.path)]
     assert found == [("file:a", "line 1", b"bad"), ("file:a", "line 2", b"worse")]
+
+
+async def test_a_copy_is_kept_while_there_is_much_room(tmp_path: Path) -> None:
+    """Its sender has it still, so a file that is half full takes none, and that is no failure."""
+    file = DeadLetterFile(tmp_path / "dead.jsonl", limit_bytes=400)
+    producer = cast("IdempotentProducer", _Producer(file))
+    intake = ProducerIntake(producer, "t", "http:a:1", file, asyncio.Event())
+    assert intake.keep_copy(b"nul", "line 1", "no JSON")
+    assert intake.keep_copy(b"nul", "line 2", "no JSON")
+    assert not intake.keep_copy(b"nul", "line 3", "no JSON")
+    assert [letter.where for letter in read_dead_letters(file.path)] == ["line 1", "line 2"]
+    file.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from producer._daemon_log import configure_logging
+from sequitur.producer.daemon.log import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,19 +27,23 @@ def _as_it_was() -> Iterator[None]:
 
 
 def test_json_lines_hold_the_fields() -> None:
-    """Of structlog's loggers as of the standard library's; a library's chatter is left out."""
+    """Of structlog's loggers as of the standard library's; a library's chatter is left out.
+
+    Of the Kafka client all is: what it says of connections we say ourselves, once.
+    """
     stream = io.StringIO()
     configure_logging("json", stream)
     structlog.stdlib.get_logger("ours").info("started", topic="t", size=3)
-    logging.getLogger("aiokafka.conn").warning("broker %d is gone", 7)
-    logging.getLogger("aiokafka.conn").info("connected")
+    logging.getLogger("aiohttp.server").warning("client %d is gone", 7)
+    logging.getLogger("aiohttp.server").info("connected")
+    logging.getLogger("aiokafka.conn").error("Unable connect to node with id 0")
     ours, theirs = map(json.loads, stream.getvalue().splitlines())
     assert ours.pop("timestamp") <= theirs.pop("timestamp")
     assert ours == {"event": "started", "level": "info", "logger": "ours", "topic": "t", "size": 3}
     assert theirs == {
-        "event": "broker 7 is gone",
+        "event": "client 7 is gone",
         "level": "warning",
-        "logger": "aiokafka.conn",
+        "logger": "aiohttp.server",
     }
 
 

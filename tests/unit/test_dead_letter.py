@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from producer.sources import DeadLetter, DeadLetterFile, DeadLettersFullError, read_dead_letters
+from sequitur.producer.sources import (
+    DeadLetter,
+    DeadLetterFile,
+    DeadLettersFullError,
+    read_dead_letters,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +42,34 @@ def test_an_entry_is_bounded(tmp_path: Path) -> None:
         file.write("stdin", "line 1", "too long", b"x" * 1000)
     (entry,) = read_dead_letters(path)
     assert (entry.raw, entry.raw_length) == (b"x" * 10, 1000)
+
+
+def test_what_kafka_refused_is_kept_whole(tmp_path: Path) -> None:
+    """Payload, key, headers and timestamp: with them it can be sent again as it was."""
+    path = tmp_path / "dead.jsonl"
+    value, headers = b"\xff" * 300_000, (("trace", b"\x00"), ("trace", None))
+    with DeadLetterFile(path) as file:
+        file.write_whole(
+            "http", "event a:1", "refused", value, key=b"k", headers=headers, timestamp_ms=5
+        )
+        file.write_whole("http", "event a:2", "refused", None)
+    large, tombstone = read_dead_letters(path)
+    assert (large.raw, large.raw_length, large.key) == (value, 300_000, b"k")
+    assert (large.headers, large.timestamp_ms) == (headers, 5)
+    assert (tombstone.raw, tombstone.headers, tombstone.timestamp_ms) == (None, (), None)
+
+
+def test_the_second_half_is_for_what_nobody_else_has(tmp_path: Path) -> None:
+    """Who has his event still and is told of it may fill the first half."""
+    path = tmp_path / "dead.jsonl"
+    found = []
+    with DeadLetterFile(path, limit_bytes=300) as file:
+        found.append(file.is_half_full)
+        file.write("http", "line 1", "no JSON", b"x" * 60)
+        found.append(file.is_half_full)
+    with DeadLetterFile(path) as file:
+        found.append(file.is_half_full)  # without a limit there is no half
+    assert found == [False, True, False]
 
 
 def test_it_is_only_ever_appended_to(tmp_path: Path) -> None:

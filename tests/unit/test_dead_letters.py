@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
-from consumer.topology import (
+from sequitur._dead_letters import DeadLetter, Selection, request_rows
+from sequitur._dlq_cli import _text
+from sequitur._errors import NotADeadLetterError
+from sequitur._topic_reader import TopicRecord
+from sequitur.consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
+from sequitur.consumer.topology import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_DETAIL_HEADER,
     DEAD_EVENT_TIME_HEADER,
@@ -15,11 +19,7 @@ from consumer.topology import (
     DEAD_TIME_HEADER,
     Place,
 )
-from sequitur._dead_letters import DeadLetter, Selection, request_rows
-from sequitur._dlq_cli import _text
-from sequitur._errors import NotADeadLetterError
-from sequitur._topic_reader import TopicRecord
-from tests.dead_letters import T0, TRACEBACK, dead_record
+from tests.support.dead_letters import T0, TRACEBACK, dead_record
 
 
 def _without(record: TopicRecord, header: str) -> TopicRecord:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer.topology import FailReason, ProcessSettings, TopologyTester
-from pipelines._topology_file import load_topology
+from sequitur.consumer.topology import FailReason, ProcessSettings, TopologyTester
+from sequitur.pipelines.topology.topology_file import load_topology
 
 if TYPE_CHECKING:
-    from consumer.topology import Topology
+    from sequitur.consumer.topology import Topology
 
 _FOLDER = Path(__file__).parents[2] / "examples"
 _EXAMPLES = sorted(path.stem for path in _FOLDER.glob("*.py"))

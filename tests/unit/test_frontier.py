@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer import (
+from sequitur.consumer import (
     ConservationError,
     EventClock,
     KeyState,
@@ -24,7 +24,7 @@ from consumer import (
     Totals,
     finish,
 )
-from tests.reorder_model import ReorderModel, Row
+from tests.support.reorder_model import ReorderModel, Row
 
 A = SourcePartition("readings", 0)
 
@@ -140,6 +140,11 @@ def test_entry_and_mark_survive_json() -> None:
         keys=KeyState(horizon_ms=3),
         deduplicated_ms=4,
         duplicates=2,
+        owner=7,
+        name="000000000003-000007-0",
+        source="spark-000000000001-000006-2",
+        planned={A: 17},
+        topics={"in": "an id"},
     )
     assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
     assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))

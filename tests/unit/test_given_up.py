@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from producer import (
+from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,
     Persisted,
@@ -18,9 +18,9 @@ from producer import (
     ProducerSettings,
     Record,
 )
-from producer._given_up import GivenUp
-from producer._journal_report import inspect_journal
-from tests.fake_wire import DROPPED, FakeWire
+from sequitur.producer._given_up import GivenUp
+from sequitur.producer.journal.report import inspect_journal
+from tests.support.fake_wire import DROPPED, FakeWire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ _FAST: dict[str, Any] = {
 def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
     """A cluster that refuses whatever has `bad` in it."""
     wire = FakeWire(fault=lambda records: _REFUSED if records[0].value == b"bad" else None)
-    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
     return wire
 
 
@@ -65,10 +65,30 @@ async def test_a_refused_event_is_handed_over_while_the_journal_has_it(
         unacked.append(_unacked(tmp_path))
 
     async with _producer(tmp_path, keep) as producer:
-        outcome = await (await producer.send("t", b"bad", b"key"))
+        bad_id = f"me~{producer.generation}:0"
+        outcome = await (
+            await producer.send(
+                "t",
+                b"bad",
+                b"key",
+                headers=[("trace", b"1"), ("trace", None)],
+                timestamp_ms=1_790_000_000_000,
+            )
+        )
         assert isinstance(outcome, NotPersisted)
         assert await (await producer.send("t", b"good")) == Persisted(0, 0)
-    assert given_up == [GivenUp("t", 0, "me:0", b"key", b"bad", outcome)]
+    assert given_up == [
+        GivenUp(
+            topic="t",
+            partition=0,
+            event_id=bad_id,
+            key=b"key",
+            value=b"bad",
+            headers=(("trace", b"1"), ("trace", None)),
+            timestamp_ms=1_790_000_000_000,
+            outcome=outcome,
+        )
+    ]
     assert unacked == [1]
     assert _unacked(tmp_path) == 0
     assert [record.value for record in wire.records["t", 0]] == [b"good"]
@@ -104,13 +124,14 @@ async def test_an_event_of_a_former_run_is_handed_over_too(wire: FakeWire, tmp_p
     given_up: list[GivenUp] = []
     wire.fault = lambda _records: DROPPED
     async with _producer(tmp_path, given_up.extend) as producer:
+        bad_id = f"me~{producer.generation}:0"
         await producer.send("t", b"bad")
-        await producer.close(timedelta(milliseconds=100))
+        await producer.close(timedelta(seconds=2))
     assert given_up == []  # it was not refused, and the journal has it
     wire.fault = lambda _records: _REFUSED
     async with _producer(tmp_path, given_up.extend) as producer:
         await producer.flush()
-    assert [(each.event_id, each.value) for each in given_up] == [("me:0", b"bad")]
+    assert [(each.event_id, each.value) for each in given_up] == [(bad_id, b"bad")]
     assert _unacked(tmp_path) == 0
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines._errors import JarError, JarFetchError, JarHashError
-from pipelines.jars import (
+from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError
+from sequitur.pipelines.jars import (
     GROUPS,
     LOCK_FILE,
     ROOTS,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines._errors import JavaError
-from pipelines.java import Java, find_java
+from sequitur.pipelines._errors import JavaError
+from sequitur.pipelines.java import Java, find_java
 
 if TYPE_CHECKING:
     from pathlib import Path

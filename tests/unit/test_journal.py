@@ -9,27 +9,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from producer._batch import Stamp, stamp_of
-from producer._journal import Journal
-from producer._journal_codec import (
-    Ack,
-    Acks,
-    Batch,
-    Drop,
-    Frame,
-    Identity,
-    PartitionState,
-    Position,
-    Renewal,
-    Restamp,
-    Spool,
-    SpooledEvent,
-    encode_preamble,
-)
-from producer._journal_disk import RealDisk
-from producer._journal_errors import (
+from sequitur.producer.journal.codec import encode_preamble
+from sequitur.producer.journal.disk import RealDisk
+from sequitur.producer.journal.errors import (
+    JournalBusyError,
     JournalCorruptError,
     JournalError,
     JournalFailedError,
@@ -38,17 +24,37 @@ from producer._journal_errors import (
     JournalNameError,
     JournalVersionError,
 )
-from producer._journal_limits import JournalLimits
-from tests.property.journal_model import ModelDisk, record_batch
+from sequitur.producer.journal.frames import (
+    Ack,
+    Acks,
+    Batch,
+    Commit,
+    Drop,
+    Frame,
+    Identity,
+    Number,
+    Numbered,
+    PartitionState,
+    Position,
+    Renewal,
+    Restamp,
+    Waiting,
+)
+from sequitur.producer.journal.journal import Journal
+from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp, batch_of, stamp_of, stamped
+from tests.property.journal_model import ModelDisk, ModelFile, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from sequitur.producer.journal.disk import DiskFile
+
 _SMALL = JournalLimits(segment_bytes=4096, limit_bytes=4 * 4096)
 _HOLDER = """
 import pathlib, sys, time
-from producer._journal import Journal
+from sequitur.producer.journal.journal import Journal
 journal = Journal.open(pathlib.Path(sys.argv[1]), producer="p")
 print("held", flush=True)
 time.sleep(60)
@@ -62,7 +68,28 @@ def batch(
     """A batch of ten records; event sequences as the base sequence unless told."""
     first = base if event is None else event
     data = record_batch(Stamp(7, 0, base), b"x" * body_bytes)
-    return Batch("cpu", partition, 7, 0, base, 10, first, first + 9, None, data)
+    return Batch("cpu", partition, 7, 0, base, 10, first, first + 9, None, data=data)
+
+
+def waiting(event: int, *, partition: int = 0, body_bytes: int = 100, last_ms: int = 5) -> Waiting:
+    """A batch of ten records without numbers."""
+    data = record_batch(NO_STAMP, b"w" * body_bytes, 0, last_ms)
+    return Waiting("cpu", partition, event, event + 9, 10, 0, last_ms, data=data)
+
+
+def number(of: Waiting, base: int, timestamp_ms: int = -1) -> Number:
+    """The numbers of a batch that waited."""
+    return Number(*of.key, of.last_event_sequence, 10, 7, 0, base, timestamp_ms)
+
+
+def held(journal: Journal) -> dict[tuple[str, int], tuple[Batch | Waiting, ...]]:
+    """What a journal recovered, with the bytes; what has numbers before what has none."""
+    found: dict[tuple[str, int], tuple[Batch | Waiting, ...]] = {}
+    for batches in (journal.recovered.unacked, journal.recovered.waiting):
+        for partition, those in batches.items():
+            whole = tuple(msgspec.structs.replace(one, data=journal.read(one.key)) for one in those)
+            found[partition] = found.get(partition, ()) + whole
+    return found
 
 
 def ack(*batches: Batch) -> Acks:
@@ -98,23 +125,22 @@ def fill(journal: Journal, *, keep_bytes: int = 0) -> list[Batch]:
 
 
 def test_a_restart_has_all_that_was_not_acked(tmp_path: Path) -> None:
-    """Identity, exact bytes in order, spool, numbering and positions survive on a real disk."""
+    """Identity, exact bytes in order, what waits, numbering and positions are on a real disk."""
     sent = [batch(0), batch(10), batch(0, partition=1, event=20)]
-    event = SpooledEvent(30, "cpu", 1, b"waiting")
+    late = waiting(30, partition=1)
     with Journal.open(tmp_path / "p", producer="p") as journal:
         assert journal.recovered.fresh
         journal.append([_IDENTITY, *sent, Position("file", b"line 30")])
-        journal.append([Spool((event,), Position("stdin", b"1"))])
+        journal.append([late, Position("stdin", b"1")])
         settle(journal)
         journal.append([ack(sent[0])])
     with Journal.open(tmp_path / "p", producer="p") as journal:
         found = journal.recovered
+        assert held(journal) == {("cpu", 0): (sent[1],), ("cpu", 1): (sent[2], late)}
     assert not found.fresh
     assert found.torn is None
     assert found.identity == Identity(7, 0)
-    assert found.unacked == {("cpu", 0): (sent[1],), ("cpu", 1): (sent[2],)}
-    assert found.spool == (event,)
-    assert found.next_event_sequence == 31
+    assert found.next_event_sequence == 40
     assert found.positions == {"file": b"line 30", "stdin": b"1"}
     assert found.partitions == {
         ("cpu", 0): PartitionState("cpu", 0, 7, 0, 20, 19),
@@ -160,14 +186,15 @@ def test_another_producers_journal_is_refused() -> None:
         Journal.open_on(disk, producer="q")
 
 
-def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """An older program neither reads nor cuts a newer journal."""
-    newer = encode_preamble(1, version=2) + b"what only the newer one reads"
+@pytest.mark.parametrize(("version", "age"), [(1, "older"), (3, "newer")])
+def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, age: str) -> None:
+    """A program neither reads nor cuts a journal of another format, and says how to go on."""
+    other = encode_preamble(1, version=version) + b"what only the other one reads"
     path = tmp_path / "00000000000000000001.journal"
-    path.write_bytes(newer)
-    with pytest.raises(JournalVersionError, match="format version 2"):
+    path.write_bytes(other)
+    with pytest.raises(JournalVersionError, match=f"version {version}.*let the {age} version"):
         Journal.open(tmp_path, producer="p")
-    assert path.read_bytes() == newer
+    assert path.read_bytes() == other
 
 
 def test_a_directory_that_cannot_be_used_is_an_error_of_ours(tmp_path: Path) -> None:
@@ -205,8 +232,9 @@ def test_a_torn_tail_is_cut_and_told() -> None:
     journal.append([batch(10)])
     name = "00000000000000000001.journal"
     disk.files[name].content = disk.files[name].content[:-1]
-    found = on(disk.after_kill()).recovered
-    assert found.unacked == {("cpu", 0): (batch(0),)}
+    journal = on(disk.after_kill())
+    found = journal.recovered
+    assert held(journal) == {("cpu", 0): (batch(0),)}
     assert found.torn is not None
     assert (found.torn.segment, found.torn.frames) == (1, 0)
     assert on(disk.after_kill()).recovered.torn is None
@@ -273,14 +301,14 @@ def test_one_slow_partition_does_not_keep_the_segments_of_the_others() -> None:
         journal.append([ack(sent)])
     assert segments(disk)[0] > 20
     journal.close()
-    assert on(disk).recovered.unacked == {("cpu", 1): (slow,)}
+    assert held(on(disk)) == {("cpu", 1): (slow,)}
 
 
 def test_a_taken_over_batch_does_not_take_its_position_back() -> None:
     """Copies of old batches in a new segment leave the newest position alone."""
     disk = ModelDisk()
     journal = on(disk)
-    old = Batch("cpu", 1, 7, 0, 0, 1, 0, 0, Position("file", b"1"), batch(0).data)
+    old = Batch("cpu", 1, 7, 0, 0, 1, 0, 0, Position("file", b"1"), data=batch(0).data)
     journal.append([_IDENTITY, old])
     journal.append([Position("file", b"2")])
     journal.close()
@@ -293,18 +321,19 @@ def test_a_taken_over_batch_does_not_take_its_position_back() -> None:
 
 
 def test_what_an_unsynced_round_frees_is_kept() -> None:
-    """An event leaves the spool for good only once the batch that took it is on disk."""
+    """What waits is needed until the batch that took its place is on disk."""
     disk = ModelDisk()
     journal = on(disk, JournalLimits(4096, 8 * 4096))
-    events = tuple(SpooledEvent(n, "cpu", 0, b"x" * 100) for n in range(50))
-    journal.append([_IDENTITY, Spool(events)])
+    before = waiting(40, body_bytes=5000)
+    journal.append([_IDENTITY, before])
     settle(journal)
     assert segments(disk) == [1, 2]
     disk.during_sync = lambda: journal.append([batch(0, event=40)])
     journal.append([Position("file", b"1")])
     settle(journal)
     assert segments(disk) == [1, 2]
-    assert on(disk.after_power_cut(lambda low, _: low)).recovered.spool == events
+    left = on(disk.after_power_cut(lambda low, _: low))
+    assert held(left) == {("cpu", 0): (before,)}
 
 
 def test_the_limit_holds_and_marks_still_fit() -> None:
@@ -329,7 +358,7 @@ def test_a_full_journal_opens_and_gives_room_back() -> None:
     for _ in range(4):
         journal = on(disk.after_kill())
         assert disk.used_bytes <= _SMALL.limit_bytes
-    assert journal.recovered.unacked == {("cpu", 0): tuple(sent)}
+    assert held(journal) == {("cpu", 0): tuple(sent)}
     journal.append([ack(*sent)])
     settle(journal)
     assert journal.has_room(1000)
@@ -351,8 +380,7 @@ def test_marks_that_find_no_room_go_out_with_the_next_round() -> None:
     settle(journal)
     assert disk.used_bytes < disk.capacity_bytes
     journal.append([batch(100)])
-    found = on(disk.after_kill()).recovered
-    assert found.unacked == {("cpu", 0): (sent[9], batch(100))}
+    assert held(on(disk.after_kill())) == {("cpu", 0): (sent[9], batch(100))}
 
 
 def test_a_full_disk_leaves_nothing_of_the_round() -> None:
@@ -367,7 +395,7 @@ def test_a_full_disk_leaves_nothing_of_the_round() -> None:
     assert disk.used_bytes == used
     disk.capacity_bytes = None
     journal.append([batch(10)])
-    assert on(disk.after_kill()).recovered.unacked == {("cpu", 0): (batch(0), batch(10))}
+    assert held(on(disk.after_kill())) == {("cpu", 0): (batch(0), batch(10))}
 
 
 def test_after_a_failed_sync_nothing_is_promised() -> None:
@@ -395,13 +423,6 @@ def test_a_closed_journal_says_so() -> None:
     journal.close()
     with pytest.raises(JournalError, match="is closed"):
         journal.append([batch(0)])
-
-
-def test_a_round_that_never_fits_is_no_matter_of_waiting() -> None:
-    """Backpressure would wait for ever, so it is another error than a full journal."""
-    with pytest.raises(JournalError, match="too long") as refused:
-        on(ModelDisk()).append([batch(0, body_bytes=9000)])
-    assert not isinstance(refused.value, JournalFullError)
 
 
 @pytest.mark.parametrize(
@@ -433,12 +454,13 @@ def test_a_renewal_renumbers_the_exact_bytes() -> None:
     restamps = tuple(Restamp(*one.key, n * 10, 10) for n, one in enumerate(sent[1:]))
     journal.append([Renewal(Identity(9, 1), restamps)])
     journal.close()
-    found = on(disk).recovered
+    journal = on(disk)
+    found, batches = journal.recovered, held(journal)["cpu", 0]
     assert found.identity == Identity(9, 1)
-    stamps = [stamp_of(one.data) for one in found.unacked["cpu", 0]]
+    stamps = [stamp_of(one.data) for one in batches]
     assert stamps == [Stamp(9, 1, 0), Stamp(9, 1, 10)]
     expected = [record_batch(stamp, b"x" * 100) for stamp in stamps]
-    assert expected == [one.data for one in found.unacked["cpu", 0]]
+    assert expected == [one.data for one in batches]
     assert found.partitions["cpu", 0] == PartitionState("cpu", 0, 9, 1, 20, 29)
 
 
@@ -450,7 +472,15 @@ def test_the_halves_of_a_split_batch_are_sent_before_what_follows() -> None:
     journal.append([_IDENTITY, large, later])
     halves = [
         Batch(
-            "cpu", 0, 8, 0, 5 * n, 5, 5 * n, 5 * n + 4, None, record_batch(Stamp(8, 0, 5 * n), b"")
+            "cpu",
+            0,
+            8,
+            0,
+            5 * n,
+            5,
+            5 * n,
+            5 * n + 4,
+            data=record_batch(Stamp(8, 0, 5 * n), b""),
         )
         for n in range(2)
     ]
@@ -478,17 +508,137 @@ def test_numbering_wraps_with_the_sequence() -> None:
     assert [one.first_event_sequence for one in found.unacked["cpu", 0]] == [0, 10, 20]
 
 
-def test_spooled_events_leave_with_their_batch_or_by_a_drop() -> None:
-    """Per partition, all up to the batch's last event; a dropped one by its sequence."""
+def test_what_waits_is_numbered_without_its_bytes() -> None:
+    """The exact bytes follow from the waiting batch, the numbers and the timestamp."""
     disk = ModelDisk()
     journal = on(disk)
-    events = tuple(SpooledEvent(n, "cpu", n % 2, b"%d" % n) for n in range(8))
-    journal.append([_IDENTITY, Spool(events)])
-    data = record_batch(Stamp(7, 0, 0), b"")
-    journal.append([Batch("cpu", 0, 7, 0, 0, 2, 0, 2, None, data)])
-    journal.append([Drop((3,), "delivery timeout")])
+    early, late = waiting(0, body_bytes=900), waiting(10, body_bytes=900)
+    journal.append([_IDENTITY, early, late])
+    used = disk.used_bytes
+    journal.append([Numbered((number(early, 0, 1_000), number(late, 10)))])
+    assert disk.used_bytes - used < 200
     journal.close()
-    assert [event.event_sequence for event in on(disk).recovered.spool] == [1, 4, 5, 6, 7]
+    journal = on(disk)
+    first, second = held(journal)["cpu", 0]
+    assert first.data == stamped(early.data, Stamp(7, 0, 0), 1_000)
+    assert second.data == stamped(late.data, Stamp(7, 0, 10))
+    assert journal.recovered.partitions["cpu", 0].next_sequence == 20
+
+
+def test_a_batch_that_grows_is_recovered_as_one() -> None:
+    """Pieces are put together; a whole batch takes their place."""
+    disk = ModelDisk()
+    journal = on(disk)
+    for count in (1, 2, 3):
+        piece = Waiting("cpu", 0, 5, 4 + count, count, 7, 7 + count, piece=True, data=b"%d" % count)
+        journal.append([piece])
+    (grown,) = held(on(disk.after_kill()))["cpu", 0]
+    assert grown.data == batch_of(b"123", 3, first_ms=7, last_ms=10)
+    assert (grown.first_event_sequence, grown.last_event_sequence) == (5, 7)
+    journal = on(disk.after_kill())
+    whole = msgspec.structs.replace(waiting(5), first_event_sequence=5)
+    journal.append([whole])
+    assert held(on(disk.after_kill())) == {("cpu", 0): (whole,)}
+
+
+def test_a_batch_that_the_journal_holds_in_part_gets_no_numbers() -> None:
+    """What follows of it would be held, and sent, as another batch."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([msgspec.structs.replace(waiting(5), record_count=3, piece=True)])
+    used = disk.used_bytes
+    with pytest.raises(ValueError, match="in the journal with 3 records, not 10"):
+        journal.append([Numbered((number(waiting(5), 0),))])
+    assert disk.used_bytes == used
+    journal.append([waiting(5)])
+    journal.append([Numbered((number(waiting(5), 0),))])
+
+
+def test_what_waits_is_given_up_by_its_name() -> None:
+    """A dropped batch is not brought back, and the others are."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([waiting(0), waiting(10)])
+    journal.append([Drop((waiting(0).key,), "delivery timeout")])
+    assert held(on(disk.after_kill())) == {("cpu", 0): (waiting(10),)}
+
+
+def test_parts_of_a_round_count_from_its_end_on() -> None:
+    """A kill between two parts leaves nothing of the round; a later round does not revive it."""
+    disk = ModelDisk()
+    journal = on(disk)
+    journal.append([waiting(0)], part=True)
+    journal = on(disk.after_kill())
+    assert held(journal) == {}
+    journal.append([waiting(10, body_bytes=200)], part=True)
+    journal.append([Commit(), Position("file", b"1")])
+    journal = on(disk.after_kill())
+    assert held(journal) == {("cpu", 0): (waiting(10, body_bytes=200),)}
+    assert journal.recovered.positions == {"file": b"1"}
+
+
+def test_old_segments_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still needed of old segments is copied a piece at a time, never all at once."""
+    monkeypatch.setattr("sequitur.producer.journal.journal._COPY_BYTES", 1000)
+    disk = ModelDisk()
+    journal = on(disk, JournalLimits(4096, 16 * 4096))
+    kept = [waiting(1000 * n, partition=1, body_bytes=400) for n in range(20)]
+    for base, slow in enumerate(kept):
+        journal.append([slow])
+        sent = [batch(base * 20 + n, body_bytes=700, event=1000 * base + 20 + n) for n in (0, 10)]
+        journal.append(sent)
+        settle(journal)
+        journal.append([ack(*sent)])
+    longest = 0
+    append = ModelFile.append
+
+    def recorded(self: ModelFile, buffers: Sequence[bytes]) -> None:
+        nonlocal longest
+        longest = max(longest, sum(map(len, buffers)))
+        append(self, buffers)
+
+    monkeypatch.setattr(ModelFile, "append", recorded)
+    for base in range(1000, 1400, 20):
+        sent = [batch(base + n, body_bytes=700, event=100_000 + base + n) for n in (0, 10)]
+        journal.append(sent)
+        settle(journal)
+        journal.append([ack(*sent)])
+    assert segments(disk)[0] > 5
+    assert longest < 3_000
+    assert held(on(disk.after_kill())) == {("cpu", 1): tuple(kept)}
+
+
+@pytest.mark.parametrize("is_quota", [False, True])
+def test_a_small_disk_is_a_small_limit(is_quota: bool) -> None:
+    """A disk smaller than the limit fills, and gives room back as soon as all is acknowledged."""
+    disk = ModelDisk()
+    disk.capacity_bytes, disk.is_quota = 64 << 10, is_quota
+    journal = on(disk, JournalLimits.within(1 << 30))
+    for life in range(3):
+        sent: list[Batch] = []
+        with contextlib.suppress(JournalFullError):
+            while True:
+                base = life * 10_000 + len(sent) * 10
+                journal.append([batch(base, body_bytes=2000)])
+                sent.append(batch(base, body_bytes=2000))
+                settle(journal)
+        assert disk.used_bytes > 40 << 10
+        journal.append([ack(*sent)])
+        settle(journal)
+        settle(journal)
+        assert disk.used_bytes < 24 << 10
+
+
+def test_room_that_others_give_back_is_noticed() -> None:
+    """A disk that others have filled takes rounds as soon as they give room back."""
+    disk = ModelDisk()
+    journal = on(disk)
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(JournalFullError):
+        journal.append([batch(0)])
+    disk.capacity_bytes = None
+    journal.append([batch(0)])
+    assert held(on(disk.after_kill())) == {("cpu", 0): (batch(0),)}
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
@@ -523,4 +673,55 @@ def test_a_real_full_disk_is_a_full_journal(
         with pytest.raises(JournalFullError, match="No space left on device"):
             journal.append([batch(0)])
     journal.append([batch(0)])
+    journal.close()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
+def test_a_segment_that_cannot_be_opened_now_is_begun_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Too many open files, or no room for another name: the current one is written on."""
+    journal = Journal.open(tmp_path, producer="p", limits=JournalLimits(4096, 1 << 20))
+
+    def fail(_disk: RealDisk, name: str) -> DiskFile:
+        raise OSError(code, "not now", name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "open", fail)
+        for base in range(0, 100, 10):
+            journal.append([batch(base, body_bytes=1_000)])
+            journal.sync()
+    segments = journal.statistics().segments
+    journal.sync()
+    assert journal.statistics().segments == segments + 1
+    journal.close()
+    with Journal.open(tmp_path, producer="p") as again:
+        assert sum(map(len, again.recovered.unacked.values())) == 10
+
+
+def test_a_segment_that_cannot_be_opened_now_is_copied_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal goes on meanwhile, and can be read back afterwards."""
+    journal = Journal.open(tmp_path, producer="p", limits=JournalLimits(4096, 1 << 20))
+    journal.append([batch(0)])
+    for base in range(10, 200, 10):
+        journal.append([batch(base, body_bytes=1_000)])
+        journal.sync()
+    journal.append([ack(*(batch(base) for base in range(10, 200, 10)))])
+
+    def fail(_disk: RealDisk, name: str, _offset: int, _length: int) -> bytes:
+        raise OSError(errno.EMFILE, "too many", name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "read_part", fail)
+        assert journal.sync()
+        journal.reclaim()
+        with pytest.raises(JournalBusyError, match="too many"):
+            journal.read(batch(0).key)
+    segments = journal.statistics().segments
+    assert journal.sync()
+    journal.reclaim()
+    assert journal.statistics().segments < segments
+    assert journal.read(batch(0).key) == batch(0).data
     journal.close()

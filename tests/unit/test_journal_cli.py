@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner, Result
 
-from producer._journal import Journal
-from producer._journal_codec import Identity, Position, Renewal
 from sequitur.cli import app
+from sequitur.producer.journal.frames import Identity, Position, Renewal
+from sequitur.producer.journal.journal import Journal
 from tests.unit.test_journal import ack, batch
 
 if TYPE_CHECKING:
@@ -78,4 +78,6 @@ def test_no_journal_ends_with_2(tmp_path: Path, command: str) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         result = _run(command, str(folder))
         assert result.exit_code == 2
-        assert "unreadable" in result.output
+        assert result.stdout == ""
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"sequitur: {folder}: unreadable: ")

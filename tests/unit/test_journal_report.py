@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from producer._journal import Journal
-from producer._journal_codec import Identity, Position, Renewal, Spool, SpooledEvent
-from producer._journal_codec import encode_preamble as preamble
-from producer._journal_limits import JournalLimits
-from producer._journal_report import (
-    BatchReport,
+from sequitur.producer.journal.codec import encode_preamble as preamble
+from sequitur.producer.journal.frames import Identity, Position, Renewal
+from sequitur.producer.journal.journal import Journal
+from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.journal.report import (
     JournalReport,
     JournalVerdict,
-    PartitionReport,
     inspect_journal,
     report_as_json,
     report_as_tables,
 )
-from tests.unit.test_journal import ack, batch
+from tests.unit.test_journal import ack, batch, waiting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
             journal.append([batch(base, body_bytes=700)])
             journal.sync()
         journal.append([ack(batch(0)), Position("cursor", b"\xff\x00")])
-        journal.append([Spool((SpooledEvent(150, "cpu", 0, b"waiting"),))])
+        journal.append([waiting(150)])
     return tmp_path
 
 
@@ -61,12 +59,16 @@ def test_a_sound_journal_is_shown_whole(directory: Path) -> None:
     report = inspect_journal(directory)
     assert (report.verdict, report.exit_status, report.problems) == (JournalVerdict.SOUND, 0, ())
     assert (report.producer, report.producer_id, report.epoch) == ("cpu-readings", 7, 0)
-    assert report.next_event == 151
+    assert report.next_event == 160
     assert report.positions == {"file": "line 10", "cursor": "ff00"}
     assert len(report.segments) == 3
     assert report.segments[0].frames == {"head": 1, "renewal": 1, "batch": 6, "position": 1}
-    unacked = tuple(BatchReport(7, 0, n, 10, 761, n, n + 9) for n in range(10, 150, 10))
-    assert report.partitions == (PartitionReport("cpu", 0, 150, 149, unacked, 1),)
+    (partition,) = report.partitions
+    assert (partition.topic, partition.next_sequence, partition.through_event) == ("cpu", 150, 149)
+    firsts = [(one.base_sequence, one.first_event, one.records) for one in partition.unacked]
+    assert firsts == [(n, n, 10) for n in range(10, 150, 10)]
+    assert all(700 < one.bytes < 900 for one in partition.unacked)
+    assert [(one.first_event, one.last_event) for one in partition.waiting] == [(150, 159)]
 
 
 def test_the_report_is_readable_by_people_and_by_programs(directory: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from producer._record import Record
-from producer.sources import KeySpecError
-from producer.sources._json_lines import EventParser, JsonField, parse_key
-from producer.sources._line_splitter import LineSplitter
+from sequitur.producer._record import Record
+from sequitur.producer.sources import KeySpecError
+from sequitur.producer.sources._json_lines import EventParser, JsonField, TextParser, parse_key
+from sequitur.producer.sources._line_splitter import LineSplitter
 
 
 def _parse(data: bytes, key: str | None = None) -> tuple[list[Record], list[tuple[int, str]]]:
@@ -120,3 +120,13 @@ def test_a_field_is_found_as_written() -> None:
     field = JsonField("at")
     assert field.of(b'{"at":"now"}') == b'"now"'
     assert field.text_of(b'{"at":"now"}') == b"now"
+
+
+def test_lines_of_text_are_events_as_they_are() -> None:
+    """Any bytes but a blank line; what is too long is refused, as ever."""
+    lines = b"plain words\r\n\n \n\xff{\n" + b"x" * 30 + b"\nlast\n"
+    records, refusals = TextParser(20).parse(LineSplitter(20).feed(lines))
+    assert [record.value for record in records] == [b"plain words", b"\xff{", b"last"]
+    assert [(refusal.index, refusal.reason) for refusal in refusals] == [
+        (4, "too long: 30 bytes, at most 20")
+    ]

@@ -7,15 +7,21 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from consumer import SourcePartition
-from pipelines import _kafka_topics
-from pipelines._errors import TopicError
-from pipelines._kafka_topics import KafkaTopics
-from producer import KafkaSettings
+from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import TopicError
+from sequitur.pipelines.kafka import topics as kafka_topics
+from sequitur.pipelines.kafka.outages import Outages
+from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def _impatient() -> Outages:
+    return Outages(0, 0, wait=lambda _: False)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +41,8 @@ def test_no_answer_is_an_error_that_says_so(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[KafkaTopics], Any], complaint: str
 ) -> None:
     """Our patience may end before the client's own: then there is no error of Kafka's to tell."""
-    monkeypatch.setattr(_kafka_topics, "_TIMEOUT_S", 0.01)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.01)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
     silent: Future[Any] = Future()
     admin = SimpleNamespace(
         list_offsets=lambda wanted, **_: dict.fromkeys(wanted, silent),
@@ -46,3 +52,31 @@ def test_no_answer_is_an_error_that_says_so(
     monkeypatch.setattr(topics, "_admin", admin)
     with pytest.raises(TopicError, match=complaint):
         ask(topics)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._NOENT,
+        KafkaError._TRANSPORT,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    ],
+)
+def test_partitions_without_a_leader_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As long as patience goes; also where our client finds no leader to ask at all."""
+    where = SourcePartition("t", 0)
+    answers: list[Future[Any]] = [Future(), Future()]
+    answers[0].set_exception(KafkaException(KafkaError(code)))
+    answers[1].set_result(SimpleNamespace(offset=7))
+    patient = Outages(60, 0, wait=lambda _: False, tell=len)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
+    admin = SimpleNamespace(
+        list_offsets=lambda wanted, **_: dict.fromkeys(wanted, answers.pop(0)),
+        list_topics=lambda **_: SimpleNamespace(topics={}),
+    )
+    monkeypatch.setattr(topics, "_admin", admin)
+    assert topics.high_watermarks([where]) == {where: 7}

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from consumer import Fold, KeyState, Run
-from consumer._key_state import FOLDED_BYTES, FOLDED_ROWS, FOLDED_RUNS
+from sequitur.consumer import Fold, KeyState, Run
+from sequitur.consumer.lateness.key_state import FOLDED_BYTES, FOLDED_ROWS, FOLDED_RUNS
 
 
 def _runs(count: int, *, rows: int = 10, size_bytes: int = 100) -> list[Run]:

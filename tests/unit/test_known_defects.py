@@ -9,8 +9,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from producer import IdempotentProducer, NotPersisted, Persisted, ProducerSettings, Record
-from tests.fake_wire import FakeWire
+from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, ProducerSettings, Record
+from tests.support.fake_wire import FakeWire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -45,7 +45,7 @@ class _HeldWire(FakeWire):
 
 
 def _use(wire: FakeWire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
 
 
 def _producer(**settings: Any) -> IdempotentProducer:

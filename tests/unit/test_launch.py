@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines import launch
+from sequitur.pipelines import launch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def test_command_holds_the_jars_the_job_and_its_arguments(tmp_path: Path) -> Non
     command = launch.spark_submit_command(["--config", "job.toml"])
     assert command[0].endswith("/bin/spark-submit")
     assert command[command.index("--jars") + 1] == f"{tmp_path / 'spark'},{tmp_path / 'b'}"
-    assert command[command.index("--master") + 1] == "local[2]"
+    assert command[command.index("--master") + 1] == "local[2,4]"
     assert command[-3:] == [str(launch.REORDER_JOB), "--config", "job.toml"]
     assert _settings(command)["spark.pyspark.python"] == sys.executable
 

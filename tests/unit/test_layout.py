@@ -5,33 +5,47 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-_PACKAGES = ("producer", "consumer", "pipelines", "sequitur")
-"""Each may import those before it, and itself."""
+_PACKAGES = ("producer", "consumer", "pipelines")
+"""Folders of the tree, imported as `sequitur.producer` and so on; each may import those before."""
+_FOLDERS = (*_PACKAGES, "sequitur", "tests", "benchmarks", "examples")
 
 
 def _imported_packages(source: Path) -> set[str]:
+    return {name.removeprefix("sequitur.").partition(".")[0] for name in _imported_modules(source)}
+
+
+def _imported_modules(source: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names.add(node.module)
-    return {name.partition(".")[0] for name in names}
+    return names
 
 
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_imports_point_one_way(package: str) -> None:
-    """Sequitur -> pipelines -> consumer -> producer, and never back."""
-    later = set(_PACKAGES[_PACKAGES.index(package) + 1 :])
+    """The umbrella -> pipelines -> consumer -> producer, and never back."""
+    umbrella = {path.stem for path in (_ROOT / "sequitur").glob("*.py")} | {"sequitur"}
+    later = {*_PACKAGES[_PACKAGES.index(package) + 1 :], *umbrella}
     sources = sorted((_ROOT / package).rglob("*.py"))
     assert sources
     back = {str(s.relative_to(_ROOT)): _imported_packages(s) & later for s in sources}
     assert {name: found for name, found in back.items() if found} == {}
+
+
+def test_a_package_has_one_name() -> None:
+    """Two names would be two modules, whose classes are not each other's."""
+    for source in sorted(found for folder in _FOLDERS for found in (_ROOT / folder).rglob("*.py")):
+        roots = {name.partition(".")[0] for name in _imported_modules(source)}
+        assert not roots & set(_PACKAGES), source
 
 
 @pytest.mark.parametrize("package", ["producer", "consumer"])
@@ -39,6 +53,18 @@ def test_producer_and_consumer_need_no_spark(package: str) -> None:
     """The state machines and the daemon run where there is no Spark."""
     for source in sorted((_ROOT / package).rglob("*.py")):
         assert "pyspark" not in _imported_packages(source), source.name
+
+
+def test_the_tester_loads_neither_spark_nor_arrow() -> None:
+    """A test of a topology begins at once, and runs where there are none."""
+    asked = (
+        "import sys, consumer.topology; "
+        "print(sorted({'pyspark', 'py4j', 'pyarrow', 'pipelines'} & {*sys.modules}))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], cwd=_ROOT, check=True, capture_output=True, text=True
+    )
+    assert told.stdout.strip() == "[]"
 
 
 def test_no_registry_host_stands_in_the_tree() -> None:

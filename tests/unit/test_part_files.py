@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from pipelines._part_files import PartFile, make_anew, show, shown_files
-from pipelines._run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.store.part_files import PartFile, show, shown_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,23 +54,14 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         RunRows((part,), None, ("offset",))
 
 
-def test_folder_made_anew_is_empty(tmp_path: Path) -> None:
-    """Whether there was one or not."""
-    folder = tmp_path / "run"
-    make_anew(folder)
-    (folder / "part-0.parquet").touch()
-    make_anew(folder)
-    assert list(folder.iterdir()) == []
-
-
-def test_folder_that_cannot_be_emptied_is_an_error(
+def test_file_of_a_task_is_synced_before_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stays there would be read as rows of the new attempt."""
-
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(shutil, "rmtree", refused)
-    with pytest.raises(PermissionError):
-        make_anew(tmp_path)
+    """On the machine that wrote it: another one may not be able to."""
+    synced: dict[str, int] = {}
+    monkeypatch.setattr(
+        "sequitur.pipelines.store.durable.sync",
+        lambda path: synced.update({path.name: path.stat().st_size}),
+    )
+    file = _written(tmp_path, 1, 2)
+    assert synced == {file.name: file.size_bytes}

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer import _partitioner
-from producer._partitioner import KeyPartitioner, StickyPartitioner, murmur2, murmur2_bulk
+from sequitur.producer.batching import partitioner
+from sequitur.producer.batching.partitioner import (
+    KeyPartitioner,
+    StickyPartitioner,
+    murmur2,
+    murmur2_bulk,
+)
 
 
 def _reference_murmur2(data: bytes) -> int:
@@ -76,14 +81,14 @@ def test_many_keys_go_where_each_would_go(keys: list[bytes], partitions: int) ->
 
 def test_remembered_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Endless new keys don't fill the memory, and what is asked for is always there."""
-    monkeypatch.setattr(_partitioner, "_REMEMBERED_BYTES", 20_000)
-    partitioner = KeyPartitioner(4)
+    monkeypatch.setattr(partitioner, "_REMEMBERED_BYTES", 20_000)
+    bounded = KeyPartitioner(4)
     for start in range(0, 10_000, 50):
         keys = [b"key-%d" % number for number in range(start, start + 50)]
-        known = partitioner.learn([*keys, b"steady"])
+        known = bounded.learn([*keys, b"steady"])
         assert set(keys) <= known.keys()
         assert len(known) < 200
-        assert known[b"steady"] == partitioner.partition(b"steady")
+        assert known[b"steady"] == bounded.partition(b"steady")
 
 
 @pytest.mark.parametrize("partitions", [0, -1])

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumer.topology import Ordering
-from pipelines.settings import ProcessJob
-from producer.settings import SettingsError, load_settings
-from producer.settings_flags import given_flags
+from sequitur.consumer.topology import Ordering
+from sequitur.pipelines.settings import ProcessJob
+from sequitur.producer.settings import SettingsError, load_settings
+from sequitur.producer.settings_flags import given_flags
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +44,8 @@ def test_dead_letters_go_to_a_topic_named_after_the_output() -> None:
 
 def test_a_setting_of_the_section_is_refused_by_name() -> None:
     """As those of all sections are, whichever way they were given."""
-    environ = _ENVIRON | {"SEQUITUR_PROCESS_MAX_ATTEMPTS": "0"}
-    with pytest.raises(SettingsError, match=r"process\.max_attempts = '0'"):
+    environ = _ENVIRON | {"SEQUITUR_PROCESS_MAX_ATTEMPTS": "-1"}
+    with pytest.raises(SettingsError, match=r"process\.max_attempts = '-1'"):
         load_settings(ProcessJob, config=None, environ=environ, flags=_LEAST)
     environ = _ENVIRON | {"SEQUITUR_PROCESS_MAX_ATEMPTS": "1"}
     with pytest.raises(SettingsError, match="did you mean SEQUITUR_PROCESS_MAX_ATTEMPTS"):

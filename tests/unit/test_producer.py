@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from producer import (
+from sequitur.producer import (
     EVENT_ID_HEADER,
     IdempotentProducer,
     NotPersisted,
@@ -24,13 +23,15 @@ from producer import (
     SendManyError,
     parse_event_id,
 )
-from producer._sender import Sender
-from tests.fake_wire import DROPPED, LOST, FakeWire, Fault
+from sequitur.producer.batching.partitioner import KeyPartitioner
+from sequitur.producer.delivery.sender import Sender
+from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from producer._batch import Record as StoredRecord
+    from sequitur.producer._given_up import GivenUp
+    from sequitur.producer.kafka.record_batch import Record as StoredRecord
 
 _FAST: dict[str, Any] = {
     "linger": timedelta(0),
@@ -43,7 +44,7 @@ _FAST: dict[str, Any] = {
 def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
     """A healthy cluster with one partition a topic."""
     wire = FakeWire()
-    monkeypatch.setattr("producer._client.Wire", lambda *_args, **_kwargs: wire)
+    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
     return wire
 
 
@@ -148,26 +149,13 @@ async def test_a_large_event_that_compresses_well_is_sent(wire: FakeWire) -> Non
     assert (outcome, small) == (Persisted(0, 0), Persisted(0, 1))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"value": "text"}, "TypeError"),
-        ({"value": b"", "key": 5}, "TypeError"),
-        ({"value": b"", "headers": [("name", "text")]}, "TypeError"),
-        ({"value": b"", "headers": [b"xyz"]}, ""),
-        ({"value": b"", "partition": 1}, "partition 1: topic t has 0 to 0"),
-        ({"value": b"", "partition": -1}, "partition -1: topic t has 0 to 0"),
-    ],
-)
-async def test_what_is_no_record_is_refused(
-    wire: FakeWire, arguments: dict[str, Any], reason: str
-) -> None:
-    """A wrong type costs the event, and nothing else."""
+@pytest.mark.parametrize("partition", [1, -1])
+async def test_a_partition_that_is_not_there_is_refused(wire: FakeWire, partition: int) -> None:
+    """It costs the event, and nothing else."""
     async with _producer() as producer:
         await producer.send("t", b"1")
-        outcome = await (await producer.send("t", **arguments))
-        assert isinstance(outcome, NotPersisted)
-        assert reason in outcome.reason
+        outcome = await (await producer.send("t", b"", partition=partition))
+        assert outcome == NotPersisted(f"partition {partition}: topic t has 0 to 0")
         assert await (await producer.send("t", b"2")) == Persisted(0, 1)
     assert [record.value for record in wire.records["t", 0]] == [b"1", b"2"]
 
@@ -231,10 +219,8 @@ async def test_no_room_in_time_is_told(wire: FakeWire) -> None:
     async with _producer(buffer_size=200, delivery_timeout=timedelta(milliseconds=100)) as producer:
         await producer.send("t", b"1")
         wire.reachable = wire.connected = False
-        started = time.monotonic()
         deliveries = [await producer.send("t", b"x" * 150) for _ in range(4)]
         outcomes = await asyncio.gather(*deliveries)
-        assert time.monotonic() - started < 2
     assert {type(outcome) for outcome in outcomes} == {NotPersisted}
 
 
@@ -268,7 +254,7 @@ async def test_a_batch_without_an_answer_expires_as_possibly_persisted(wire: Fak
 async def test_what_a_broker_never_takes_expires_as_not_persisted(wire: FakeWire) -> None:
     """Too few replicas for long: each answer said that it was not appended."""
     wire.fault = lambda records: 19 if records[0].value == b"1" else None
-    async with _producer(delivery_timeout=timedelta(milliseconds=60)) as producer:
+    async with _producer(delivery_timeout=timedelta(milliseconds=500)) as producer:
         outcome = await (await producer.send("t", b"1"))
         assert isinstance(await (await producer.send("t", b"2")), Persisted)
     assert isinstance(outcome, NotPersisted)
@@ -279,15 +265,13 @@ async def test_what_a_broker_never_takes_expires_as_not_persisted(wire: FakeWire
 async def test_close_returns_in_time_with_kafka_down(wire: FakeWire) -> None:
     """The stop() of aiokafka hangs then (#1101); every event is told of instead."""
     wire.fault = _scripted(DROPPED)
-    producer = _producer()
+    producer = _producer(delivery_timeout=timedelta(hours=1))
     await producer.start()
     sent = await producer.send("t", b"1")
     await wire.broken.wait()
     wire.reachable = False
     unsent = await producer.send("t", b"2", partition=0)
-    started = time.monotonic()
     await producer.close(timedelta(milliseconds=200))
-    assert time.monotonic() - started < 0.4
     assert isinstance(await sent, PossiblyPersisted)
     assert isinstance(await unsent, NotPersisted)
     assert wire.closed
@@ -345,11 +329,11 @@ async def test_a_start_without_a_broker_ends(wire: FakeWire) -> None:
 async def test_a_ticket_counts_and_lists_failures(wire: FakeWire) -> None:
     """The index of each event that was not persisted, and why."""
     wire.fault = lambda records: 87 if any(r.value == b"bad" for r in records) else None
-    events: list[Any] = [b"1", Record(b"2", key=b"k"), b"bad", Record(b"x" * 2000), "text", b"3"]
+    events: list[Any] = [b"1", Record(b"2", key=b"k"), b"bad", Record(b"x" * 2000), b"3"]
     async with _producer(max_request_size=1000, compression="none") as producer:
         result = await (await producer.send_many("t", events))
-    assert (result.accepted, result.persisted, result.not_persisted) == (6, 3, 3)
-    assert [failure.index for failure in result.failures] == [2, 3, 4]
+    assert (result.accepted, result.persisted, result.not_persisted) == (5, 3, 2)
+    assert [failure.index for failure in result.failures] == [2, 3]
     assert result.failures[0].outcome == NotPersisted("INVALID_RECORD")
     assert [record.value for record in wire.records["t", 0]] == [b"1", b"2", b"3"]
 
@@ -462,3 +446,38 @@ async def test_a_fault_of_the_sender_itself_is_told(
     with pytest.raises(ProducerClosedError):
         await producer.send("t", b"2")
     await producer.close()
+
+
+async def test_more_partitions_are_used_once_the_cluster_tells_of_them(wire: FakeWire) -> None:
+    """A partition that was added under a running producer is one to send to."""
+    async with _producer() as producer:
+        assert await (await producer.send("t", b"0", partition=0)) == Persisted(0, 0)
+        wire.partition_count = 3
+        await wire.refresh()
+        assert await (await producer.send("t", b"1", partition=2)) == Persisted(2, 0)
+        keys = [b"%d" % number for number in range(40)]
+        outcomes = [await (await producer.send("t", b"x", key)) for key in keys]
+    partitions = [outcome.partition for outcome in outcomes if isinstance(outcome, Persisted)]
+    assert partitions == [KeyPartitioner(3).partition(key) for key in keys]
+
+
+async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
+    wire: FakeWire, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was for a partition that is gone is given up and told; flush and what is new go on."""
+    wire.partition_count = 2
+    given_up: list[GivenUp] = []
+    settings = ProducerSettings(**_FAST)
+    async with IdempotentProducer("unused:1", settings, on_given_up=given_up.extend) as producer:
+        await (await producer.send("t", b"0", partition=1))
+        wire.fault = lambda records: 3 if records[0].value in (b"1", b"2") else None
+        sent = await producer.send("t", b"1", partition=1)
+        behind = await producer.send("t", b"2", partition=1)
+        await asyncio.sleep(0.01)
+        wire.partition_count, wire.topic_generation = 1, 1
+        await asyncio.wait_for(producer.flush(), 10)
+        assert isinstance(await sent, PossiblyPersisted)
+        assert isinstance(await behind, NotPersisted | PossiblyPersisted)
+        assert await (await producer.send("t", b"3", b"any key")) == Persisted(0, 0)
+    assert [each.value for each in given_up] == [b"1", b"2"]
+    assert "deleted and made anew" in caplog.text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from producer import ProducerSettings, ProduceSettings
+from sequitur.producer import ProducerSettings, ProduceSettings
 
 
 @pytest.mark.parametrize(

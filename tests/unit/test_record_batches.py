@@ -4,30 +4,62 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines._record_batches import cut, numbered
-from producer._batch import Stamp, count_of, records_of, stamp_of, transactional_batch
-from tests.record_bytes import record_bytes, records
+from sequitur.pipelines.rows.record_batches import cut, numbered
+from sequitur.producer.kafka.record_batch import (
+    Stamp,
+    count_of,
+    records_of,
+    stamp_of,
+    transactional_batch,
+)
+from tests.support.record_bytes import record_bytes, records
 
 if TYPE_CHECKING:
-    from producer._batch import Record
+    from sequitur.pipelines.rows.record_batches import KafkaBatch
+    from sequitur.producer.kafka.record_batch import Record
 
 _STAMP = Stamp(producer_id=7, epoch=3, base_sequence=11)
 _LIMIT = 1 << 20
+_BASE_MS = 1_700_000_000_000
 
 
 def _batches(
-    array: pa.BinaryArray, *, before: int = 0, batch_rows: int = 64, limit: int = _LIMIT
+    array: pa.BinaryArray,
+    *,
+    timestamps: list[int] | None = None,
+    before: int = 0,
+    batch_rows: int = 64,
+    limit: int = _LIMIT,
 ) -> list[list[Record]]:
-    batches = [
-        transactional_batch(data, count, timestamp_ms=5, stamp=_STAMP)
-        for data, count in cut(array, before, batch_rows, limit)
-    ]
-    return [records_of(batch) for batch in batches]
+    found = []
+    for batch in _cut(array, before, limit, batch_rows, timestamps):
+        records = records_of(_sent(batch))
+        assert batch.max_ms == max(record.timestamp_ms for record in records)
+        found.append(records)
+    return found
+
+
+def _cut(
+    array: pa.BinaryArray,
+    before: int,
+    limit: int = _LIMIT,
+    batch_rows: int = 64,
+    timestamps: list[int] | None = None,
+) -> list[KafkaBatch]:
+    times = np.array(timestamps or [_BASE_MS] * len(array), np.int64)
+    return list(cut(array, times, before, base_ms=_BASE_MS, batch_rows=batch_rows, limit=limit))
+
+
+def _sent(batch: KafkaBatch) -> bytes:
+    return transactional_batch(
+        batch.records, batch.rows, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=_STAMP
+    )
 
 
 def _values(count: int) -> list[bytes | None]:
@@ -42,7 +74,7 @@ _HEADERS = st.lists(st.tuples(st.text(max_size=5), _DATA), max_size=3)
 @settings(deadline=None)  # a loaded machine is no failure
 @given(
     rows=st.lists(
-        st.tuples(_DATA, _DATA, _HEADERS),
+        st.tuples(st.tuples(_DATA, _DATA, _HEADERS), st.integers(0, 21_600_000)),
         min_size=1,
         max_size=40,
     ),
@@ -50,24 +82,28 @@ _HEADERS = st.lists(st.tuples(st.text(max_size=5), _DATA), max_size=3)
     before=st.sampled_from([0, 64, 5]),
 )
 def test_whatever_is_put_in_comes_out(
-    rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+    rows: list[tuple[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]], int]],
     limit: int,
     before: int,
 ) -> None:
     """Cut at any size, each record is there once, in order and byte for byte."""
-    array = pa.array([record_bytes(n, *row) for n, row in enumerate(rows)], pa.binary())
-    found = [record for batch in _batches(array, before=before, limit=limit) for record in batch]
-    assert [(r.key, r.value, list(r.headers)) for r in found] == rows
-    assert {record.timestamp_ms for record in found} == {5}
+    array = pa.array(
+        [record_bytes(n, *row, delta_ms=delta) for n, (row, delta) in enumerate(rows)], pa.binary()
+    )
+    times = [_BASE_MS + delta for _, delta in rows]
+    batches = _batches(array, timestamps=times, before=before, limit=limit)
+    found = [record for batch in batches for record in batch]
+    assert [(r.key, r.value, list(r.headers)) for r in found] == [row for row, _ in rows]
+    assert [record.timestamp_ms for record in found] == times
 
 
 def test_batch_of_the_jvm_is_sent_as_it_stands() -> None:
     """What the JVM numbered as a batch is neither copied nor read."""
     array = records(_values(64))
-    ((data, count),) = cut(array, 128, 64, _LIMIT)
-    assert count == 64
-    assert data.obj is not None
-    assert bytes(data) == b"".join(value.as_py() for value in array)
+    (batch,) = _cut(array, 128)
+    assert batch.rows == 64
+    assert batch.records.obj is not None
+    assert bytes(batch.records) == b"".join(value.as_py() for value in array)
 
 
 def test_slice_of_an_array_is_its_own_batch() -> None:
@@ -80,23 +116,21 @@ def test_slice_of_an_array_is_its_own_batch() -> None:
 @pytest.mark.parametrize(("before", "limit"), [(10, _LIMIT), (0, 100), (0, 1)])
 def test_other_cuts_are_numbered_anew(before: int, limit: int) -> None:
     """Where Arrow's batches are not the JVM's, or too large, each batch counts from 0."""
-    for data, count in cut(records(_values(20), first=before), before, 64, limit):
-        assert count == 1 or len(data) <= limit + 2
-        batch = transactional_batch(data, count, timestamp_ms=0, stamp=_STAMP)
-        assert len(records_of(batch)) == count
+    for batch in _cut(records(_values(20), first=before), before, limit):
+        assert batch.rows == 1 or len(batch.records) <= limit + 2
+        assert len(records_of(_sent(batch))) == batch.rows
 
 
 def test_stamp_is_the_transactions() -> None:
     """Producer id, epoch, sequence and count stand in the header, and the transactional bit."""
-    ((data, count),) = cut(records(_values(9)), 0, 64, _LIMIT)
-    batch = transactional_batch(data, count, timestamp_ms=0, stamp=_STAMP)
-    assert (stamp_of(batch), count_of(batch)) == (_STAMP, 9)
-    assert batch[22] & 0x10
+    raw = _sent(*_cut(records(_values(9)), 0))
+    assert (stamp_of(raw), count_of(raw)) == (_STAMP, 9)
+    assert raw[22] & 0x10
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 def test_record_can_be_numbered_anew(number: int, other: int) -> None:
     """Only the number changes, and the length with it."""
     row = (b"key", b"value", [("a", b"1")])
-    found = numbered(memoryview(record_bytes(number, *row)), other)
-    assert found == record_bytes(other, *row)
+    found = numbered(memoryview(record_bytes(number, *row, delta_ms=number)), other)
+    assert found == record_bytes(other, *row, delta_ms=number)

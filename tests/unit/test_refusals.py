@@ -13,15 +13,15 @@ import pytest
 from aiokafka import errors as kafka_errors
 from pydantic import ValidationError
 
-from producer import FatalError, KafkaSettings, RetriableError, SettingsError
-from producer._backoff import Backoff
-from producer._lane import Lane
-from producer._links import Links
-from producer._refusals import translated, why_not_connected
-from producer._sequencer import Sequencer
-from producer._slot import Identity
-from producer._wire import Wire
-from tests.fake_wire import FakeWire
+from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
+from sequitur.producer._backoff import Backoff
+from sequitur.producer.batching.partition_queue import Lane
+from sequitur.producer.delivery.leaders import Links
+from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.kafka.connection_errors import translated, why_not_connected
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.wire import Wire
+from tests.support.fake_wire import FakeWire
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from consumer import (
+from sequitur.cli import app
+from sequitur.consumer import (
     EventClock,
     LearnedDelays,
     Run,
@@ -21,16 +22,16 @@ from consumer import (
     StepLateness,
     Totals,
 )
-from pipelines._checkpoint import CHECKPOINT_FORMAT
-from pipelines._errors import CheckpointError
-from pipelines._inspection import inspect_checkpoint
-from sequitur.cli import app
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.ordering.inspection import inspect_checkpoint
+from sequitur.pipelines.store.checkpoint import CHECKPOINT_FORMAT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 A = SourcePartition("readings", 0)
 T0 = 1_700_000_000_000
+_RUN = "000000000001-000001-0"
 _JOB = {
     "format": CHECKPOINT_FORMAT,
     "kind": "sequitur-reorder",
@@ -53,7 +54,7 @@ def _entry(step: int, **changes: Any) -> StepEntry:
         "previous_frontier_ms": T0,
         "clock": clock.advance(now_ms=0, delay_ms=3000, idle_timeout_ms=1000),
         "staged": Totals(read=4, late=1),
-        "runs": (Run(step, 3, T0 + 1000, T0 + 5000),),
+        "runs": (Run(step, 3, T0 + 1000, T0 + 5000, name=_RUN),),
         "before": Totals(read=4, released=4),
         "logged_ms": T0,
     }
@@ -70,7 +71,7 @@ def _write_entry(root: Path, entry: StepEntry) -> None:
 def root(tmp_path: Path) -> Path:
     """A checkpoint of two steps; the run of the second holds two rows and has one that is late."""
     root = tmp_path / "checkpoint"
-    for folder in ("frontier", "done", "runs/000000000001", "spark"):
+    for folder in ("frontier", "done", f"runs/{_RUN}", "spark"):
         (root / folder).mkdir(parents=True)
     (root / "format.json").write_text(json.dumps(_JOB))
     for step in (0, 1):
@@ -83,9 +84,9 @@ def root(tmp_path: Path) -> Path:
             "reason": pa.array(["late", None, None, None], pa.string()),
         }
     )
-    pq.write_table(rows, root / "runs" / "000000000001" / "part-0.parquet")
-    (root / "runs" / "000000000001" / "_SUCCESS").touch()
-    (root / "runs" / "000000000001" / ".part-0.parquet.crc").touch()
+    pq.write_table(rows, root / "runs" / _RUN / "part-0.parquet")
+    (root / "runs" / _RUN / "_SUCCESS").touch()
+    (root / "runs" / _RUN / ".part-0.parquet.crc").touch()
     return root
 
 
@@ -169,10 +170,10 @@ def test_newer_step_is_refused(root: Path) -> None:
 
 def test_run_that_vanishes_while_it_is_read_is_told(root: Path) -> None:
     """A running job removes runs that are through: then another look is wanted."""
-    (root / "runs" / "000000000001" / "part-0.parquet").unlink()
-    (root / "runs" / "000000000001" / "_SUCCESS").unlink()
-    (root / "runs" / "000000000001" / ".part-0.parquet.crc").unlink()
-    (root / "runs" / "000000000001").rmdir()
+    (root / "runs" / _RUN / "part-0.parquet").unlink()
+    (root / "runs" / _RUN / "_SUCCESS").unlink()
+    (root / "runs" / _RUN / ".part-0.parquet.crc").unlink()
+    (root / "runs" / _RUN).rmdir()
     with pytest.raises(CheckpointError, match="changed while it was read"):
         inspect_checkpoint(str(root))
 
@@ -206,7 +207,7 @@ def test_job_needs_no_name_of_its_own() -> None:
     runner = CliRunner()
     shown = runner.invoke(app, ["reorder", "--help"], env={"COLUMNS": "200"})
     assert "--idle-timeout" in shown.output
-    assert "reorder inspect CHECKPOINT" in shown.output
+    assert " inspect " in shown.output
     wrong = runner.invoke(app, ["reorder", "--delay", "soon"])
     assert wrong.exit_code == 2
     assert "reorder.delay = 'soon'" in wrong.output

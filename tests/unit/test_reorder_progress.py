@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import urllib.request
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from consumer import (
+from sequitur._ports import choose_free
+from sequitur.consumer import (
     EventClock,
     LearnedDelays,
     Run,
@@ -23,10 +25,10 @@ from consumer import (
     StepLateness,
     Totals,
 )
-from pipelines._errors import ReorderError
-from pipelines._job import JobReport
-from pipelines._metrics import JobMetrics, serve_metrics
-from pipelines._progress import (
+from sequitur.pipelines._errors import ReorderError
+from sequitur.pipelines.ordering.job import JobReport
+from sequitur.pipelines.ordering.metrics import JobMetrics, serve_metrics
+from sequitur.pipelines.ordering.progress import (
     LiveLine,
     ProgressStyle,
     instant,
@@ -34,7 +36,6 @@ from pipelines._progress import (
     print_step,
     report_table,
 )
-from sequitur._ports import choose_free
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)
@@ -94,6 +95,7 @@ def test_a_step_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
         "quarantined": 4,
         "duplicates": 5,
         "held": 78,
+        "missing": 0,
         "frontier_ms": T0 - 2000,
         "runs": 1,
         "runs_to_fold": 0,
@@ -101,6 +103,15 @@ def test_a_step_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
         "keys_bytes": 0,
         "lag": 12,
         "seconds": 0.75,
+        "waits_for": [
+            {
+                "topic": "readings",
+                "partition": 1,
+                "event_time_ms": T0,
+                "to_read": 12,
+                "idle_in_s": None,
+            }
+        ],
     }
 
 
@@ -111,27 +122,73 @@ def test_a_learned_delay_is_told_with_what_it_promised(capsys: pytest.CaptureFix
     shown = {name: line[name] for name in ("delay_ms", "late_target", "late_share")}
     assert shown == {"delay_ms": 2000, "late_target": 0.05, "late_share": 0.01}
     entry, done = _step(learned=True)
-    text = live_text(entry, done, rate=10, now_ms=T0).plain
-    assert text.endswith("delay 2.0 s, late 1.00% of 5.00%")
+    text = live_text(entry, done, rate=10, now_ms=T0, width=350).plain
+    assert "delay 2.0 s, late 1.00% of 5.00%" in text
 
 
 def test_live_line_shows_where_every_row_is() -> None:
     """On a terminal one line tells the counts, the speed and how far the frontier is behind."""
     entry, done = _step()
-    assert live_text(entry, done, rate=1234.5, now_ms=T0 + 1000).plain == (
+    assert live_text(entry, done, rate=1234.5, now_ms=T0 + 1000, width=300).plain == (
         "step 7 · read 1,200 (1,234/s, 12 to go) · released 1,100 · late 13 · quarantined 4 · "
-        "duplicates 5 · held 78 · frontier 2023-11-14 22:13:18 (3.0 s ago)"
+        "duplicates 5 · held 78 · frontier 2023-11-14 22:13:18 (3.0 s ago) · "
+        "waits: partition 1 of 'readings' stands at 2023-11-14 22:13:20, 12 to read"
     )
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (40, "read 1,200 · frontier 3.0 s ago"),
+        (80, "read 1,200 · released 1,100 · late 13 · held 78 · frontier 3.0 s ago"),
+        (
+            90,
+            "read 1,200 · released 1,100 · late 13 · quarantined 4 · held 78 · frontier 3.0 s ago",
+        ),
+    ],
+)
+def test_live_line_fits_any_width(width: int, shown: str) -> None:
+    """What is left out first is what says least of how the job is; the line never wraps."""
+    entry, done = _step()
+    text = live_text(entry, done, rate=1234.5, now_ms=T0 + 1000, width=width)
+    assert text.plain == shown
+    assert text.cell_len <= width
+
+
+@pytest.mark.parametrize("width", [1, 10, 20, 40, 79, 80, 81, 132, 200])
+def test_live_line_is_one_row_of_the_terminal(width: int) -> None:
+    """Two rows would stay behind at each step."""
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=width)
+    with LiveLine(console, lambda: T0) as line:
+        line(*_step(learned=True))
+        line(*_step(learned=True))
+    assert output.getvalue().count("\n") == 1
+
+
+def test_live_line_says_what_it_waits_for_while_nothing_comes_out() -> None:
+    """Also on a narrow terminal."""
+    entry, done = _step()
+    clock = replace(entry.clock, frontier_ms=-1)
+    entry = replace(
+        entry,
+        clock=clock.observe(A, max_event_time_ms=None, position=0, high_watermark=0, now_ms=0),
+    )
+    text = live_text(entry, done, rate=1, now_ms=T0, width=80).plain
+    assert text.endswith("held 78 · frontier - · waits: partition 1")
+    text = live_text(entry, done, rate=1, now_ms=T0, width=300).plain
+    assert "waits: partition 1 of 'readings' stands at 2023-11-14 22:13:20, 12 to read" in text
 
 
 def test_live_line_renews_itself() -> None:
     """The line stays one line however many steps there are, and the speed is that of this run."""
     output = io.StringIO()
-    times = iter([0, 2000, 2000, 4000, 4000])
-    console = Console(file=output, force_terminal=True, width=200)
-    with LiveLine(console, lambda: next(times)) as line:
-        line(*_step())
-        line(*_step())
+    now_ms = 0
+    console = Console(file=output, force_terminal=True, width=300)
+    with LiveLine(console, lambda: now_ms) as line:
+        for passed_ms in (2000, 4000):
+            now_ms = passed_ms
+            line(*_step())
     shown = output.getvalue()
     assert shown.count("\n") == 1
     assert "(100/s" in shown

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from consumer import DelayPolicy, EventTimeSource, ReorderSettings
-from pipelines.settings import ReorderJob
-from producer import EVENT_ID_HEADER
-from producer.settings import SettingsError, load_settings
-from producer.settings_flags import given_flags
+from sequitur.consumer import DelayPolicy, EventTimeSource, ReorderSettings
+from sequitur.pipelines.settings import ReorderJob
+from sequitur.producer import EVENT_ID_HEADER
+from sequitur.producer.settings import SettingsError, load_settings
+from sequitur.producer.settings_flags import given_flags
 
 _LEAST = {
     "input_topics": "readings",
@@ -118,3 +118,19 @@ def test_latest_mode_has_a_stale_topic() -> None:
     """It takes the place of the late topic."""
     assert _load(mode="latest").late == "ordered.stale"
     assert _load(mode="latest", stale_topic="old").written_topics[1] == "old"
+
+
+def test_delay_above_the_floor_is_warned_of() -> None:
+    """The rows' timestamps are then never their event times; not so where others are asked for."""
+    assert _load(delay="6 h").warnings == ()
+    (warning,) = _load(delay="7 h").warnings
+    assert "delay 7 h is longer than timestamp_floor 6 h" in warning
+    assert "sequitur-event-time" in warning
+    for quiet in ({"output_timestamp": "now"}, {"timestamp_floor": "8 h"}, {"mode": "latest"}):
+        assert _load(delay="7 h", **quiet).warnings == ()
+
+
+def test_floor_has_a_limit() -> None:
+    """A producer that is silent for longer is forgotten, and a delta has its bounds."""
+    with pytest.raises(SettingsError, match="timestamp_floor"):
+        _load(timestamp_floor="8 d")

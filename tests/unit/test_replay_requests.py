@@ -9,11 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from consumer import ReorderSettings
-from pipelines._checkpoint import CHECKPOINT_FORMAT
-from pipelines._errors import CheckpointError
-from pipelines._replay_requests import read_request, replays_folder, requests, write_request
-from pipelines._run_writer import RUN_ARROW_SCHEMA
+from sequitur.consumer import ReorderSettings
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store.checkpoint import CHECKPOINT_FORMAT
+from sequitur.pipelines.topology.replay_requests import (
+    each_once,
+    read_request,
+    replays_folder,
+    requests,
+    write_request,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +163,7 @@ def test_checkpoint_of_another_job_is_refused(
         ('{"kind": "other"}', "is not a reorder job's"),
         (json.dumps({**_JOB, "format": 99}), "has format 99"),
         (json.dumps({**_JOB, "topology": None}), "no topology runs there"),
-        ("[]", "is not a job's checkpoint"),
+        ("[]", "cannot be read: not a JSON object"),
         ("{", "cannot be read"),
     ],
 )
@@ -179,3 +185,19 @@ def test_checkpoint_that_cannot_be_reached_is_named(location: str, message: str)
     """One that is not there, and one that only Hadoop reaches."""
     with pytest.raises(CheckpointError, match=message):
         replays_folder(_settings(location))
+
+
+def test_an_event_is_given_back_once_and_another_of_its_place_as_well() -> None:
+    """What waits already, or is asked for twice, is known by all but the letter's timestamp."""
+
+    def event(value: bytes, timestamp_ms: int, headers: Any = ()) -> tuple[Any, ...]:
+        return (b"k", value, headers, 1_000, "a", 0, 7, timestamp_ms)
+
+    waiting = [event(b"waits", 5, [("id", b"1")])]
+    requested = [
+        event(b"waits", 6, [("id", b"1")]),
+        event(b"waits", 6),
+        event(b"another", 5),
+        event(b"another", 9),
+    ]
+    assert list(each_once(requested, waiting)) == [requested[1], requested[2]]

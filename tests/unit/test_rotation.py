@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from producer.sources._rotation import Generation, Rotation
+from sequitur.producer.sources._rotation import Generation, Rotation
 
 
 def _generation(name: str, modified_ns: int = 0, inode: int | None = None) -> Generation:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from consumer import LATE
-from pipelines import _part_files, _run_rows, _run_writer
-from pipelines._key_tasks import JudgeTask
-from pipelines._part_files import show, shown_files
-from pipelines._run_rows import Part, RunRows
-from pipelines._run_writer import RUN_ARROW_SCHEMA
-from tests.staged_rows import BASE_MS, Row, staged
+from sequitur.consumer import LATE
+from sequitur.pipelines.ordering.key_tasks import JudgeTask
+from sequitur.pipelines.rows import run_rows, run_writer
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store import part_files
+from sequitur.pipelines.store.part_files import show, shown_files
+from tests.support.staged_rows import BASE_MS, Row, staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,9 +40,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return read_row_groups(file, groups, **more)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
-    monkeypatch.setattr(_part_files, "_ROW_GROUP_ROWS", 50)
-    monkeypatch.setattr(_run_writer, "_CHUNK_BYTES", 100_000)
-    monkeypatch.setattr(_run_rows, "_SLICE_BYTES", 20_000)
+    monkeypatch.setattr(part_files, "_ROW_GROUP_ROWS", 50)
+    monkeypatch.setattr(run_writer, "_CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(run_rows, "_SLICE_BYTES", 20_000)
     return found
 
 

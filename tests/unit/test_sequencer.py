@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from producer._answers import Answer
-from producer._sequencer import Sequencer
-from producer._slot import MAX_EPOCH, MAX_SEQUENCE, Identity, Slot, State, Verdict, following
+from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.delivery.slots import (
+    MAX_SEQUENCE,
+    Slot,
+    State,
+    Verdict,
+    following,
+)
+from sequitur.producer.kafka.error_codes import Answer
+from sequitur.producer.kafka.identity import MAX_EPOCH, Identity
 
 _ID = Identity(1, 0)
 
@@ -286,7 +293,7 @@ def test_a_batch_in_the_log_behind_one_that_is_not_costs_the_numbers() -> None:
 
 def _recovered(*names: str) -> tuple[Sequencer[str], list[Slot[str]]]:
     sequencer: Sequencer[str] = Sequencer(_ID, next_sequence=10 * len(names))
-    return sequencer, [sequencer.recover(n, 10, 10 * i) for i, n in enumerate(names)]
+    return sequencer, [sequencer.recover(n, 10, 10 * i, _ID) for i, n in enumerate(names)]
 
 
 def test_nothing_of_a_former_life_is_sent_before_the_broker_was_asked() -> None:
@@ -321,6 +328,16 @@ def test_a_former_life_that_was_forgotten_goes_on_as_the_log_says(found: int) ->
     assert sequencer.next_to_send() is None
     sequencer.on_answer(rest[0], Answer.PERSISTED)
     assert sequencer.next_to_send() is (rest[1] if len(rest) > 1 else None)
+
+
+def test_a_former_life_is_asked_for_again_after_a_long_silence() -> None:
+    """What it had on its way may have arrived since, and been forgotten together with us."""
+    sequencer, slots = _recovered("a")
+    sequencer.on_searched(())
+    sequencer.rest()
+    assert (_wants(sequencer), sequencer.next_to_send()) == ("query", None)
+    sequencer.on_searched(slots)
+    assert sequencer.is_empty
 
 
 def test_a_former_life_that_nobody_can_tell_of_is_sent_again() -> None:
@@ -371,13 +388,24 @@ def test_a_batch_dropped_from_the_backlog_costs_the_numbers_behind_it() -> None:
     assert sequencer.next_to_send() is kept
 
 
-def test_a_doubtful_batch_refused_later_is_not_called_refused() -> None:
+@pytest.mark.parametrize("got_in", [False, True])
+def test_a_doubtful_batch_is_halved_only_once_the_broker_was_asked(*, got_in: bool) -> None:
     """An earlier attempt may have got in before the broker's limit was lowered."""
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
     sequencer.on_answer(slot, Answer.UNKNOWN)
+    for _ in range(2):  # what the broker vouches for is tried once more
+        sequencer.sent(slot)
+        assert sequencer.on_answer(slot, Answer.TOO_LARGE) is Verdict.RENEW
+        assert _wants(sequencer) == "query"
+        persisted = sequencer.on_described(slot.last_sequence if got_in else -1)
+        if got_in:
+            assert persisted == [slot]
+            return
+    assert _wants(sequencer) == "renewal"
+    sequencer.renew(Identity(1, 1))
     sequencer.sent(slot)
-    assert sequencer.on_answer(slot, Answer.TOO_LARGE) is Verdict.LOST
+    assert sequencer.on_answer(slot, Answer.TOO_LARGE) is Verdict.SPLIT
 
 
 def test_an_order_broken_behind_the_head_is_not_held_against_a_new_head() -> None:
@@ -400,3 +428,62 @@ def test_a_window_that_the_broker_does_not_cover_is_refused(window: int) -> None
     """Beyond five repeats get in."""
     with pytest.raises(ValueError, match="window"):
         Sequencer(_ID, window=window)
+
+
+_NEXT = Identity(1, 1)
+
+
+def _in_a_next_life(*names: str) -> tuple[Sequencer[str], list[Slot[str]]]:
+    sequencer: Sequencer[str] = Sequencer(_NEXT)
+    return sequencer, [sequencer.recover(n, 10, 10 * i, _ID) for i, n in enumerate(names)]
+
+
+def test_what_is_new_waits_for_a_former_life_and_begins_at_0() -> None:
+    """A newer epoch that got in would fence off what is left of the older."""
+    sequencer, (old,) = _in_a_next_life("old")
+    new, later = sequencer.admit("new", 5), sequencer.admit("later", 5)
+    assert sequencer.leading == _ID
+    sequencer.on_described(MAX_SEQUENCE)
+    sequencer.sent(old)
+    assert sequencer.next_to_send() is None
+    sequencer.on_answer(old, Answer.PERSISTED)
+    assert (sequencer.leading, new.identity, new.base_sequence) == (_NEXT, _NEXT, 0)
+    sequencer.sent(new)
+    assert sequencer.next_to_send() is None  # nothing is confirmed under the new identity yet
+    sequencer.on_answer(new, Answer.PERSISTED)
+    assert sequencer.next_to_send() is later
+
+
+def test_each_former_life_is_asked_for_by_itself() -> None:
+    """What the broker holds under one identity says nothing of another."""
+    sequencer, (oldest,) = _in_a_next_life("oldest")
+    middle = sequencer.recover("middle", 10, 0, Identity(1, 7))
+    assert sequencer.on_described(9) == [oldest]
+    assert (_wants(sequencer), sequencer.leading) == ("query", Identity(1, 7))
+    assert sequencer.on_described(9) == [middle]
+    assert (sequencer.is_empty, _wants(sequencer)) == (True, "")
+
+
+def test_a_former_life_whose_identity_is_no_longer_ours_goes_out_under_ours() -> None:
+    """After the log was read: what it holds is done, and the rest gets new numbers."""
+    sequencer, (found, left) = _in_a_next_life("found", "left")
+    new = sequencer.admit("new", 5)
+    sequencer.on_searched([found], numbers_hold=False)
+    assert _wants(sequencer) == "renewal"
+    sequencer.renew(Identity(1, 2))
+    assert [(slot.batch, slot.base_sequence) for slot in sequencer] == [("left", 0), ("new", 10)]
+    assert {left.identity, new.identity} == {Identity(1, 2)}
+
+
+def test_nothing_is_sent_under_a_provisional_identity() -> None:
+    """Batches get numbers under it for the journal's sake, and others once a broker has spoken."""
+    sequencer: Sequencer[str] = Sequencer(Identity.provisional())
+    old = sequencer.recover("old", 10, 30, _ID)
+    new = sequencer.admit("new", 5)
+    sequencer.begin(_NEXT)
+    assert ([old.identity, old.base_sequence], new.identity) == ([_ID, 30], _NEXT)
+    assert sequencer.on_described(39) == [old]
+    assert sequencer.next_to_send() is new
+    unknown: Sequencer[str] = Sequencer(Identity.provisional())
+    unknown.admit("new", 5)
+    assert unknown.next_to_send() is None

@@ -10,7 +10,8 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from producer.settings import (
+from sequitur.producer.daemon.settings import ProduceJob
+from sequitur.producer.settings import (
     Duration,
     KafkaSettings,
     Section,
@@ -20,7 +21,7 @@ from producer.settings import (
     format_duration,
     load_settings,
 )
-from producer.settings_flags import given_flags, with_flags
+from sequitur.producer.settings_flags import given_flags, with_flags
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,7 +203,7 @@ def test_a_duration_is_written_as_it_is_read(duration: timedelta, text: str) -> 
     assert _load(delay=text).reorder.delay == duration
 
 
-def test_the_help_of_a_flag_tells_its_default_and_its_environment_twin() -> None:
+def test_the_help_of_a_flag_tells_its_default_and_one_sentence_the_variable() -> None:
     """Nobody has to look a variable's name up, and nothing of it is taken for markup."""
     app = typer.Typer()
 
@@ -212,7 +213,9 @@ def test_the_help_of_a_flag_tells_its_default_and_its_environment_twin() -> None
         """Do nothing."""
 
     result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "300"})
-    assert "How long to wait (default 10 s; SEQUITUR_REORDER_DELAY)" in result.output
+    assert "How long to wait (10 s)" in result.output
+    assert "the variable SEQUITUR_<SECTION>_<FIELD>" in result.output
+    assert "(reorder)" in result.output
 
 
 def test_wrong_settings_end_a_program_with_status_2_and_the_sentence() -> None:
@@ -227,3 +230,110 @@ def test_wrong_settings_end_a_program_with_status_2_and_the_sentence() -> None:
     result = CliRunner().invoke(app, ["--topic", "t", "--delay", "ten"], env=_GIVEN)
     assert result.exit_code == 2
     assert "reorder.delay = 'ten': expected a duration" in result.output
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "events.example"])
+def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
+    """Refused by name, before anything listens; with a token, or on loopback, it is taken."""
+    source = f"http:{host}:8080"
+    with pytest.raises(SettingsError, match=r"listens beyond this machine: expected http_token"):
+        _load_produce(source=source)
+    token = {"SEQUITUR_PRODUCE_HTTP_TOKEN": "tell-nobody"}
+    settings = _load_produce(token, source=source)
+    assert "tell-nobody" not in repr(settings)
+    assert "tell-nobody" not in " ".join(given_flags(settings))
+    for own in ("127.0.0.1", "127.1.2.3", "localhost", "[::1]"):
+        _load_produce(source=f"http:{own}:8080")
+
+
+@pytest.mark.parametrize("token", ["", "two words", "t\u00f6ken", "line\n"])
+def test_a_token_that_no_header_can_carry_is_refused_unseen(token: str) -> None:
+    """The message names the setting, and not what it was."""
+    with pytest.raises(SettingsError) as caught:
+        _load_produce({"SEQUITUR_PRODUCE_HTTP_TOKEN": token})
+    assert str(caught.value) == (
+        "produce.http_token: expected printable ASCII characters without spaces"
+    )
+
+
+def _load_produce(environ: dict[str, str] | None = None, **flags: object) -> ProduceJob:
+    given = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9092", **(environ or {})}
+    return load_settings(ProduceJob, config=None, environ=given, flags={"topic": "t", **flags})
+
+
+_SERVICE = {
+    "SEQUITUR_SERVICE_HOST": "10.96.0.7",
+    "SEQUITUR_SERVICE_PORT": "8080",
+    "SEQUITUR_SERVICE_PORT_EVENTS": "8080",
+    "SEQUITUR_PORT": "tcp://10.96.0.7:8080",
+    "SEQUITUR_PORT_8080_TCP": "tcp://10.96.0.7:8080",
+    "SEQUITUR_PORT_8080_TCP_PROTO": "tcp",
+    "SEQUITUR_PORT_8080_TCP_PORT": "8080",
+    "SEQUITUR_PORT_8080_TCP_ADDR": "10.96.0.7",
+    "SEQUITUR_PORT_53_UDP": "udp://10.96.0.7:53",
+    "SEQUITUR_SERVICE_SERVICE_HOST": "10.96.0.9",
+    "SEQUITUR_REORDER_SERVICE_HOST": "10.96.0.8",
+    "SEQUITUR_REORDER_SERVICE_PORT": "9400",
+    "SEQUITUR_REORDER_PORT": "tcp://10.96.0.8:9400",
+    "SEQUITUR_REORDER_PORT_9400_TCP": "tcp://10.96.0.8:9400",
+}
+
+
+def test_what_kubernetes_sets_for_a_service_is_no_setting() -> None:
+    """Every pod beside a service named sequitur has these, and every program starts with them."""
+    assert _load({**_GIVEN, **_SERVICE}) == _load()
+    assert _load_produce(_SERVICE) == _load_produce()
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "SEQUITUR_SERVICE_HOST_",
+        "SEQUITUR_SERVICEPORT",
+        "SEQUITUR_PORTS",
+        "SEQUITUR_REORDER_PORT_X",
+        "SEQUITUR_REORDER_DELY",
+        "SEQUITUR_OTHER_SERVICE_PORT",  # without its SERVICE_HOST
+    ],
+)
+def test_a_misspelt_setting_beside_a_service_is_refused(variable: str) -> None:
+    """The exception is for exactly what Kubernetes sets."""
+    with pytest.raises(SettingsError, match=f"unknown environment variable {variable}"):
+        _load({**_GIVEN, **_SERVICE, variable: "1"})
+
+
+def test_a_port_of_ours_is_still_a_setting() -> None:
+    """Of the same name as a service's, it is told from that by its value."""
+    with pytest.raises(SettingsError, match="unknown environment variable SEQUITUR_REORDER_PORT"):
+        _load({**_GIVEN, **_SERVICE, "SEQUITUR_REORDER_PORT": "9400"})
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"sasl_mechanism": "OAUTHBEARER", "sasl_username": "me"}, "expects a token"),
+        ({"sasl_mechanism": "PLAIN", "sasl_token_file": __file__}, "expects sasl_mechanism OAUTH"),
+        ({"security_protocol": "SSL", "sasl_token_file": __file__}, "expect security_protocol"),
+        ({"security_protocol": "SSL", "ssl_key_password": "tell-nobody"}, "with ssl_key"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(given: dict[str, str], problem: str) -> None:
+    """Whatever way of logging in, and without showing a secret."""
+    environ = {"SEQUITUR_KAFKA_SECURITY_PROTOCOL": "SASL_SSL"}
+    environ |= {f"SEQUITUR_KAFKA_{name.upper()}": value for name, value in given.items()}
+    with pytest.raises(SettingsError, match=problem) as caught:
+        _load({**_GIVEN, **environ})
+    assert "tell-nobody" not in str(caught.value)
+
+
+def test_a_token_is_for_producers() -> None:
+    """The jobs, which log in by Java's client, refuse it by name."""
+    environ = {
+        "SEQUITUR_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "SEQUITUR_KAFKA_SASL_MECHANISM": "OAUTHBEARER",
+        "SEQUITUR_KAFKA_SASL_TOKEN_FILE": __file__,
+    }
+    settings = _load({**_GIVEN, **environ})
+    with pytest.raises(SettingsError, match="the Spark jobs do not yet"):
+        settings.kafka.java()
+    assert settings.kafka.librdkafka()["sasl.mechanism"] == "OAUTHBEARER"

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
 
-from producer.sources import (
+from sequitur.producer.sources import (
     SourceError,
     SourceSettings,
     SourceSpec,
     SourceSpecError,
+    check_source,
     make_source,
     parse_source,
 )
 
 if TYPE_CHECKING:
-    from producer.sources._spec import SourceKind
+    from sequitur.producer.sources._spec import SourceKind
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,37 @@ async def test_each_source_can_be_made(kind: SourceKind) -> None:
     source = make_source(settings, max_event_bytes=100)
     assert source.name == kind + rest.replace(":a", f":{Path.cwd() / 'a'}")
     assert source.statistics().files_lost == 0
+
+
+def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
+    """Before Kafka is asked for anything: a folder, a recording, an address; a file may come."""
+    for kind in ("dir", "replay"):
+        with pytest.raises(SourceError, match="is not there"):
+            check_source(SourceSettings(source=f"{kind}:{tmp_path / 'missing'}"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SourceError, match=f"cannot listen on {address}"):
+            check_source(SourceSettings(source=f"http:{address}"))
+    (tmp_path / "recording").touch()
+    for source in (
+        *("cpu", "stdin", f"dir:{tmp_path}", f"replay:{tmp_path / 'recording'}"),
+        *(f"file:{tmp_path / 'missing'}", f"http:{address}", "http:[::1]:0"),
+    ):
+        check_source(SourceSettings(source=source))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"source": "file:a", "key": "json:host"},
+        {"source": "replay:a"},
+        {"source": "cpu"},
+    ],
+)
+def test_text_has_no_fields(settings: dict[str, Any]) -> None:
+    """So what asks for one is refused, and the message says what to give."""
+    with pytest.raises(ValidationError, match="expected format json"):
+        SourceSettings.model_validate({**settings, "format": "text"})
 
 
 def test_defaults_are_valid() -> None:

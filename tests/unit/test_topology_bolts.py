@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer.topology import (
+from sequitur.consumer.topology import (
     BasicBolt,
     Bolt,
     BoltStateError,
@@ -22,7 +22,7 @@ from consumer.topology import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumer.topology import (
+    from sequitur.consumer.topology import (
         BasicOutputCollector,
         Event,
         OutputCollector,
@@ -148,7 +148,7 @@ class LifeCycle(BasicBolt):
     fields = ("value",)
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Once for each task and batch."""
+        """Once for each copy of it."""
         super().prepare(context, collector)
         _seen.append(("prepare", context.task, context.tasks, context.config["unit"]))
 
@@ -246,15 +246,19 @@ def test_a_bolt_sees_which_attempt_it_is(seen: list[Any]) -> None:
 
 
 def test_what_a_bolts_life_consists_of(seen: list[Any]) -> None:
-    """For each batch; what it wanted kept comes back in the next one."""
+    """It goes on from batch to batch; what it wanted kept comes back to another copy of it."""
     tester = _tester(LifeCycle())
     tester.run([(None, "a")])
     first, second = list(seen), len(seen)
     tester.run([])
     prepare = ("prepare", 0, 1, "ms")
-    ends = ["finish_batch", "snapshot", "cleanup"]
+    ends = ["finish_batch", "snapshot"]
     assert first == [prepare, ("process", b"a"), *ends]
-    assert seen[second:] == [prepare, ("restore", {"kept": 1}), *ends]
+    assert seen[second:] == ends
+    second = len(seen)
+    tester.close()
+    tester.run([])
+    assert seen[second:] == ["cleanup", prepare, ("restore", {"kept": 1}), *ends]
 
 
 def test_what_cannot_be_kept_is_named() -> None:
@@ -350,6 +354,8 @@ def test_headers_are_pairs_or_a_mapping(headers: Any) -> None:
     ((object(), 1), {"key": "word", "value": None}, "output 'out': key"),
     (("a", [(7, b"")]), {"key": "word", "value": None, "headers": "length"},
      "output 'out': header 7: its name is no text"),
+    (("a", [("\ud800", b"")]), {"key": "word", "value": None, "headers": "length"},
+     "its name is no text"),
 ])  # fmt: skip
 def test_what_cannot_be_encoded_fails_its_event(
     values: Any, output: dict[str, Any], message: str

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer.topology import (
+from sequitur.consumer.topology import (
     BasicBolt,
     Bolt,
     FunctionBolt,
@@ -19,7 +19,7 @@ from consumer.topology import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumer.topology import BasicOutputCollector, Event, Tuple
+    from sequitur.consumer.topology import BasicOutputCollector, Event, Tuple
 
 
 @bolt

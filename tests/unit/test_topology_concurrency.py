@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer.topology import (
+from sequitur.consumer.topology import (
     Bolt,
     EventValues,
     Executor,
@@ -27,7 +27,7 @@ from consumer.topology import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from consumer.topology import Event, Topology, Tuple
+    from sequitur.consumer.topology import Event, Topology, Tuple
 
 _CALLS = 3
 _LONG_S = 20.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines._errors import TopologyFileError
-from pipelines._topology_file import load_topology
+from sequitur.pipelines._errors import TopologyFileError
+from sequitur.pipelines.topology.topology_file import load_topology
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _FILES = {

@@ -6,10 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.topology import EventOutcome, RetryPolicy, held_back, runs_now, settle
+from sequitur.consumer.topology import (
+    EventOutcome,
+    FailReason,
+    RetryPolicy,
+    held_back,
+    next_due_ms,
+    runs_now,
+    settle,
+)
 
 _POLICY = RetryPolicy(delay_ms=100, factor=2, maximum_ms=1_000, jitter=0, max_attempts=3)
 _DONE, _RETRY, _HELD, _DEAD = EventOutcome
@@ -28,12 +36,14 @@ def _flags(*places: int, of: int) -> Any:
 def _settled(
     keys: Any, failed: Any, *, attempts: Any = None, held: tuple[int, ...] = (), **options: Any
 ) -> tuple[list[EventOutcome], list[int], list[int]]:
+    attempts = np.ones(len(keys), np.int64) if attempts is None else attempts
     settlement = settle(
         keys,
-        np.ones(len(keys), np.int64) if attempts is None else attempts,
+        attempts,
         _flags(*failed, of=len(keys)),
         _flags(*held, of=len(keys)),
-        1_000,
+        _flags(*failed, of=len(keys)) & (attempts >= _POLICY.max_attempts),
+        now_ms=1_000,
         policy=options.pop("policy", _POLICY),
         random=0.5,
         shared=[np.array(several, np.intp) for several in options.pop("shared", ())],
@@ -54,6 +64,7 @@ def test_the_delay_grows_up_to_its_maximum(attempt: int, expected_ms: int) -> No
     assert _POLICY.retry_at_ms(attempt, 1_000, 0.0) == expected_ms
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(
     attempt=st.integers(1, 10**6), random=st.floats(0, 1, exclude_max=True), jitter=st.floats(0, 1)
 )
@@ -65,8 +76,10 @@ def test_the_jitter_is_a_share_either_way(attempt: int, random: float, jitter: f
 
 
 def test_the_last_attempt_is_the_last() -> None:
-    """There is none behind it."""
-    assert [_POLICY.is_last(attempt) for attempt in (1, 2, 3, 4)] == [False, False, True, True]
+    """There is none behind it; what kills its process is given up at once."""
+    given_up = [_POLICY.gives_up(attempt, FailReason.FAILED) for attempt in (1, 2, 3, 4)]
+    assert given_up == [False, False, True, True]
+    assert _POLICY.gives_up(1, FailReason.CRASH)
 
 
 def test_a_failed_event_waits_longer_each_time_and_is_dead_at_last() -> None:
@@ -134,21 +147,41 @@ def test_what_shares_an_output_with_a_dead_event_runs_again_at_once() -> None:
 def test_nothing_ran_and_nothing_is_settled() -> None:
     """An empty batch."""
     assert _settled(_longs(), ()) == ([], [], [])
-    assert runs_now(_longs(), _longs(), 0).tolist() == []
+    assert runs_now(_longs(), _longs(), 0, policy=_POLICY).tolist() == []
 
 
 def test_what_is_due_runs_unless_its_key_waits() -> None:
     """In their order: an event that waits on blocks those behind it, not those before."""
     keys = _longs(7, 7, 7, 8, -1, -1)
     times = _longs(0, 2_000, 0, 1_000, 2_000, 0)
-    assert runs_now(keys, times, 1_000).tolist() == [True, False, False, True, False, True]
-    assert runs_now(keys, times, 2_000).all()
+    runs = runs_now(keys, times, 1_000, policy=_POLICY)
+    assert runs.tolist() == [True, False, False, True, False, True]
+    assert runs_now(keys, times, 2_000, policy=_POLICY).all()
 
 
 def test_without_order_what_is_due_runs() -> None:
     """Whatever its key."""
-    runs = runs_now(_longs(7, 7), _longs(2_000, 0), 1_000, keeps_order=False)
+    runs = runs_now(_longs(7, 7), _longs(2_000, 0), 1_000, policy=_POLICY, keeps_order=False)
     assert runs.tolist() == [False, True]
+
+
+def test_the_first_of_a_key_says_when_it_is_due() -> None:
+    """The others wait for it; those without a key wait for nobody."""
+    assert next_due_ms(_longs(7, 7, 8), _longs(60_000, 1_000, 30_000)) == 30_000
+    assert next_due_ms(_longs(7, 7), _longs(60_000, 1_000), keeps_order=False) == 1_000
+    assert next_due_ms(_longs(-1, -1), _longs(60_000, 0)) == 0
+    assert next_due_ms(_longs(), _longs()) is None
+
+
+def test_a_long_chain_of_shared_outputs_is_settled_in_no_time() -> None:
+    """Each event shares an output with the next: the test's limit is far from what is quadratic."""
+    count = 50_000
+    pairs = [(place, place + 1) for place in range(count - 1)]
+    outcomes, _, retry_at_ms = _settled(
+        _longs(*(place // 2 for place in range(count))), (count - 1,), shared=pairs
+    )
+    assert outcomes == [_HELD] * (count - 1) + [_RETRY]
+    assert set(retry_at_ms) == {1_100}
 
 
 _EVENTS = st.lists(
@@ -184,6 +217,7 @@ def _held_one_by_one(
             return waits
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(events=_EVENTS, data=st.data(), keeps_order=st.booleans())
 def test_columns_settle_as_one_would_by_hand(
     events: list[tuple[int, str, int]], data: st.DataObject, *, keeps_order: bool

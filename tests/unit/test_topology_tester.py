@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer.topology import (
+from sequitur.consumer.topology import (
     BatchBolt,
     Bolt,
     EventValues,
@@ -24,7 +24,7 @@ from consumer.topology import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumer.topology import Event, OutputCollector, TopologyContext, Tuple
+    from sequitur.consumer.topology import Event, OutputCollector, TopologyContext, Tuple
 
 _PNG = b"\x89PNG"
 
@@ -318,6 +318,31 @@ def test_events_without_a_message_id_are_not_told_of() -> None:
     assert (tester.acked, tester.failed, tester.held) == ([], [], [])
     assert tester.trees[0].verdict == "untracked"
     assert _values(tester) == [b"seen", b"seen", b"good"]
+
+
+@bolt(fields=("word",))
+def emit_function(event: Event) -> Any:
+    """What cannot go to another process; and what can."""
+    yield (lambda: event.value,) if event.value == b"bad" else (event.value,)
+
+
+@pytest.mark.parametrize(("grouping", "acked"), [("local", 2), ("shuffle", 1)])
+def test_what_a_job_could_not_send_to_a_later_stage_fails_here(grouping: str, acked: int) -> None:
+    """Where a job with several partitions would run the reader in another process."""
+    builder = TopologyBuilder("stages")
+    builder.set_spout("events")
+    builder.set_bolt("emit", emit_function).local_grouping("events")
+    declarer = builder.set_bolt("end", end)
+    if grouping == "local":
+        declarer.local_grouping("emit")
+    else:
+        declarer.shuffle_grouping("emit")
+    tester = TopologyTester(builder.build(), ProcessSettings(max_attempts=1))
+    tester.run([("a", "bad"), ("b", "good")])
+    assert len(tester.acked) == acked
+    for letter in tester.dead_letters:
+        assert letter.reason is FailReason.EXCEPTION
+        assert "bolt 'emit' emitted to 'emit' what cannot be pickled" in letter.detail
 
 
 def test_a_tree_is_shown_step_by_step() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer.topology import (
+from sequitur.consumer.topology import (
     BatchBolt,
     Bolt,
     DeadLetter,
@@ -20,7 +20,7 @@ from consumer.topology import (
 )
 
 if TYPE_CHECKING:
-    from consumer.topology import Event, OutputCollector, Topology, TopologyContext, Tuple
+    from sequitur.consumer.topology import Event, OutputCollector, Topology, TopologyContext, Tuple
 
 _FAN_OUT = 10_000
 _DEPTH = 1_000

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumer import OutputPartition
-from pipelines._coordinators import Coordinators
-from pipelines._errors import TransactionError, TransactionFencedError, TransactionOutcomeError
-from pipelines._transaction import Transaction, TransactionNames
-from producer import OutcomeUnknownError, RetriableError
-from producer._batch import records_of, stamp_of
-from producer._wire import PartitionAnswer, Wire
-from tests.record_bytes import record_bytes
+from sequitur.consumer import OutputPartition
+from sequitur.pipelines._errors import (
+    TransactionError,
+    TransactionFencedError,
+    TransactionOutcomeError,
+)
+from sequitur.pipelines.kafka.coordinators import Coordinators
+from sequitur.pipelines.kafka.transaction import Transaction, TransactionNames
+from sequitur.pipelines.rows.record_batches import KafkaBatch
+from sequitur.producer import OutcomeUnknownError, RetriableError
+from sequitur.producer.kafka.record_batch import records_of, stamp_of
+from sequitur.producer.kafka.wire import PartitionAnswer, Wire
+from tests.support.record_bytes import record_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -111,7 +116,7 @@ async def _send(transaction: Transaction, count: int) -> list[bytes]:
     values = [b"%d" % number for number in range(2 * count)]
     for start in range(0, len(values), 2):
         data = b"".join(record_bytes(n, b"k", values[start + n]) for n in range(2))
-        await transaction.send(memoryview(data), 2)
+        await transaction.send(KafkaBatch(memoryview(data), 2, 5, 5))
     return values
 
 

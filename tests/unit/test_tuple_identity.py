@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from consumer.topology import FailReason, Failure, Root, Stream, Tuple
+from sequitur.consumer.topology import FailReason, Failure, Root, Stream, Tuple
 
 _EVENT = (b"k", b"v", (("id", b"1"),), 5, "readings", 2, 7, 9)
 _STREAM = Stream("events", "default", ("word",))

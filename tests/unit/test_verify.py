@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer import EVENT_ID_HEADER, encode_event_id
 from sequitur._topic_reader import TopicRecord
-from sequitur.verify import ProducerReport, TopicCheck, TopicReport
+from sequitur.producer import EVENT_ID_HEADER, encode_event_id
+from sequitur.verify import Order, ProducerReport, TopicCheck, TopicReport
 
 
 def _record(
@@ -67,11 +67,108 @@ def test_gaps_and_repeats_are_found_over_all_partitions() -> None:
     assert not report.holds
 
 
+def _ids(*ids: tuple[str, int]) -> TopicReport:
+    encoded = [encode_event_id("p", sequence, generation) for generation, sequence in ids]
+    return _check(*(_record(i, event_id=event_id) for i, event_id in enumerate(encoded)))
+
+
+def test_sequences_go_on_over_generations() -> None:
+    """A producer with a journal counts over its lives: gaps are those of all of them together."""
+    report = _ids(("0000000a", 0), ("0000000a", 1), ("0000000b", 2), ("0000000b", 4))
+    assert report.producers == (
+        ProducerReport("p", 4, first_sequence=0, last_sequence=4, missing=1, repeated=0,
+                       generations=2),
+    )  # fmt: skip
+
+
+def test_the_same_sequence_of_two_generations_is_no_repeat_but_two_holders() -> None:
+    """A journal that was put back from a copy, or two hosts on copies, give a sequence twice."""
+    report = _ids(("0000000a", 0), ("0000000a", 1), ("0000000b", 1), ("0000000b", 1))
+    (found,) = report.producers
+    assert (found.missing, found.repeated, found.shared) == (0, 1, 1)
+
+
+def test_lives_without_a_journal_are_counted_by_themselves() -> None:
+    """Each begins at 0."""
+    names = ("p~~0000000a", "p~~0000000b")
+    ids = [encode_event_id(name, sequence) for name in names for sequence in (0, 1)]
+    report = _check(*(_record(i, event_id=event_id) for i, event_id in enumerate(ids)))
+    assert [found.producer for found in report.producers] == list(names)
+    assert report.holds
+
+
+@pytest.mark.parametrize(
+    ("ids", "inversions"),
+    [
+        ([("0000000a", 0), ("0000000b", 2), ("0000000a", 1)], 1),  # overtaken by its next life
+        ([("0000000a", 0), ("0000000a", 5), ("0000000b", 3), ("0000000b", 4)], 0),  # from a copy
+        ([("0000000a", 3), ("0000000b", 3), ("0000000a", 4), ("0000000b", 4)], 0),  # two holders
+        ([("0000000a", 3), ("0000000b", 4), ("0000000b", 3)], 1),
+    ],
+)
+def test_send_order_is_that_of_each_generation_and_of_one_behind_the_other(
+    ids: list[tuple[str, int]], inversions: int
+) -> None:
+    """What a former life left goes out before what the next one accepts."""
+    assert _ids(*ids).send_inversions == inversions
+
+
 def test_a_lost_beginning_is_a_gap_unless_the_topic_was_truncated() -> None:
     """Sequences count from 0, but what retention has removed is not lost."""
     records = [_record(0, event_id=encode_event_id("p", 7))]
     assert _check(*records).missing == 7
     assert _check(*records, truncated=True).missing == 0
+
+
+def test_what_went_to_another_topic_is_a_gap_that_says_so_or_is_found_there() -> None:
+    """A producer counts over all its topics: one topic alone does not tell loss from absence."""
+    here = [_record(i, event_id=encode_event_id("p", s)) for i, s in enumerate([0, 2, 5])]
+    there = [_record(i, event_id=encode_event_id("p", s)) for i, s in enumerate([1, 3])]
+    alone = _check(*here)
+    (problem,) = alone.problems
+    assert problem.startswith(
+        "p: 3 of its events up to sequence 5 are not in t: they were lost, or"
+    )
+    assert problem.endswith("went to another topic (name it with --also)")
+    check = TopicCheck("t", _event_time, also=("other",)).observe_all(here)
+    for record in there:
+        check.observe_elsewhere(record)
+    (problem,) = check.report().problems
+    assert problem.startswith("p: 1 of its events up to sequence 5 are not in t or other: ")
+    assert check.report().records == 3
+
+
+def test_an_event_in_a_further_topic_too_is_there_twice() -> None:
+    """What is aside must not be out as well."""
+    check = TopicCheck("t", _event_time, also=("late",))
+    check.observe(_record(0, event_id=encode_event_id("p", 0)))
+    check.observe_elsewhere(_record(0, event_id=encode_event_id("p", 0)))
+    assert check.report().problems == ("p: 1 record is there twice",)
+
+
+def test_an_empty_topic_does_not_hold() -> None:
+    """Nothing was checked, so nothing was found to be right."""
+    report = _check()
+    assert report.problems == ("the topic is empty: there is nothing to check",)
+    assert not report.holds
+
+
+@pytest.mark.parametrize(
+    ("order", "problems"),
+    [
+        (Order.EVENT, ("2 records are older than an earlier one of the key",)),
+        (Order.SEND, ("1 record is behind one that was sent later",)),
+    ],
+)
+def test_a_topic_is_in_one_order_or_the_other(order: Order, problems: tuple[str, ...]) -> None:
+    """Both are counted; what is expected is judged."""
+    rows = [(0, 5), (2, 3), (1, 4), (3, 9)]
+    check = TopicCheck("t", _event_time, order=order)
+    for offset, (sequence, at) in enumerate(rows):
+        check.observe(_record(offset, at, event_id=encode_event_id("p", sequence)))
+    report = check.report()
+    assert (report.event_inversions, report.send_inversions) == (2, 1)
+    assert report.problems == problems
 
 
 def test_a_record_sent_before_an_earlier_one_is_out_of_send_order() -> None:

@@ -24,11 +24,15 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
-from producer import KafkaSettings, RetriableError
-from producer._answers import MEANINGS, Answer
-from producer._describe_producers import DescribeProducersRequest, DescribeProducersResponseV0
-from producer._slot import Identity
-from producer._wire import PartitionAnswer, Wire
+from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from sequitur.producer.kafka.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponseV0,
+)
+from sequitur.producer.kafka.error_codes import MEANINGS, Answer
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.metadata import NEEDED_VERSIONS, MetadataRequest, too_old
+from sequitur.producer.kafka.wire import PartitionAnswer, Wire
 
 
 class _Connection:
@@ -36,6 +40,7 @@ class _Connection:
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
+        self._versions: dict[int, tuple[int, int]] = {}
         self.sent: list[Any] = []
         self.closed: list[Any] = []
 
@@ -72,6 +77,7 @@ def _metadata(*, leader: int) -> Any:
         (AIOKafkaClient, "bootstrap", ["self"]),
         (AIOKafkaClient, "_get_conn", ["self", "node_id", "group", "no_hint"]),
         (AIOKafkaClient, "send", ["self", "node_id", "request", "group"]),
+        (AIOKafkaClient, "_metadata_update", ["self", "cluster_metadata", "topics"]),
         (AIOKafkaClient, "add_topic", ["self", "topic"]),
         (AIOKafkaClient, "force_metadata_update", ["self"]),
         (AIOKafkaClient, "get_random_node", ["self"]),
@@ -167,8 +173,62 @@ def test_describe_producers_is_written_and_read_as_kafka_defines_it() -> None:
 )
 def test_our_table_is_no_more_patient_than_kafkas(code: int) -> None:
     """What aiokafka knows as retriable, or does not know, is what we retry."""
-    own_view = {2, 9, 14, 74, 75, 89}  # retriable in Kafka's protocol, not so or not in aiokafka
+    own_view = {2}  # retriable in Kafka's protocol, not so in aiokafka
     assert code in own_view or for_code(code).retriable
+
+
+@pytest.mark.parametrize("code", [3, 6, 7, 20, 56])
+def test_what_a_leader_answers_after_its_append_is_an_unknown_outcome(code: int) -> None:
+    """Kafka's DelayedProduce gives these codes for batches that the leader has in its log."""
+    assert MEANINGS[code].answer is Answer.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("key", "newest", "lacking"), [(61, None, "DescribeProducers"), (22, 3, "InitProducerId")]
+)
+async def test_a_broker_that_is_too_old_is_refused_by_what_it_lacks(
+    key: int, newest: int | None, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, and with the Kafka version that is needed: nothing is tried without end."""
+    versions = {known: (0, needed) for known, (_, needed) in NEEDED_VERSIONS.items()}
+    assert too_old(versions) is None
+    del versions[key]
+    if newest is not None:
+        versions[key] = (0, newest)
+    wire = await _wire()
+    connection = _Connection(None)
+    connection._versions = versions
+    wire._client._conns[1, 0] = connection
+
+    async def bootstrap() -> None:
+        wire._client.cluster.update_metadata(_metadata(leader=1))
+
+    async def update() -> bool:
+        return await wire._client._metadata_update(wire._client.cluster, [])
+
+    async def connected(_node: int) -> _Connection:
+        return connection
+
+    monkeypatch.setattr(wire._client, "bootstrap", bootstrap)
+    monkeypatch.setattr(wire._client, "force_metadata_update", update)
+    monkeypatch.setattr(wire._client, "_get_conn", connected)
+    with pytest.raises(FatalError, match=f"does not know {lacking} .*Kafka 3.0 or newer is needed"):
+        await wire.start()
+
+
+def test_no_topic_is_created_by_asking_for_it() -> None:
+    """The metadata request names its topics, and forbids to create them."""
+    request = MetadataRequest(["t"]).prepare({3: (0, 13)})
+    assert (
+        request.encode()
+        == (
+            b"\x02" + bytes(16) + b"\x02t" + b"\x00"  # one topic, by its name
+            b"\x00"
+            b"\x00"
+            b"\x00"
+            b"\x00"  # create none, tell no rights, no tags
+        )
+    )
 
 
 async def test_a_partition_without_a_leader_has_none() -> None:
@@ -262,7 +322,7 @@ async def test_who_gives_up_waiting_does_not_cut_the_bootstrap_short(
 
 async def test_closing_does_not_wait_long_for_a_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that never answers holds up nobody."""
-    monkeypatch.setattr("producer._wire._BOOTSTRAP_END_S", 0.0)
+    monkeypatch.setattr("sequitur.producer.kafka.wire._BOOTSTRAP_END_S", 0.0)
     asking = asyncio.Event()
 
     async def bootstrap(_client: AIOKafkaClient) -> None:

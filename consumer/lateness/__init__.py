@@ -1,0 +1,4 @@
+"""Late rows: the policies, the reasons, and how far each key has been released.
+
+Pure. Called by the jobs.
+"""

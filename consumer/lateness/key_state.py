@@ -1,0 +1,141 @@
+"""How far each key has been released: what the reorder job keeps of it, and for how long.
+
+The *last released* event time of a key decides what becomes of a row behind the frontier: not older
+than it, and the row can still go out without breaking the order of its key.
+
+- **No state of its own to write.** All rows of the runs up to the frontier are out, so the last
+  released event time of a key is the maximum over them. Late rows among them do no harm: they are
+  older than that maximum, which is what made them late. So the runs are the newest part of the
+  state, and nothing is written for it while nothing is late.
+- **Folds.** A run wholly behind the frontier is kept until there are enough such runs; then one
+  *fold* takes the place of all of them: one row a key. Folds are merged with new ones while they
+  are not much larger, as in a log-structured merge tree, so their number stays logarithmic.
+- **Horizon.** Keys silent for longer than a time to live (in event time, behind the frontier) are
+  forgotten. A row behind that horizon is late whatever its key: so a key that was forgotten cannot
+  be mistaken for a new one, and its order holds for ever. The horizon never goes back.
+
+Pure: what to fold is decided here, and done by whoever has the files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sequitur.consumer.step_log.frontier import Run
+
+FOLDED_RUNS: Final = 64
+FOLDED_ROWS: Final = 8_000_000
+FOLDED_BYTES: Final = 1 << 30
+"""Runs wait for a fold until they are so many, or so large together: what folding costs is then
+spread over many steps, and what waits is bounded."""
+
+_MERGE_RATIO: Final = 2
+"""A fold is merged with new ones that are at least this part of its size, one half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A file of keys, each with its last released event time.
+
+    Attributes:
+        step: The step that wrote it.
+        keys: Number of keys in it.
+        size_bytes: Its size on disk.
+        max_event_time_ms: The greatest event time in it.
+        name: Its folder: that of the attempt at the step that counts.
+        files: The names of its files, each with the number of its keys.
+    """
+
+    step: int
+    keys: int
+    size_bytes: int
+    max_event_time_ms: int
+    name: str = ""
+    files: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What to put into one new fold.
+
+    Attributes:
+        runs: Runs wholly behind the frontier.
+        folds: Earlier folds.
+    """
+
+    runs: tuple[Run, ...]
+    folds: tuple[Fold, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """The part of the state that is in folds.
+
+    Attributes:
+        horizon_ms: What was released behind it may be forgotten; rows behind it are late.
+        folds: The folds, oldest first.
+    """
+
+    horizon_ms: int = BEFORE_ALL_TIME_MS
+    folds: tuple[Fold, ...] = ()
+
+    @property
+    def keys(self) -> int:
+        """Rows in all folds: the keys, counted once in each fold they are in."""
+        return sum(fold.keys for fold in self.folds)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all folds on disk."""
+        return sum(fold.size_bytes for fold in self.folds)
+
+    def expire(self, *, frontier_ms: int, ttl_ms: int) -> Self:
+        """Move the horizon behind the frontier, and let go of folds that lie wholly behind it."""
+        horizon_ms = max(self.horizon_ms, frontier_ms - ttl_ms)
+        kept = tuple(fold for fold in self.folds if fold.max_event_time_ms >= horizon_ms)
+        return replace(self, horizon_ms=horizon_ms, folds=kept)
+
+    def upkeep(self, waiting: Sequence[Run]) -> Upkeep | None:
+        """What to fold now, None when it is too early.
+
+        Args:
+            waiting: The runs that lie wholly behind the frontier.
+        """
+        rows = sum(run.rows + run.behind for run in waiting)
+        enough = (
+            len(waiting) >= FOLDED_RUNS
+            or rows >= FOLDED_ROWS
+            or sum(run.size_bytes for run in waiting) >= FOLDED_BYTES
+        )
+        if not enough:
+            return None
+        merged: list[Fold] = []
+        for fold in reversed(self.folds):
+            if fold.keys > _MERGE_RATIO * rows:
+                break
+            merged.append(fold)
+            rows += fold.keys
+        return Upkeep(tuple(waiting), tuple(reversed(merged)))
+
+    def with_fold(self, fold: Fold, upkeep: Upkeep) -> Self:
+        """The state once a fold has taken the place of others."""
+        kept = tuple(old for old in self.folds if old not in upkeep.folds)
+        return replace(self, folds=(*kept, fold) if fold.keys else kept)
+
+    def to_document(self) -> dict[str, Any]:
+        """The state as a JSON document."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        return cls(
+            horizon_ms=document["horizon_ms"],
+            folds=tuple(Fold(**fold) for fold in document["folds"]),
+        )

@@ -1,0 +1,72 @@
+"""Which event times are believed: not before the earliest, not beyond the latest.
+
+A number in the wrong unit is off by a factor of a thousand, so it falls far outside, and in the
+right unit it would not. The reason then names that unit, as the mistake is one of the setting, or
+of whoever writes the events, and not of single events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sequitur.consumer.time.reasons import LIKELY_UNITS, NEGATIVE, TOO_EARLY, TOO_FAR_FUTURE
+from sequitur.consumer.time.time_text import MAX_TIME_MS, UNITS, TimeUnit
+
+_FACTOR: Final = 1000
+_PLAUSIBLE_MS: Final = 946_684_800_000
+"""The year 2000: a unit is likely that makes a number a time from then on. Where times of 1970 are
+believed, any number would be one in some unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBounds:
+    """The event times that are believed.
+
+    Attributes:
+        earliest_ms: Anything before it is a mistake, epoch ms.
+        latest_ms: Now + max_future_skew; anything later is a broken clock, or a mistake.
+        unit: What numbers are taken for; None, or auto, where no other unit comes into question.
+    """
+
+    earliest_ms: int = 0
+    latest_ms: int = MAX_TIME_MS
+    unit: TimeUnit | None = None
+
+    def reason(self, time_ms: int) -> str | None:
+        """Why a time is not believed, None when it is."""
+        if time_ms < 0:
+            return NEGATIVE
+        if self.earliest_ms <= time_ms <= self.latest_ms:
+            return None
+        return next(name for name, first, last in self.refusals() if first <= time_ms <= last)
+
+    def refusals(self) -> list[tuple[str, int, int]]:
+        """Why times that are not believed are not: reason, first and last ms; the first one counts.
+
+        Those of likely units may reach into times that are believed.
+        """
+        return [
+            *self._likely_units(),
+            (TOO_EARLY, 0, self.earliest_ms - 1),
+            (TOO_FAR_FUTURE, self.latest_ms + 1, MAX_TIME_MS),
+        ]
+
+    def _likely_units(self) -> list[tuple[str, int, int]]:
+        if self.unit not in UNITS:
+            return []
+        own = UNITS.index(self.unit)
+        plausible_ms = max(self.earliest_ms, _PLAUSIBLE_MS)
+        found = []
+        for place, unit in enumerate(UNITS):
+            if place == own:
+                continue
+            if place < own:  # the true unit is coarser: the time is too small
+                factor = _FACTOR ** (own - place)
+                first, last = -(-plausible_ms // factor), self.latest_ms // factor
+            else:
+                factor = _FACTOR ** (place - own)
+                first, last = plausible_ms * factor, self.latest_ms * factor + factor - 1
+            if first <= MAX_TIME_MS:
+                found.append((LIKELY_UNITS[unit], first, min(last, MAX_TIME_MS)))
+        return found

@@ -1,0 +1,244 @@
+"""Bolts: what users write."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, overload
+
+from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
+    from sequitur.consumer.topology.api.tuple import Tuple
+
+
+@dataclass(slots=True)
+class TopologyContext:
+    """What a bolt is told of where it runs.
+
+    Attributes:
+        topology: Name of the topology.
+        component: The bolt's id.
+        task: Number of this task among the component's, from 0.
+        tasks: How many tasks the component has.
+        config: The topology's configuration.
+        task_counts: How many tasks each component has, this one included.
+        now_ms: The batch's time, epoch ms. This and the watermark are new in each batch.
+        watermark_ms: Events up to this event time are all done: none of them comes any more. None
+            as long as nothing is known.
+    """
+
+    topology: str
+    component: str
+    task: int
+    tasks: int
+    config: Mapping[str, Any]
+    task_counts: Mapping[str, int] = field(default_factory=dict)
+    now_ms: int = 0
+    watermark_ms: int | None = None
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger of this task: `sequitur.topology.<topology>.<component>.<task>`."""
+        return logging.getLogger(f"sequitur.topology.{self.topology}.{self.component}.{self.task}")
+
+
+class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its own
+    """What all bolts have in common.
+
+    A task makes its own copy of it, by pickling. `prepare` is called once for each copy, then in
+    each batch `process` for each tuple and `finish_batch` at its end, and at last `cleanup`. A
+    copy goes through many batches, but not for sure: see `snapshot`. A tuple that is
+    neither acked nor failed by the end of `finish_batch` fails as `never-acked`; an exception out
+    of `process` fails its tuple.
+
+    Attributes:
+        fields: Fields of the default stream.
+        streams: Fields of further streams by name.
+        direct_streams: Those streams whose tuples are emitted to a task by number.
+    """
+
+    fields: Sequence[str] = ()
+    streams: Mapping[str, Sequence[str]] = MappingProxyType({})
+    direct_streams: Sequence[str] = ()
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Get ready.
+
+        Args:
+            context: Where it runs.
+            collector: What to emit, ack and fail by.
+        """
+        self.context = context
+        self.collector = collector
+
+    def finish_batch(self) -> None:  # noqa: B027 - most bolts hold nothing
+        """All tuples of the batch have been given: ack what is still held, and let go of it.
+
+        With `max_spout_pending` also in between, each time that so many trees are open.
+        """
+
+    def cleanup(self) -> None:  # noqa: B027 - most bolts take nothing
+        """Let go of what `prepare` took."""
+
+    def snapshot(self) -> Any:
+        """What of this task's state is to be there in the next batch; None for nothing.
+
+        The next batch may run in another process, with another copy of the bolt.
+        It is pickled and kept with the batch's verdicts. State that a failed tree has changed stays
+        changed.
+        """
+        return None
+
+    def restore(self, state: Any) -> None:  # noqa: B027 - most bolts keep nothing
+        """Take back what `snapshot` gave in the batch before; called behind `prepare`.
+
+        Not where the copy that gave it goes on.
+        """
+
+    def declared(self) -> dict[str, tuple[str, ...]]:
+        """Fields by stream."""
+        found = {name: tuple(fields) for name, fields in self.streams.items()}
+        if self.fields or not found:
+            found.setdefault(DEFAULT_STREAM, tuple(self.fields))
+        return found
+
+
+class Bolt(BaseBolt):
+    """A bolt that anchors and acks by itself."""
+
+    @abstractmethod
+    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
+        """Process a tuple. May be `async` where the bolt is declared with `concurrency`."""
+
+
+class BatchBolt(Bolt):
+    """A bolt that holds tuples across calls, and acks them when its batch is finished.
+
+    Each batch has a copy of its own, so `prepare` begins it with nothing. What is dear to make,
+    such as a connection, belongs into a `Bolt` or `BasicBolt`, which go on from batch to batch.
+    """
+
+    @abstractmethod
+    def finish_batch(self) -> None:
+        """All tuples of the batch have been given: emit what they came to, ack and forget them.
+
+        With `max_spout_pending` also in between, each time that so many trees are open.
+        """
+
+
+class BasicBolt(BaseBolt):
+    """A bolt whose tuples are anchored to its input, which is acked when `process` returns.
+
+    An exception fails the input.
+    """
+
+    @abstractmethod
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> Any:  # noqa: A002
+        """Process a tuple; what is emitted by this collector is anchored to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """What a function yields for a stream other than its default one.
+
+    Attributes:
+        stream: The stream.
+        values: The values.
+        task: The task, of a direct stream.
+    """
+
+    stream: str
+    values: Any
+    task: int | None = None
+
+
+class FunctionBolt(Bolt):
+    """A function as a bolt: what it yields is emitted, anchored to its input, which is then acked.
+
+    Args:
+        function: Gets a tuple; yields values, or returns an iterable of them or None.
+        fields: Fields of what it yields.
+        streams: Fields of further streams, see `To`.
+        direct_streams: Those of them whose tuples are emitted to a task by number.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Iterable[Any] | None],
+        fields: Sequence[str] = ("value",),
+        streams: Mapping[str, Sequence[str]] | None = None,
+        direct_streams: Sequence[str] = (),
+        *,
+        is_decorator: bool = False,
+    ) -> None:
+        self.function = function
+        self.fields = tuple(fields)
+        self.streams = dict(streams or {})
+        self.direct_streams = tuple(direct_streams)
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self._global = getattr(function, "__qualname__", None) if is_decorator else None
+
+    def __call__(self, tuple: Any) -> Any:  # noqa: A002
+        """The function itself, for tests of it."""
+        return self.function(tuple)
+
+    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002
+        """See `Bolt`; the executor calls the function itself."""
+        return self.function(tuple)
+
+    def __reduce__(self) -> Any:
+        if self._global is not None:  # its name stands for it, and not for the function
+            return self._global
+        return FunctionBolt, (self.function, self.fields, self.streams, self.direct_streams)
+
+
+@overload
+def bolt(function: Callable[[Any], Any], /) -> FunctionBolt: ...
+@overload
+def bolt(
+    *,
+    fields: Sequence[str] = ...,
+    streams: Mapping[str, Sequence[str]] | None = ...,
+    direct_streams: Sequence[str] = ...,
+) -> Callable[[Callable[[Any], Any]], FunctionBolt]: ...
+
+
+def bolt(
+    function: Callable[[Any], Any] | None = None,
+    /,
+    *,
+    fields: Sequence[str] = ("value",),
+    streams: Mapping[str, Sequence[str]] | None = None,
+    direct_streams: Sequence[str] = (),
+) -> Any:
+    """Make a function a bolt: `@bolt`, or `@bolt(fields=("word", "count"))`.
+
+    Args:
+        function: Gets a tuple and yields values: a tuple or a list of them in the order of the
+            fields, a mapping by field, or of a single field the value itself.
+        fields: Fields of the default stream.
+        streams: Fields of further streams; yield `To(stream, values)` for these.
+        direct_streams: Those of them whose tuples go to a task by number; yield
+            `To(stream, values, task)` for these.
+    """
+
+    def made(decorated: Callable[[Any], Any]) -> FunctionBolt:
+        return FunctionBolt(decorated, fields, streams, direct_streams, is_decorator=True)
+
+    return made if function is None else made(function)
+
+
+def is_async(found: BaseBolt) -> bool:
+    """Whether a bolt's calls are coroutines."""
+    call: Any = found
+    target = call.function if isinstance(found, FunctionBolt) else call.process
+    return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)

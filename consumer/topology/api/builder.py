@@ -1,0 +1,420 @@
+"""Building a topology: components, what they read, and the checks that need no data."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from sequitur.consumer.topology._errors import TopologyBuildError
+from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async
+from sequitur.consumer.topology.api.groupings import (
+    AllGrouping,
+    CustomGrouping,
+    CustomStreamGrouping,
+    DirectGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    LocalGrouping,
+    LocalOrShuffleGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
+from sequitur.consumer.topology.api.hooks import EventHook
+from sequitur.consumer.topology.api.moment import SYSTEM_COMPONENT
+from sequitur.consumer.topology.api.topology import (
+    EVENT_FIELDS,
+    Component,
+    KafkaOutput,
+    Kind,
+    Subscription,
+    Topology,
+)
+from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, EventValues, Stream
+from sequitur.producer._units import Duration, milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import timedelta
+
+_DURATION: Final = TypeAdapter(Duration)
+
+
+class ComponentDeclarer:
+    """What a component reads: each call adds a stream, and gives the declarer back."""
+
+    def __init__(self, inputs: list[Subscription]) -> None:
+        self._inputs = inputs
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Tuples go evenly to all tasks."""
+        return self.grouping(component, ShuffleGrouping(), stream)
+
+    def fields_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Tuples with equal values in these fields go to one task."""
+        return self.grouping(component, FieldsGrouping(fields), stream)
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Each tuple goes to each task."""
+        return self.grouping(component, AllGrouping(), stream)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """All tuples go to the first task."""
+        return self.grouping(component, GlobalGrouping(), stream)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Who emits says to which task; the stream has to be one of `direct_streams`."""
+        return self.grouping(component, DirectGrouping(), stream)
+
+    def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """A tuple stays in the task where it is."""
+        return self.grouping(component, LocalGrouping(), stream)
+
+    none_grouping = local_grouping
+
+    def local_or_shuffle_grouping(
+        self, component: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """A tuple stays where it is if the bolt runs there; else tuples go evenly to all tasks."""
+        return self.grouping(component, LocalOrShuffleGrouping(), stream)
+
+    def partial_key_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Tuples with equal values in these fields go to two tasks, each to the one with less."""
+        return self.grouping(component, PartialKeyGrouping(fields), stream)
+
+    def custom_grouping(
+        self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Tuples go to the tasks that code of yours chooses."""
+        return self.grouping(component, CustomGrouping(grouping), stream)
+
+    def grouping(
+        self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """A stream by any grouping."""
+        self._inputs.append(Subscription(component, stream, grouping))
+        return self
+
+
+@dataclass(slots=True)
+class _Draft:
+    component: Component
+    inputs: list[Subscription]
+
+
+class TopologyBuilder:
+    """Puts a topology together.
+
+    ::
+
+        builder = TopologyBuilder("wordcount")
+        builder.set_spout("sentences")
+        builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("sentences")
+        builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
+        builder.set_output("counts", key="word", value="count").local_grouping("count")
+        topology = builder.build()
+
+    Args:
+        name: The topology's name.
+        config: What bolts find in their context; it is pickled.
+        tick_interval: How often bolts are given a tick tuple, but for those that say so themselves:
+            seconds, a `timedelta`, or text such as "10 s". None for never.
+
+    Raises:
+        TopologyBuildError: The interval is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        tick_interval: timedelta | float | str | None = None,
+    ) -> None:
+        self._name = name
+        self._config = dict(config or {})
+        self._tick_ms = _tick_ms(f"topology {name!r}", tick_interval)
+        self._hook: EventHook | None = None
+        self._drafts: dict[str, _Draft] = {}
+
+    def set_spout(
+        self, component: str, *, tracked: bool | Callable[[EventValues], bool] = True
+    ) -> None:
+        """Name the ordered stream, with the fields of `EventValues`.
+
+        Args:
+            component: Its name.
+            tracked: Whether events have a message id, or what tells it of each: an event without
+                one is processed once, and whatever becomes of it is not told.
+
+        Raises:
+            TopologyBuildError: The name is taken, or there is a spout already.
+        """
+        for draft in self._drafts.values():
+            if draft.component.kind is Kind.SPOUT:
+                raise TopologyBuildError(
+                    f"spout {component!r}: there is one already, {draft.component.id!r}; "
+                    "the ordered stream is the only one"
+                )
+        streams = {DEFAULT_STREAM: Stream(component, DEFAULT_STREAM, EVENT_FIELDS)}
+        self._add(Component(component, Kind.SPOUT, streams=streams, tracked=tracked))
+
+    def set_hook(self, hook: EventHook) -> None:
+        """Name what is told of events that are acked and of attempts that failed.
+
+        Raises:
+            TopologyBuildError: It is no hook, or there is one already.
+        """
+        if not isinstance(hook, EventHook) or self._hook is not None:
+            wrong = "there is one already" if self._hook is not None else "it is no EventHook"
+            raise TopologyBuildError(f"hook {hook!r}: {wrong}")
+        self._hook = hook
+
+    def set_bolt(
+        self,
+        component: str,
+        bolt: BaseBolt | Callable[[Any], Any],
+        parallelism: int | None = None,
+        *,
+        concurrency: int = 1,
+        tick_interval: timedelta | float | str | None = None,
+    ) -> ComponentDeclarer:
+        """Add a bolt.
+
+        Args:
+            component: Its name.
+            bolt: The bolt, or a function (see `sequitur.consumer.topology.bolt`).
+            parallelism: How many tasks it has; by default it runs where its input is, with as many,
+                if the groupings allow it, and otherwise has as many as the ordered stream.
+            concurrency: How many calls of a task may run side by side, in threads, or on an event
+                loop when `process` is async. Calls for one key stay one after the other.
+            tick_interval: How often each of its tasks is given a tick tuple, see `TopologyBuilder`.
+
+        Returns:
+            What to name its input by.
+
+        Raises:
+            TopologyBuildError: The name is taken, or a number makes no sense.
+        """
+        made = bolt if isinstance(bolt, BaseBolt) else _function_bolt(component, bolt)
+        tick_ms = _tick_ms(f"bolt {component!r}", tick_interval)
+        for name, number in (("parallelism", parallelism), ("concurrency", concurrency)):
+            if number is not None and number < 1:
+                raise TopologyBuildError(
+                    f"bolt {component!r}: {name} = {number}: expected 1 or more"
+                )
+        if is_async(made) and concurrency == 1:
+            raise TopologyBuildError(
+                f"bolt {component!r} is async: say how many calls may run side by side, "
+                "with concurrency = 2 or more"
+            )
+        streams = {
+            name: Stream(component, name, fields, name in made.direct_streams)
+            for name, fields in made.declared().items()
+        }
+        unknown = [name for name in made.direct_streams if name not in streams]
+        if unknown:
+            raise TopologyBuildError(
+                f"bolt {component!r}: direct stream {unknown[0]!r} is not among its streams"
+            )
+        for stream in streams.values():
+            if len(set(stream.fields)) < len(stream.fields):
+                raise TopologyBuildError(
+                    f"bolt {component!r}: stream {stream.name!r} has a field twice: {stream.fields}"
+                )
+        return self._add(
+            Component(
+                component,
+                Kind.BOLT,
+                bolt=made,
+                parallelism=parallelism,
+                concurrency=concurrency,
+                streams=streams,
+                tick_ms=self._tick_ms if tick_ms is None else tick_ms,
+            )
+        )
+
+    def set_output(
+        self,
+        component: str,
+        topic: str | None = None,
+        *,
+        key: str | None = "key",
+        value: str | None = "value",
+        headers: str | None = None,
+    ) -> ComponentDeclarer:
+        """Add an output bolt: each of its tuples becomes a record of a Kafka topic.
+
+        Args:
+            component: Its name.
+            topic: The topic; by default the job's `output_topic`.
+            key: Field of the key; None for records without one.
+            value: Field of the value; None for all fields but those of key and headers, as a JSON
+                object.
+            headers: Field of the headers.
+
+        Raises:
+            TopologyBuildError: The name is taken.
+        """
+        output = KafkaOutput(topic=topic, key=key, value=value, headers=headers)
+        return self._add(Component(component, Kind.OUTPUT, output=output))
+
+    def build(self) -> Topology:
+        """Check the topology.
+
+        Raises:
+            TopologyBuildError: A component reads what is not there, is not read from the spout on,
+                cannot be pickled, or components read each other in a circle.
+        """
+        components = {
+            name: _with_inputs(draft.component, draft.inputs)
+            for name, draft in self._drafts.items()
+        }
+        if not any(one.kind is Kind.SPOUT for one in components.values()):
+            raise TopologyBuildError(f"topology {self._name!r} has no spout: call set_spout")
+        for one in components.values():
+            _check_inputs(one, components)
+        ordered = _ordered(components)
+        for one in ordered:
+            _check_pickles(one)
+        sent = [(f"config {name!r}", value) for name, value in self._config.items()]
+        for what, value in [*sent, ("hook", self._hook)]:
+            _check_sendable(f"topology {self._name!r}: {what}", value)
+        return Topology(self._name, {one.id: one for one in ordered}, self._config, self._hook)
+
+    def _add(self, component: Component) -> ComponentDeclarer:
+        if component.id in self._drafts:
+            raise TopologyBuildError(f"there are two components named {component.id!r}")
+        if not component.id or not isinstance(component.id, str):
+            raise TopologyBuildError(f"a component needs a name, not {component.id!r}")
+        if component.id == SYSTEM_COMPONENT:
+            raise TopologyBuildError(f"{component.id!r} is the name of what ticks come from")
+        draft = _Draft(component, [])
+        self._drafts[component.id] = draft
+        return ComponentDeclarer(draft.inputs)
+
+
+def _function_bolt(component: str, function: Any) -> FunctionBolt:
+    if not callable(function) or isinstance(function, type):
+        raise TopologyBuildError(
+            f"bolt {component!r}: {function!r} is neither a Bolt nor a function"
+            + (": give an instance of it" if isinstance(function, type) else "")
+        )
+    return FunctionBolt(function)
+
+
+def _with_inputs(component: Component, inputs: Iterable[Subscription]) -> Component:
+    return Component(
+        component.id,
+        component.kind,
+        bolt=component.bolt,
+        output=component.output,
+        parallelism=component.parallelism,
+        concurrency=component.concurrency,
+        inputs=tuple(inputs),
+        streams=component.streams,
+        tick_ms=component.tick_ms,
+        tracked=component.tracked,
+    )
+
+
+def _check_inputs(one: Component, components: Mapping[str, Component]) -> None:
+    if one.kind is Kind.SPOUT:
+        return
+    if not one.inputs:
+        raise TopologyBuildError(f"{one.kind} {one.id!r} reads nothing: give it a grouping")
+    for given in one.inputs:
+        read = components.get(given.component)
+        if read is None:
+            raise TopologyBuildError(
+                f"{one.kind} {one.id!r} reads {given.component!r}, which is not there"
+            )
+        stream = read.streams.get(given.stream)
+        if stream is None:
+            has = ", ".join(sorted(read.streams)) or "none"
+            raise TopologyBuildError(
+                f"{one.kind} {one.id!r} reads stream {given.stream!r} of {read.id!r}, "
+                f"which has: {has}"
+            )
+        given.grouping.check(f"{one.kind} {one.id!r}", stream)
+        if one.output is not None:
+            _check_output(one, one.output, stream)
+    given_twice = {(given.component, given.stream) for given in one.inputs}
+    if len(given_twice) < len(one.inputs):
+        raise TopologyBuildError(f"{one.kind} {one.id!r} reads a stream twice")
+
+
+def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:
+    for name in (output.key, output.value, output.headers):
+        if name is not None and name not in stream.index:
+            raise TopologyBuildError(
+                f"output {one.id!r} writes field {name!r} of {stream.title!r}, "
+                f"whose fields are: {', '.join(stream.fields)}"
+            )
+
+
+def _ordered(components: Mapping[str, Component]) -> Sequence[Component]:
+    """Components, each behind those it reads."""
+    done: dict[str, Component] = {}
+    waiting = dict(components)
+    while waiting:
+        ready = [
+            one for one in waiting.values() if all(given.component in done for given in one.inputs)
+        ]
+        if not ready:
+            raise TopologyBuildError(f"components read each other in a circle: {_circle(waiting)}")
+        for one in ready:
+            done[one.id] = waiting.pop(one.id)
+    return tuple(done.values())
+
+
+def _circle(waiting: Mapping[str, Component]) -> str:
+    """One of the circles, as text."""
+    path: list[str] = []
+    name = next(iter(waiting))
+    while name not in path:
+        path.append(name)
+        name = next(one.component for one in waiting[name].inputs if one.component in waiting)
+    return " reads ".join([*path[path.index(name) :], name])
+
+
+def _check_pickles(one: Component) -> None:
+    groupings = [given.grouping for given in one.inputs]
+    what: Any = (one.bolt if one.kind is Kind.BOLT else one.tracked, groupings)
+    try:
+        pickle.loads(pickle.dumps(what))  # noqa: S301 - what was just made
+    except Exception as error:
+        raise TopologyBuildError(
+            f"{one.kind} {one.id!r} cannot be pickled, so it cannot be sent to tasks: {error} "
+            "(functions and classes have to stand at the top of a module)"
+        ) from error
+
+
+def _check_sendable(what: str, value: Any) -> None:
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made
+    except Exception as error:
+        raise TopologyBuildError(
+            f"{what} cannot be pickled, so it cannot be sent to tasks: {error}"
+        ) from error
+
+
+def _tick_ms(whose: str, interval: timedelta | float | str | None) -> int | None:
+    if interval is None:
+        return None
+    try:
+        tick_ms = milliseconds(_DURATION.validate_python(interval))
+    except ValidationError as error:
+        raise TopologyBuildError(
+            f"{whose}: tick_interval = {interval!r}: {error.errors()[0]['msg']}"
+        ) from error
+    if tick_ms < 1:
+        raise TopologyBuildError(f"{whose}: tick_interval = {interval!r}: expected 1 ms or more")
+    return tick_ms

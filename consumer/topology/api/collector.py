@@ -1,0 +1,117 @@
+"""What bolts emit, ack and fail by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, FailReason, Tuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sequitur.consumer.topology.engine.emission import TaskId
+    from sequitur.consumer.topology.engine.runner import Runner
+
+
+class OutputCollector:
+    """The collector of a `Bolt`.
+
+    Args:
+        runner: What runs the bolt's task.
+    """
+
+    __slots__ = ("_runner",)
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def hand_over(self, runner: Runner) -> None:
+        """Emit for another runner from here on: the bolt goes on in another batch."""
+        self._runner = runner
+
+    def emit(
+        self,
+        values: Any,
+        anchors: Tuple | Sequence[Tuple] = (),
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+    ) -> list[TaskId]:
+        """Emit a tuple.
+
+        Args:
+            values: In the order of the stream's fields, or by field.
+            anchors: The tuples it comes of: it joins the trees they belong to, each once for each
+                time a tuple is named. Without any it is not tracked.
+            stream: The stream.
+            task: Of a direct stream, the number of the task that is to get it.
+
+        Returns:
+            The tasks that get it; outputs are none. Nothing in a call of a bolt with `concurrency`:
+            what it emits goes out when the call is over.
+
+        Raises:
+            EmitError: The bolt has not declared the stream or the fields, or a direct stream was
+                emitted to without a task.
+            ForeignTupleError: An anchor was not delivered to this bolt, or is acked or failed.
+        """
+        anchored = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+        return self._runner.emit(values, anchored, stream, task)
+
+    def emit_many(
+        self,
+        values: Iterable[Any],
+        anchors: Tuple | Sequence[Tuple] = (),
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+    ) -> list[list[TaskId]]:
+        """Emit a tuple for each of some values; see `emit`. Behind one that raises none is out."""
+        return [self.emit(one, anchors, stream, task) for one in values]
+
+    def ack(self, tuple: Tuple) -> None:  # noqa: A002 - the field's word
+        """The tuple is processed.
+
+        Raises:
+            DoubleAckError: It was acked or failed before.
+            ForeignTupleError: It was not delivered to this bolt.
+        """
+        self._runner.ack(tuple)
+
+    def fail(self, tuple: Tuple, detail: str = "") -> None:  # noqa: A002
+        """The tuple cannot be processed: every tree it belongs to fails, and is tried again.
+
+        Args:
+            tuple: The tuple.
+            detail: Why, for whoever reads the dead-letter topic.
+
+        Raises:
+            DoubleAckError: It was acked or failed before.
+            ForeignTupleError: It was not delivered to this bolt.
+        """
+        self._runner.fail(tuple, FailReason.FAILED, detail)
+
+
+class BasicOutputCollector:
+    """The collector of a `BasicBolt`: anchors to the input, which is acked for it.
+
+    Args:
+        runner: What runs the bolt's task.
+        anchor: The input.
+    """
+
+    __slots__ = ("_anchors", "_runner")
+
+    def __init__(self, runner: Runner, anchor: Tuple) -> None:
+        self._runner = runner
+        self._anchors = (anchor,)
+
+    def emit(
+        self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
+    ) -> list[TaskId]:
+        """Emit a tuple; see `OutputCollector.emit`."""
+        return self._runner.emit(values, self._anchors, stream, task)
+
+    def emit_many(
+        self, values: Iterable[Any], stream: str = DEFAULT_STREAM, task: int | None = None
+    ) -> list[list[TaskId]]:
+        """Emit a tuple for each of some values; see `OutputCollector.emit_many`."""
+        return [self.emit(one, stream, task) for one in values]

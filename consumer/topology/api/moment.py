@@ -1,0 +1,86 @@
+"""When a batch runs: its time, the watermark, and the ticks that are due.
+
+All of it follows from what is written down before the batch begins, so a batch that is repeated has
+the same ticks and the same watermark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from sequitur.consumer.topology.api.tuple import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSTEM_COMPONENT: Final = "__system"
+TICK_STREAM: Final = "__tick"
+TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, ("interval_s",))
+"""The stream of tick tuples, by Storm's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a batch runs.
+
+    Attributes:
+        number: Its number.
+        now_ms: Its time, epoch ms.
+        watermark_ms: No event up to this time is to come any more; None as long as none is known.
+        ticks: The bolts that are given a tick, and their intervals in ms.
+    """
+
+    number: int = 0
+    now_ms: int = 0
+    watermark_ms: int | None = None
+    ticks: Mapping[str, int] = field(default_factory=dict)
+
+
+def ticks_due(
+    intervals_ms: Mapping[str, int], before_ms: int | None, now_ms: int
+) -> dict[str, int]:
+    """The bolts that are to be given a tick, with their intervals: one each, however late it is.
+
+    Ticks are due at multiples of the interval.
+
+    Args:
+        intervals_ms: Of each bolt with ticks.
+        before_ms: The time of the batch before; None of the first, which has no tick.
+        now_ms: The time of this one.
+    """
+    if before_ms is None:
+        return {}
+    return {
+        bolt: interval_ms
+        for bolt, interval_ms in intervals_ms.items()
+        if now_ms // interval_ms > before_ms // interval_ms
+    }
+
+
+def next_tick_ms(intervals_ms: Mapping[str, int], before_ms: int | None) -> int | None:
+    """When the next tick is due; None if none ever is, or no batch has been.
+
+    Args:
+        intervals_ms: Of each bolt with ticks.
+        before_ms: The time of the newest batch.
+    """
+    if before_ms is None or not intervals_ms:
+        return None
+    return min((before_ms // each + 1) * each for each in intervals_ms.values())
+
+
+def watermark_after(
+    before_ms: int | None, reached_ms: int | None, waiting_ms: int | None
+) -> int | None:
+    """The watermark behind a batch: every event up to it is done. It never goes back.
+
+    Args:
+        before_ms: The one before; None without any.
+        reached_ms: Event time up to which all was given out; None where that is not known.
+        waiting_ms: Least event time of what waits for another attempt; None if nothing does.
+    """
+    if reached_ms is not None and waiting_ms is not None:
+        reached_ms = min(reached_ms, waiting_ms - 1)
+    known = [one for one in (before_ms, reached_ms) if one is not None]
+    return max(known, default=None)

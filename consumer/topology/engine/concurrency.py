@@ -1,0 +1,386 @@
+"""Calls of a bolt side by side: in threads, or on an event loop; those of a key one by one.
+
+Only the call itself runs there. What a bolt emits, acks and fails meanwhile is noted down, and done
+by the executor's own thread when the call is over, so nothing of a tree is shared between threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+import time
+from collections import deque
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltTimeoutError
+from sequitur.consumer.topology.api.bolt import FunctionBolt, is_async
+from sequitur.consumer.topology.api.stable_hash import stable_hash
+from sequitur.consumer.topology.engine.runner import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
+    from sequitur.consumer.topology.api.topology import Component
+    from sequitur.consumer.topology.api.tuple import FailReason, Tuple
+    from sequitur.consumer.topology.engine.emission import TaskId
+    from sequitur.consumer.topology.engine.executor import Executor
+
+_WAITING_EACH: Final = 256
+"""So many calls may wait for each that runs: enough that some are of keys that are free."""
+_LOOK_EACH_S: Final = 0.05
+_STOCK: Final = 2
+"""So many calls are there for each thread: one that runs, and one that it takes next."""
+_LONGEST_NAP_S: Final = 0.001
+_SHORTEST_NAP_S: Final = 0.0002
+_SHARE: Final = 0.05
+"""Weight of a call in what calls take by now."""
+
+_noted: contextvars.ContextVar[list[Callable[[], Any]] | None] = contextvars.ContextVar(
+    "noted", default=None
+)
+
+
+class Call:
+    """A call of a bolt for a tuple."""
+
+    __slots__ = (
+        "begun_s", "emitted", "error", "given", "is_given_up", "is_over", "key", "noted", "runner",
+        "submitted_s",
+    )  # fmt: skip
+
+    def __init__(
+        self, runner: ConcurrentRunner, given: Tuple, key: Any, submitted_s: float
+    ) -> None:
+        self.runner = runner
+        self.submitted_s = submitted_s
+        self.given = given
+        self.key = key
+        self.noted: list[Callable[[], Any]] = []
+        self.emitted: Sequence[Any] = ()
+        self.error: BaseException | None = None
+        self.begun_s: float | None = None
+        self.is_over = False
+        self.is_given_up = False
+
+
+class ConcurrentRunner(Runner):
+    """Runs a task whose calls may run side by side.
+
+    Args:
+        executor: What it runs in.
+        context: Which task it is.
+        bolt: The task's own copy of the bolt.
+        pool: Where the calls run.
+        component: The bolt's component.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        context: TopologyContext,
+        bolt: BaseBolt,
+        pool: CallPool,
+        component: Component,
+    ) -> None:
+        super().__init__(executor, context, bolt)
+        self.concurrency = component.concurrency
+        self.is_async = is_async(bolt)
+        self._pool = pool
+        fields = [
+            one.grouping.meets_by for one in component.inputs if one.grouping.meets_by is not None
+        ]
+        self._fields = fields[0] if len(component.inputs) == 1 and fields else None
+
+    def run(self, given: Tuple) -> None:
+        """Have the bolt called when its key's earlier calls are over."""
+        key: Any = given.event_key
+        if self._fields is not None:
+            try:
+                key = stable_hash([given[name] for name in self._fields])
+            except NOT_THE_USERS:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a value of the user's has no hash
+                self.raised(given, error)
+                return
+        key = None if key is None else (self, key)
+        self._pool.submit(Call(self, given, key, self._executor.clock()))
+
+    def emit(
+        self, values: Any, anchors: Sequence[Tuple], stream_name: str, task: int | None
+    ) -> list[TaskId]:
+        """See `OutputCollector.emit`; within a call nothing is chosen yet."""
+        noted = _noted.get()
+        if noted is None:
+            return super().emit(values, anchors, stream_name, task)
+        noted.append(lambda: Runner.emit(self, values, anchors, stream_name, task))
+        return []
+
+    def ack(self, given: Tuple) -> None:
+        """See `OutputCollector.ack`."""
+        noted = _noted.get()
+        if noted is None:
+            super().ack(given)
+        else:
+            noted.append(lambda: Runner.ack(self, given))
+
+    def fail(self, given: Tuple, reason: FailReason, detail: str) -> None:
+        """See `OutputCollector.fail`."""
+        noted = _noted.get()
+        if noted is None:
+            super().fail(given, reason, detail)
+        else:
+            noted.append(lambda: Runner.fail(self, given, reason, detail))
+
+    def carry_out(self, call: Call) -> None:
+        """The call itself; in a thread of its own."""
+        token = _noted.set(call.noted)
+        try:
+            emitted = self._call(call.given)
+            if isinstance(self.bolt, FunctionBolt) and emitted is not None:
+                call.emitted = list(emitted)
+        except BaseException as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+            call.error = error
+        finally:
+            _noted.reset(token)
+
+    async def carry_out_async(self, call: Call) -> None:
+        """The call itself; a task of an event loop."""
+        _noted.set(call.noted)
+        try:
+            made = self._call(call.given)
+            if inspect.isasyncgen(made):
+                call.emitted = [values async for values in made]
+            else:
+                emitted = await made
+                if isinstance(self.bolt, FunctionBolt) and emitted is not None:
+                    call.emitted = list(emitted)
+        except BaseException as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
+            # A cancellation, too: nobody but the bolt's own code cancels what it awaits.
+            call.error = error
+
+    def conclude(self, call: Call) -> None:
+        """Do what the bolt said in a call that is over."""
+        executor, given = self._executor, call.given
+        if call.begun_s is not None:
+            # How long it waited for its turn is nobody's fault, and not counted.
+            for root, _ in given._trees():
+                waited_s = call.begun_s - call.submitted_s
+                root.begun_s = min(root.begun_s + waited_s, call.begun_s)
+        executor.users.call = given
+        self._open += self._holds
+        try:
+            self._do_what_it_said(call)
+        except KeyboardInterrupt:
+            raise
+        except BoltTimeoutError:  # out of a grouping of the user's
+            executor.users.running = None
+            self.overran(given)
+            return
+        except BaseException as error:  # noqa: BLE001 - as if the bolt had raised it
+            call.error = error
+        if call.error is not None:
+            self.raised(given, call.error)
+
+    def _do_what_it_said(self, call: Call) -> None:
+        for noted in call.noted:
+            noted()
+        if call.error is None:
+            for values in call.emitted:
+                self.yielded(values, call.given)
+            if self._acks:
+                self.ack(call.given)
+
+
+class CallPool:
+    """The calls that run, and those that wait.
+
+    Args:
+        executor: Whose they are.
+
+    Attributes:
+        has_left_calls: Whether a call was given up, which may still go on.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._keys: dict[Any, deque[Call]] = {}
+        self._ready: dict[ConcurrentRunner, deque[Call]] = {}
+        self._running: dict[ConcurrentRunner, set[Call]] = {}
+        self._over: SimpleQueue[Call] = SimpleQueue()
+        self._work: dict[ConcurrentRunner, SimpleQueue[Call | None]] = {}
+        self._threads: list[threading.Thread] = []
+        self.has_left_calls = False
+        self._waiting = 0
+        self._most = 0
+        self._ending = threading.Lock()
+        self._looked_s = executor.clock()
+        self._call_s = 0.0  # by any thread: it need not be exact
+
+    def submit(self, call: Call) -> None:
+        """Run a call, behind those of its key that came before it."""
+        self._waiting += 1
+        if call.key is not None:
+            behind = self._keys.get(call.key)
+            if behind is not None:
+                behind.append(call)
+                return
+            self._keys[call.key] = deque()
+        self._start(call)
+
+    def is_full(self) -> bool:
+        """Whether some calls have to be over before further tuples are given out."""
+        return self._waiting > self._most
+
+    def complete_all(self) -> None:
+        """Wait for all calls, and do what they said."""
+        while self._waiting:
+            self.complete_some()
+            self._executor.drain()
+
+    def complete_some(self) -> None:
+        """Wait for one call at least, and do what those said that are over."""
+        if not self._waiting:
+            return
+        nap_s = min(_LONGEST_NAP_S, self._call_s / 2)
+        if nap_s > _SHORTEST_NAP_S and self._is_stocked():
+            # Each thread has its next call: to wake for one that is over would slow the others.
+            time.sleep(nap_s)
+        try:
+            call = self._over.get(timeout=_LOOK_EACH_S)
+        except Empty:
+            self._give_up_late_ones()
+            return
+        while True:
+            self._end(call)
+            try:
+                call = self._over.get_nowait()
+            except Empty:
+                break
+        if self._executor.clock() - self._looked_s > _LOOK_EACH_S:
+            self._give_up_late_ones()
+
+    def _is_stocked(self) -> bool:
+        """Whether as many calls wait for a thread as run."""
+        return all(
+            not runner.is_async and len(running) >= _STOCK * runner.concurrency
+            for runner, running in self._running.items()
+        )
+
+    def close(self) -> None:
+        """Let go of the threads; one that is still in a call is left to itself.
+
+        The event loop is its owner's to end (`Instances`).
+        """
+        for runner, work in self._work.items():
+            for _ in range(runner.concurrency):
+                work.put(None)
+
+    def _start(self, call: Call) -> None:
+        runner = call.runner
+        if runner not in self._ready:
+            self._open(runner)
+        running = self._running[runner]
+        # More than there are threads, so that one that is done need not wait for us.
+        if len(running) >= (1 if runner.is_async else _STOCK) * runner.concurrency:
+            self._ready[runner].append(call)
+            return
+        running.add(call)
+        if runner.is_async:
+            loop = self._executor.instances.loop()
+            call.begun_s = self._executor.clock()
+            asyncio.run_coroutine_threadsafe(self._run_async(call), loop)
+        else:
+            self._work[runner].put(call)
+
+    def _open(self, runner: ConcurrentRunner) -> None:
+        self._ready[runner] = deque()
+        self._running[runner] = set()
+        self._most += _WAITING_EACH * runner.concurrency
+        if runner.is_async:
+            return
+        self._work[runner] = SimpleQueue()
+        for _ in range(runner.concurrency):
+            self._start_thread(runner)
+
+    def _start_thread(self, runner: ConcurrentRunner) -> None:
+        name = f"bolt {runner.context.component}"
+        thread = threading.Thread(target=self._run, args=(runner,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, runner: ConcurrentRunner) -> None:
+        work = self._work[runner]
+        while (call := work.get()) is not None:
+            call.begun_s = self._executor.clock()
+            runner.carry_out(call)
+            took_s = self._executor.clock() - call.begun_s
+            self._call_s += _SHARE * (took_s - self._call_s)
+            self._put_over(call)
+            if call.is_given_up:  # another thread has taken this one's place
+                return
+
+    async def _run_async(self, call: Call) -> None:
+        await call.runner.carry_out_async(call)
+        self._put_over(call)
+
+    def _put_over(self, call: Call) -> None:
+        with self._ending:  # a call is either over or given up, and it is known which
+            call.is_over = True
+        self._over.put(call)
+
+    def _end(self, call: Call) -> None:
+        if call.is_given_up:
+            self._executor.late_acks += 1
+            return
+        self._waiting -= 1
+        self._running[call.runner].discard(call)
+        call.runner.conclude(call)
+        self._go_on(call)
+
+    def _go_on(self, call: Call) -> None:
+        """Start the next call of the key, and one that waits for a thread."""
+        self._start_next_of(call.key)
+        ready = self._ready[call.runner]
+        while ready:
+            following = ready.popleft()
+            if self._executor.is_wanted(following.given):
+                self._start(following)
+                return
+            # Its event has failed meanwhile, or is held.
+            self._waiting -= 1
+            self._start_next_of(following.key)
+
+    def _start_next_of(self, key: Any) -> None:
+        if key is None:
+            return
+        behind = self._keys[key]
+        while behind:
+            following = behind.popleft()
+            if self._executor.is_wanted(following.given):
+                self._start(following)
+                return
+            self._waiting -= 1
+        del self._keys[key]
+
+    def _give_up_late_ones(self) -> None:
+        now_s = self._looked_s = self._executor.clock()
+        timeout_s = self._executor.message_timeout_s
+        for runner, running in self._running.items():
+            for call in list(running):
+                if call.begun_s is None or now_s - call.begun_s <= timeout_s:
+                    continue
+                with self._ending:
+                    if call.is_over:
+                        continue
+                    call.is_given_up = True
+                self.has_left_calls = True
+                running.discard(call)
+                self._waiting -= 1
+                if not runner.is_async:
+                    self._start_thread(runner)
+                runner.gave_up(call.given)
+                self._go_on(call)

@@ -1,0 +1,272 @@
+"""What an emitted tuple becomes: tuples of tasks here, tuples for other tasks, records of Kafka."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from sequitur.consumer.topology._errors import NOT_THE_USERS, EmitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sequitur.consumer.topology.api.groupings import Chooser
+    from sequitur.consumer.topology.api.topology import KafkaOutput
+    from sequitur.consumer.topology.api.tuple import Root, Stream
+    from sequitur.producer.kafka.record_limit import RecordLimit
+
+
+class TaskId(NamedTuple):
+    """A task of a bolt."""
+
+    component: str
+    task: int
+
+
+class OutputRecord(NamedTuple):
+    """A record that an output bolt wrote.
+
+    Attributes:
+        root: The event it came from; of several, the last in order.
+        key: Its key.
+        value: Its value.
+        headers: Its headers.
+    """
+
+    root: Root
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class Sent(NamedTuple):
+    """A tuple for a task that runs elsewhere.
+
+    Attributes:
+        values: Its values.
+        stream: Component and name of its stream.
+        trees: The trees it belongs to, and its edge in each.
+        path: The components it came through.
+        task: Number of the task that emitted it.
+    """
+
+    values: bytes
+    stream: tuple[str, str]
+    trees: tuple[tuple[Root, int], ...]
+    path: tuple[str, ...]
+    task: int = 0
+
+
+def order_of(sent: Sent) -> tuple[int, str, int, int]:
+    """Where a tuple stands among others of its task: as the last of its events does."""
+    return max(root.order for root, _ in sent.trees)
+
+
+class Here(NamedTuple):
+    """A reader whose tasks all run here.
+
+    Attributes:
+        runners: What runs each task.
+        choose: Chooses among them.
+    """
+
+    runners: Sequence[Any]
+    choose: Chooser
+
+
+class Elsewhere(NamedTuple):
+    """A reader whose tasks run elsewhere.
+
+    Attributes:
+        send: Takes the number of a task, and a tuple for it.
+        choose: Chooses among the tasks.
+        component: Its name.
+    """
+
+    send: Callable[[int, Sent], None]
+    choose: Chooser
+    component: str
+
+
+class Output(NamedTuple):
+    """A reader that writes to Kafka.
+
+    Attributes:
+        component: Its name.
+        encode: Makes key, value and headers of a tuple's values.
+        write: Takes the trees that a record belongs to, and the record.
+        write_one: Takes the one tree that a record belongs to, and the record.
+    """
+
+    component: str
+    encode: Callable[[Any], tuple[bytes | None, bytes | None, Any]]
+    write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any]], None]
+    write_one: Callable[[Root, tuple[bytes | None, bytes | None, Any]], None]
+
+
+def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:
+    """Values as a tuple in the order of a stream's fields.
+
+    Args:
+        component: Who emits them.
+        stream: The stream.
+        values: A sequence in the order of the fields, a mapping by field, or of a single field the
+            value itself.
+        context: The tuple that is being processed, for the error.
+
+    Raises:
+        EmitError: They do not fit.
+    """
+    fields = stream.fields
+    if isinstance(values, Mapping):
+        missing = [name for name in fields if name not in values]
+        unknown = [name for name in values if name not in stream.index]
+        if missing or unknown:
+            wrong = f"unknown field {unknown[0]!r}" if unknown else f"no field {missing[0]!r}"
+            raise EmitError(
+                f"bolt {component!r} emitted to {stream.title!r} {_of(context)}: {wrong}; "
+                f"its fields are: {', '.join(fields) or 'none'}"
+            )
+        return tuple(values[name] for name in fields)
+    if isinstance(values, tuple | list):
+        if len(values) != len(fields):
+            raise EmitError(
+                f"bolt {component!r} emitted {len(values)} values to {stream.title!r} "
+                f"{_of(context)}; its fields are: {', '.join(fields) or 'none'}"
+            )
+        return tuple(values)
+    if len(fields) == 1:
+        return (values,)
+    raise EmitError(
+        f"bolt {component!r} emitted {values!r} to {stream.title!r} {_of(context)}, "
+        f"which has {len(fields)} fields: {', '.join(fields) or 'none'}"
+    )
+
+
+def packed(stream: Stream, values: Any) -> bytes:
+    """Values as they go to a task that runs elsewhere: each tuple by itself, whatever others hold.
+
+    Raises:
+        EmitError: They cannot be pickled.
+    """
+    try:
+        return pickle.dumps(values, protocol=5)
+    except NOT_THE_USERS:
+        raise
+    except BaseException as error:
+        raise EmitError(
+            f"bolt {stream.component!r} emitted to {stream.title!r} what cannot be pickled, as it "
+            f"has to be on its way to a bolt of another stage: {type(error).__name__}: {error}"
+        ) from error
+
+
+def unpacked(stream: Stream, values: bytes) -> Any:
+    """What `packed` made.
+
+    Raises:
+        EmitError: It cannot be made again.
+    """
+    try:
+        return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
+    except NOT_THE_USERS:
+        raise
+    except BaseException as error:
+        raise EmitError(
+            f"bolt {stream.component!r} emitted to {stream.title!r} what can be pickled and not be "
+            f"made again for a bolt of another stage: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _of(context: object) -> str:
+    return f"for {context!r}" if context is not None else "at the end of a batch"
+
+
+def encoder(
+    component: str, output: KafkaOutput, stream: Stream, limit: RecordLimit
+) -> Callable[[Any], tuple[bytes | None, bytes | None, Any]]:
+    """What makes key, value and headers of a record out of a tuple's values.
+
+    Args:
+        component: The output bolt.
+        output: What it writes.
+        stream: The stream it reads.
+        limit: What its topic takes; a record that is larger fails as one that has no form does.
+    """
+    surely_bytes, needs_key = limit.surely_bytes, limit.needs_key
+    key_at = None if output.key is None else stream.index[output.key]
+    value_at = None if output.value is None else stream.index[output.value]
+    headers_at = None if output.headers is None else stream.index[output.headers]
+    rest = [(name, at) for name, at in stream.index.items() if at not in {key_at, headers_at}]
+
+    def encode(values: Any) -> tuple[bytes | None, bytes | None, Any]:
+        key = None if key_at is None else values[key_at]
+        if key is not None and key.__class__ is not bytes:
+            key = _encoded(component, "key", key)
+        if needs_key and key is None:
+            raise EmitError(
+                f"output {component!r}: a record without a key, and its topic is compacted, "
+                "which takes none (cleanup.policy)"
+            )
+        value = {name: values[at] for name, at in rest} if value_at is None else values[value_at]
+        if value is not None and value.__class__ is not bytes:
+            value = _encoded(component, "value", value)
+        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+        if headers_at is None:
+            if size > surely_bytes:
+                _check_size(component, key, value, (), limit)
+            return key, value, ()
+        headers = _headers(component, values[headers_at])
+        _check_size(component, key, value, headers, limit)
+        return key, value, headers
+
+    return encode
+
+
+def _check_size(
+    component: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    limit: RecordLimit,
+) -> None:
+    parts = [part for name, said in headers for part in (name.encode(), said)]
+    if not limit.takes((key, value, *parts), len(headers)):
+        size = sum(len(part) for part in (key, value, *parts) if part)
+        raise EmitError(
+            f"output {component!r}: a record of {size} bytes is larger than its topic takes "
+            f"(max.message.bytes = {limit.max_bytes})"
+        )
+
+
+def _encoded(component: str, what: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise EmitError(
+            f"output {component!r}: {what} {value!r} is neither bytes nor text, "
+            f"and JSON has no form for it: {error}"
+        ) from error
+
+
+def _headers(component: str, headers: Any) -> list[tuple[str, bytes | None]]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    made = []
+    for pair in pairs:
+        name, value = pair
+        if not isinstance(name, str):
+            raise EmitError(f"output {component!r}: header {name!r}: its name is no text")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise EmitError(
+                f"output {component!r}: header {name!r}: its name is no text"
+            ) from error
+        made.append((name, None if value is None else _encoded(component, "header", value)))
+    return made

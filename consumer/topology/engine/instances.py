@@ -1,0 +1,104 @@
+"""Bolts that are ready for another batch, so that `prepare` is not called for each.
+
+A bolt may go on if its state is exactly what the batch is to begin with. The one that is kept has
+gone through a batch to its end, and it is known what it gave as its snapshot then. When a batch
+begins with another one (the batch is repeated, or another process had the task meanwhile), the
+kept bolt cleans up, and another is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from typing import TYPE_CHECKING, NamedTuple
+
+from sequitur.consumer.topology._errors import NOT_THE_USERS
+
+if TYPE_CHECKING:
+    from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
+    from sequitur.consumer.topology.api.collector import OutputCollector
+
+
+class Instance(NamedTuple):
+    """A bolt that was prepared.
+
+    Attributes:
+        bolt: A task's own copy.
+        context: What it was told of where it runs.
+        collector: What it emits by.
+        snapshot: What it gave when its last batch was over, pickled; None for nothing.
+    """
+
+    bolt: BaseBolt
+    context: TopologyContext
+    collector: OutputCollector
+    snapshot: bytes | None
+
+
+class Instances:
+    """The bolts of a process that are ready for another batch, by component and task."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], Instance] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def take(self, place: tuple[str, int], state: bytes | None) -> Instance | None:
+        """The bolt of a task, if it has this state; one with another state cleans up.
+
+        Args:
+            place: Component and task.
+            state: What the batch begins with, pickled; None for nothing.
+        """
+        kept = self._kept.pop(place, None)
+        if kept is not None and kept.snapshot != state:
+            clean_up(kept.bolt)
+            return None
+        return kept
+
+    def put(self, place: tuple[str, int], instance: Instance) -> None:
+        """Keep the bolt of a task."""
+        self._kept[place] = instance
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of async bolts; it lives as long as these, which may hold things of it."""
+        if self._loop is None:
+            self._loop = _started_loop()
+        return self._loop
+
+    def close_loop(self) -> None:
+        """End the loop, and what still runs on it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+    def close(self) -> None:
+        """Let all bolts clean up."""
+        self.close_loop()
+        while self._kept:
+            _, instance = self._kept.popitem()
+            clean_up(instance.bolt)
+
+
+def clean_up(bolt: BaseBolt) -> None:
+    """Have a bolt let go of what it took; that it cannot changes nothing of any batch."""
+    try:
+        bolt.cleanup()
+    except NOT_THE_USERS:
+        raise
+    except BaseException:  # noqa: BLE001 - all its tuples are settled
+        traceback.print_exc()
+
+
+def _started_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    threading.Thread(target=run, name="bolts", daemon=True).start()
+    return loop

@@ -1,0 +1,122 @@
+"""Which bolts run in one process: stages, between which tuples are exchanged.
+
+The ordered stream has a task for each of its partitions; equal keys are in one of them. A bolt that
+is content with what it gets there runs there, too: a tuple then goes from one to the other without
+leaving the process. All others begin a stage of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sequitur.consumer.topology.engine.rules import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer.topology.api.topology import Component, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Components whose tasks of one number run in one process.
+
+    Attributes:
+        number: Stages are run in this order.
+        components: Their names, each behind those it reads; the spout is in the first stage.
+        tasks: How many tasks each of them has.
+    """
+
+    number: int
+    components: tuple[str, ...]
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where all tasks run.
+
+    Attributes:
+        stages: The stages; the first has the spout.
+        tasks: How many tasks each component has.
+    """
+
+    stages: tuple[Stage, ...]
+    tasks: Mapping[str, int]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no tuple ever leaves its process."""
+        return len(self.stages) == 1
+
+    def placement(self, stage: Stage, task: int) -> Placement:
+        """What runs in a task of a stage."""
+        return Placement(self.tasks, dict.fromkeys(stage.components, (task,)), task)
+
+
+def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | None = None) -> Plan:
+    """Divide a topology into stages.
+
+    Args:
+        topology: The topology.
+        partitions: Tasks of the ordered stream.
+        parallelism: Tasks of bolts that are declared without a number of them.
+    """
+    asked = {one.id: one.parallelism for one in topology.bolts}
+    asked |= {name: asked.get(name) or tasks for name, tasks in (parallelism or {}).items()}
+    members: list[list[str]] = [[topology.spout.id]]
+    tasks = [partitions]
+    of = {topology.spout.id: 0}
+    for component in topology.bolts:
+        stage = _stage_of_inputs(component, of)
+        if stage is None or not _stays(
+            component, topology.spout.id, tasks[stage], asked[component.id]
+        ):
+            stage = len(members)
+            members.append([])
+            tasks.append(asked[component.id] or partitions)
+        members[stage].append(component.id)
+        of[component.id] = stage
+    stages = tuple(
+        Stage(number, tuple(names), tasks[number]) for number, names in enumerate(members)
+    )
+    return Plan(stages, {name: tasks[stage] for name, stage in of.items()})
+
+
+def plan_apart(
+    topology: Topology, partitions: int, parallelism: Mapping[str, int] | None = None
+) -> Plan:
+    """As `plan`, with the stages that a job with more partitions has than any bolt has tasks.
+
+    In such a job most bolts are in stages of their own: what goes wrong on the way between stages
+    goes wrong here, too, however few tasks there are.
+
+    Args:
+        topology: The topology.
+        partitions: Tasks of the ordered stream.
+        parallelism: Tasks of bolts that are declared without a number of them; of the others, a
+            bolt has as many as what it runs with.
+    """
+    asked = {name: tasks for name, tasks in (parallelism or {}).items() if tasks != partitions}
+    declared = [one.parallelism or 1 for one in topology.bolts]
+    most = 1 + max([partitions, *declared, *asked.values()])
+    found = plan(topology, most, asked)
+    stages = tuple(
+        replace(one, tasks=partitions) if one.tasks == most else one for one in found.stages
+    )
+    return Plan(stages, {name: stage.tasks for stage in stages for name in stage.components})
+
+
+def _stage_of_inputs(component: Component, of: Mapping[str, int]) -> int | None:
+    stages = {of[one.component] for one in component.inputs}
+    return stages.pop() if len(stages) == 1 else None
+
+
+def _stays(component: Component, spout: str, tasks: int, asked: int | None) -> bool:
+    """Whether a bolt can run where its input is."""
+    if asked not in {None, tasks}:
+        return False
+    return tasks == 1 or all(
+        one.grouping.keeps_local(of_spout=one.component == spout) for one in component.inputs
+    )

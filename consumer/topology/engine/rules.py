@@ -1,0 +1,77 @@
+"""What an executor keeps to, and which tasks it runs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from sequitur.consumer.topology.settling.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sequitur.producer.kafka.record_limit import RecordLimit
+
+_IDS_AT_ONCE: Final = 1 << 12
+
+
+class Ordering(StrEnum):
+    """What a failed event holds up."""
+
+    KEY = "key"
+    """Later events of its key."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the executor keeps to.
+
+    Attributes:
+        message_timeout_s: A call or a tree that takes longer fails.
+        ordering: What a failed event holds up.
+        retry: When an event that failed is tried again; one that is given up holds up nobody.
+        max_spout_pending: Open trees, at most: then the batch is finished first. None: no bound.
+        limits: What the topics of outputs take, by output; of others, what a broker takes unless
+            it is told otherwise.
+    """
+
+    message_timeout_s: float = 30.0
+    ordering: Ordering = Ordering.KEY
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_spout_pending: int | None = None
+    limits: Mapping[str, RecordLimit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which tasks run here.
+
+    Attributes:
+        tasks: How many tasks each component has.
+        here: The numbers of those that run here, of each component with any.
+        number: Number of this process among those with the same components.
+    """
+
+    tasks: Mapping[str, int]
+    here: Mapping[str, Sequence[int]]
+    number: int = 0
+
+
+def random_ids(seed: Any) -> Callable[[], int]:
+    """64-bit random numbers, one a call; never 0, which would be no edge.
+
+    Args:
+        seed: Of `numpy.random.default_rng`.
+    """
+    random = np.random.default_rng(seed)
+
+    def drawn() -> list[int]:
+        ids: list[int] = random.integers(1, 1 << 64, _IDS_AT_ONCE, dtype=np.uint64).tolist()
+        return ids
+
+    return itertools.chain.from_iterable(iter(drawn, None)).__next__

@@ -1,0 +1,56 @@
+"""What is told of trees while they grow: who emitted what, anchors, acks, the value after each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequitur.consumer.topology.api.bolt import TopologyContext
+    from sequitur.consumer.topology.api.tuple import Failure, Root, Stream, Tuple
+    from sequitur.consumer.topology.engine.emission import Sent, TaskId
+
+
+class Trace(Protocol):
+    """Is told of each step of each tree; the roots' values are those after it.
+
+    Each task has a root of its own for a tree, with what it knows of it.
+    """
+
+    def begun(self, root: Root, values: tuple[Any, ...]) -> None:
+        """An event is going to be given out."""
+
+    def given_out(self, root: Root, made: Tuple) -> None:
+        """The spout gave a tuple to a task."""
+
+    def emitted(self, by: TopologyContext, anchors: Sequence[Tuple], made: Tuple) -> None:
+        """A bolt emitted a tuple to a task."""
+
+    def sent(  # noqa: PLR0917 - each is of a type of its own
+        self,
+        by: TopologyContext | None,
+        anchors: Sequence[Tuple],
+        parent: Tuple | None,
+        stream: Stream,
+        sent: Sent,
+        to: TaskId,
+    ) -> None:
+        """A bolt emitted a tuple to a task that runs elsewhere; by None, the spout gave it out.
+
+        Its parent is the tuple that it was emitted for, also without an anchor.
+        """
+
+    def received(self, sent: Sent, made: Tuple) -> None:
+        """A tuple that was sent has come to its task."""
+
+    def written(
+        self, by: TopologyContext, anchors: Sequence[Tuple], output: str, record: Any
+    ) -> None:
+        """A bolt emitted a tuple to an output."""
+
+    def acked(self, by: TopologyContext, given: Tuple) -> None:
+        """A bolt acked a tuple."""
+
+    def failed(self, by: TopologyContext, given: Tuple, failure: Failure) -> None:
+        """A bolt failed a tuple."""

@@ -1,0 +1,94 @@
+"""Whose code runs, the user's or ours: only the user's is ever interrupted.
+
+A call that overruns is ended by an exception which a timer's signal raises in it. Python runs a
+signal's handler between any two instructions of the first thread, so what the handler raises may
+come out of any line. Out of a line of ours it would leave work half done: records taken from a list
+and not yet written, an edge that is in no tree. So it is known at each moment whether the user's
+code runs. What a bolt calls of ours in between (`emit`, `ack`, `fail`) is our code; a call that is
+found to overrun there is ended on the way back to the bolt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology._errors import BoltTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class UserCode:
+    """The calls of the user's code, one after the other.
+
+    Attributes:
+        call: The call that was begun last: its tuple, or a token of its own without one.
+        running: The same while the user's code runs; None while ours does.
+        overdue: The call that was found to overrun while our code ran; None without one.
+    """
+
+    __slots__ = ("_seen", "_since_s", "call", "overdue", "running")
+
+    def __init__(self) -> None:
+        self.call: Any = None
+        self.running: Any = None
+        self.overdue: Any = None
+        self._seen: Any = None
+        self._since_s = 0.0
+
+    def look(self, now_s: float, timeout_s: float) -> None:
+        """End the call if it overruns: at once in the user's code, else on the way back to it.
+
+        Args:
+            now_s: Now, in seconds.
+            timeout_s: A call that has been seen for so long overruns.
+
+        Raises:
+            BoltTimeoutError: In the user's code.
+        """
+        call = self.call
+        if call is not self._seen:
+            self._seen, self._since_s = call, now_s
+        elif call is not None and now_s - self._since_s >= timeout_s:
+            if self.running is None:
+                self.overdue = call
+                return
+            # A bolt that goes on all the same is interrupted again.
+            self._since_s = now_s
+            raise BoltTimeoutError
+
+    def bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the user's that ends in time, also where no call of the user's is going on.
+
+        Within such a call it is a part of it.
+
+        Args:
+            function: The function; what it returns raises `BoltTimeoutError` where it overruns.
+        """
+
+        def call(*given: Any) -> Any:
+            if self.running is not None:
+                return function(*given)
+            before = self.call
+            self.call = self.running = object()
+            try:
+                return function(*given)
+            finally:
+                self.running, self.call = None, before
+
+        return call
+
+    def go_on(self, call: Any) -> None:
+        """The user's code goes on behind a call of ours: end it if it overran meanwhile.
+
+        Args:
+            call: The call; None where it was our own code that called.
+
+        Raises:
+            BoltTimeoutError: It overran.
+        """
+        overdue, self.overdue = self.overdue, None
+        self.running = call
+        if call is not None and overdue is call:
+            self._seen = None
+            raise BoltTimeoutError

@@ -1,0 +1,263 @@
+"""Running a topology on the events of a step: stage after stage, then the ackers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from sequitur.consumer._errors import ConservationError
+from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
+from sequitur.consumer.topology.step.verdicts import Unfinished, VerdictTask, decide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    from sequitur.consumer.topology.engine.plan import Stage
+    from sequitur.consumer.topology.step.parts import Answer, Given, Handle, StepBatch, Window
+
+    T = TypeVar("T")
+
+
+class Tasks(Protocol):
+    """Runs the tasks of a stage."""
+
+    @property
+    def crashes(self) -> int:
+        """How often a process has died in one."""
+
+    def run(self, tasks: Sequence[SpoutTask | StageTask], /) -> list[Answer]:
+        """Run tasks with bolts, and give their answers in order."""
+
+    def repeat(self, tasks: Sequence[Callable[[], T]], /) -> list[T]:
+        """Run tasks without bolts, and give what they give in order."""
+
+
+class TasksHere:
+    """Runs tasks in this process, one behind the other."""
+
+    crashes = 0
+
+    @staticmethod
+    def repeat(tasks: Sequence[Callable[[], T]], /) -> list[T]:
+        """See `Tasks`."""
+        return [task() for task in tasks]
+
+    run = repeat
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What became of a step's events.
+
+    Attributes:
+        counts: taken, acked, failed, dead, waiting, late_acks, untracked_failures, emitted,
+            outputs, crashes.
+        next_due_ms: When the next event is to be tried again; None without any.
+        least_waiting_ms: Least event time of those that wait; None without any.
+        records: The records, by the name of their place.
+        dead: The dead letters.
+        unfinished: Ids of roots that are not done.
+        waiting: The events that wait, by task of the first stage.
+        states: What bolts keep, by component and task.
+        finish_failures: What `finish_batch` of bolts raised.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    next_due_ms: int | None = None
+    least_waiting_ms: int | None = None
+    records: dict[str, list[Handle]] = field(default_factory=dict)
+    dead: list[Handle] = field(default_factory=list)
+    unfinished: list[Handle] = field(default_factory=list)
+    waiting: dict[int, list[Handle]] = field(default_factory=dict)
+    states: dict[tuple[str, int], Handle] = field(default_factory=dict)
+    finish_failures: list[tuple[str, str]] = field(default_factory=list)
+
+
+class StepRun:
+    """Runs a topology on the events of a step.
+
+    Args:
+        batch: What all tasks share.
+        givens: The events of each task of the first stage.
+        states: What bolts kept in the step before.
+        tasks: Runs the tasks.
+    """
+
+    def __init__(
+        self,
+        batch: StepBatch,
+        givens: Sequence[Given],
+        states: Mapping[tuple[str, int], Handle],
+        tasks: Tasks,
+    ) -> None:
+        self._batch = batch
+        self._givens = givens
+        self._tasks = tasks
+        self._result = StepResult(states=dict(states))
+
+    def run(self) -> StepResult:
+        """Run it; what became of the events.
+
+        Raises:
+            ConservationError: An event, or a record that a bolt put out, is unaccounted for.
+        """
+        counts = self._result.counts
+        if self._batch.plan.is_local:
+            answers = self._tasks.run(self._spout_tasks((0, None), gives_waiting=True))
+            self._take_all(answers)
+        else:
+            self._in_waves()
+        counts["crashes"] = self._tasks.crashes
+        if counts["emitted"] != counts["outputs"]:
+            raise ConservationError(
+                f"bolts put out {counts['emitted']} records, and {counts['outputs']} are in files"
+            )
+        return self._result
+
+    def _in_waves(self) -> None:
+        """So many new events at a time that no more trees are in flight than there may be."""
+        most = self._batch.rules.max_spout_pending
+        each = None if most is None else max(1, most // len(self._givens))
+        first, has_more = 0, True
+        while has_more:
+            window = (first, None if each is None else first + each)
+            has_more = self._wave(window, gives_waiting=first == 0)
+            first += each or 0
+
+    def _wave(self, window: Window, *, gives_waiting: bool) -> bool:
+        spouts = self._tasks.run(self._spout_tasks(window, gives_waiting=gives_waiting))
+        if not gives_waiting:
+            # Their own waiting events stay as they were, and are written down again.
+            self._result.waiting.clear()
+            self._result.counts["waiting"] = 0
+            self._result.next_due_ms = self._result.least_waiting_ms = None
+        answers = list(spouts)
+        for stage in self._batch.plan.stages[1:]:
+            answers += self._tasks.run(self._stage_tasks(stage, answers, gives_ticks=gives_waiting))
+        self._take_all(answers)
+        if self._batch.ackers:
+            self._settle(spouts, answers, window)
+        return any(answer.has_more for answer in spouts)
+
+    def _spout_tasks(self, window: Window, *, gives_waiting: bool) -> list[SpoutTask]:
+        own = self._states_of(self._batch.plan.stages[0])
+        return [
+            SpoutTask(
+                batch=self._batch,
+                given=given if gives_waiting else self._with_waiting(given),
+                states=own.get(given.partition, {}),
+                window=window,
+                gives_waiting=gives_waiting,
+            )
+            for given in self._givens
+        ]
+
+    def _with_waiting(self, given: Given) -> Given:
+        """The events of a task when what waits is what an earlier wave has left."""
+        return given.with_waiting(self._result.waiting.get(given.partition, ()))
+
+    def _stage_tasks(
+        self, stage: Stage, answers: Iterable[Answer], *, gives_ticks: bool
+    ) -> list[StageTask]:
+        own = self._states_of(stage)
+        sources: list[list[tuple[Handle, dict[str, Any]]]] = [[] for _ in range(stage.tasks)]
+        for answer in answers:
+            found: dict[int, dict[str, Any]] = {}
+            for (component, task), places in answer.tuples.items():
+                if component in stage.components:
+                    found.setdefault(task, {})[component] = places
+            for task, blobs in found.items():
+                sources[task].append((answer.tuples_file, blobs))
+        return [
+            StageTask(
+                self._batch, stage, task, tuple(sources[task]), own.get(task, {}), gives_ticks
+            )
+            for task in range(stage.tasks)
+        ]
+
+    def _states_of(self, stage: Stage) -> dict[int, dict[tuple[str, int], Handle]]:
+        """Of each task of a stage what its bolts kept."""
+        found: dict[int, dict[tuple[str, int], Handle]] = {}
+        for (component, task), state in self._result.states.items():
+            if component in stage.components:
+                found.setdefault(task, {})[component, task] = state
+        return found
+
+    def _settle(self, spouts: Sequence[Answer], answers: Sequence[Answer], window: Window) -> None:
+        batch = self._batch
+        acks = tuple(answer.acks_file for answer in answers if answer.acks_file is not None)
+        ackers = [AckerTask(acks, number, batch.read_acks) for number in range(batch.ackers)]
+        found = self._tasks.repeat(ackers)
+        ids = np.concatenate([unfinished for _, unfinished, _ in found])
+        flags = np.concatenate([flags for _, _, flags in found])
+        failures = {
+            root: failure
+            for answer in reversed(answers)  # the first failure is the one that counts
+            for root, failure in answer.failures.items()
+        }
+        shared = [several for answer in answers for several in answer.shared]
+        raised = [one for answer in answers for one in answer.finish_failures]
+        acked = sum(count for count, _, _ in found)
+        is_hooked = batch.topology.hook is not None
+        if not len(ids) and not is_hooked:
+            self._result.counts["acked"] += acked
+            return
+        roots = [answer.roots_file for answer in spouts]
+        verdicts = decide(batch, roots, Unfinished(ids, flags, failures, shared, raised))
+        left = sum(len(own) for own in verdicts)
+        self._result.counts["acked"] += acked + len(ids) - left
+        tasks = {
+            place: VerdictTask(batch, given, window, batch.write_verdicts(own), given_out)
+            for place, (given, own, given_out) in enumerate(
+                zip(self._givens, verdicts, roots, strict=True)
+            )
+            if own or is_hooked
+        }
+        written = self._tasks.repeat(list(tasks.values()))
+        accounted = sum(answer.waiting + answer.dead for answer in written)
+        if accounted != left:
+            raise ConservationError(f"{left} events are not done, {accounted} are accounted for")
+        for place, answer in zip(tasks, written, strict=True):
+            self._take(place, answer)
+
+    def _take_all(self, answers: Sequence[Answer]) -> None:
+        """Take in what all tasks did; what bolts want kept takes the place of what they kept."""
+        self._result.states = {
+            where: state for answer in answers for where, state in answer.states.items()
+        }
+        for place, answer in enumerate(answers):
+            self._take(place, answer)
+
+    def _take(self, place: int, answer: Answer) -> None:
+        """Take in what a task did, and show what it left."""
+        batch, result = self._batch, self._result
+        result.counts.update(
+            taken=answer.taken,
+            acked=answer.acked,
+            failed=sum(answer.failed.values()),
+            dead=answer.dead,
+            waiting=answer.waiting,
+            late_acks=answer.late_acks,
+            untracked_failures=answer.untracked_failures,
+            emitted=answer.emitted,
+            outputs=answer.outputs,
+        )
+        result.next_due_ms = _least(result.next_due_ms, answer.next_due_ms)
+        result.least_waiting_ms = _least(result.least_waiting_ms, answer.least_waiting_ms)
+        result.finish_failures += answer.finish_failures
+        for name, records in answer.files.items():
+            shown = batch.shown(f"outputs/{name}", records)
+            result.records.setdefault(name, []).extend(shown)
+        result.dead += batch.shown("dead", answer.dead_file)
+        result.unfinished += batch.shown("unfinished", answer.unfinished_file)
+        if answer.waiting_file is not None:
+            waiting = batch.shown("waiting", answer.waiting_file)
+            result.waiting.setdefault(place, []).extend(waiting)
+
+
+def _least(*numbers: int | None) -> int | None:
+    return min((one for one in numbers if one is not None), default=None)

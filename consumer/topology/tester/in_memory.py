@@ -1,0 +1,233 @@
+"""How the tasks of a tester are given a step, and leave what others read: in memory."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from sequitur.consumer.topology.engine.emission import Sent, order_of
+from sequitur.consumer.topology.settling.acker import acker_of
+from sequitur.consumer.topology.settling.pending import numbered
+from sequitur.consumer.topology.step.parts import Given, GivenOut, StepBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from sequitur.consumer.topology.api.tuple import Root
+    from sequitur.consumer.topology.engine.emission import OutputRecord
+    from sequitur.consumer.topology.engine.instances import Instances
+    from sequitur.consumer.topology.step.parts import Sources, Verdict, Waiting
+    from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
+
+_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GivenHere(Given):
+    """The events of a task of the first stage.
+
+    Attributes:
+        events: The new ones, in their order.
+        pending: Those that wait, as `InMemoryBatch.write_waiting` gave them.
+        partition: The task's number.
+    """
+
+    events: Sequence[tuple[Any, ...]]
+    pending: Sequence[Sequence[Waiting]]
+    partition: int
+
+    def waiting(self) -> list[Waiting]:
+        """Those that wait."""
+        return in_order(self.pending)
+
+    def new(self) -> Iterator[tuple[Any, ...]]:
+        """The new ones."""
+        return iter(self.events)
+
+    def with_waiting(self, waiting: Iterable[Sequence[Waiting]]) -> GivenHere:
+        """The same new ones, and others that wait."""
+        return replace(self, pending=tuple(waiting))
+
+
+class Written(NamedTuple):
+    """A record that an output wrote.
+
+    Attributes:
+        emission: Number of the record: one of a later task has a larger one.
+        record: The record.
+    """
+
+    emission: int
+    record: OutputRecord
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Where it stands in its topic's order."""
+        return *self.record.root.order, self.emission, self.record.root.id
+
+
+class _Records:
+    """The records of a task, by output."""
+
+    def __init__(self, number: int) -> None:
+        self._emissions = itertools.count(number << 40)
+        self._written: dict[str, list[Written]] = {}
+        self.count = 0
+
+    def write(self, output: str, record: OutputRecord) -> None:
+        self.count += 1
+        self._written.setdefault(output, []).append(Written(next(self._emissions), record))
+
+    def close(self) -> dict[str, list[Written]]:
+        return self._written
+
+
+class _Exchange:
+    """The tuples that a task sends: pickled, as they leave their process in a job."""
+
+    path = None
+
+    def __init__(self, recorder: TreeRecorder) -> None:
+        self.index: dict[tuple[str, int], list[tuple[Any, int, bytes]]] = {}
+        self._recorder = recorder
+
+    def send(self, component: str, task: int, sent: Sent) -> None:
+        kept = order_of(sent), self._recorder.leaves(sent), pickle.dumps(tuple(sent), protocol=5)
+        self.index.setdefault((component, task), []).append(kept)
+
+    def close(self) -> None:
+        """Nothing is left to be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InMemoryBatch(StepBatch):
+    """What all tasks of a step share, in a tester.
+
+    Attributes:
+        now_s: The tester's clock.
+        next_edge: Gives the edges of all tasks.
+        kept: Bolts that are ready from the step before.
+        recorder: Takes down the trees.
+    """
+
+    runs_inline: ClassVar[bool] = True
+
+    now_s: Callable[[], float]
+    next_edge: Callable[[], int]
+    kept: Instances
+    recorder: TreeRecorder
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """See `StepBatch`."""
+        return self.now_s
+
+    def time_ms(self) -> int:
+        """See `StepBatch`."""
+        return round(self.now_s() * _MS)
+
+    def ids(self, stage: int, task: int) -> Callable[[], int]:
+        """See `StepBatch`."""
+        del stage, task
+        return self.next_edge
+
+    @property
+    def instances(self) -> Instances:
+        """See `StepBatch`."""
+        return self.kept
+
+    @property
+    def trace(self) -> TreeRecorder:
+        """See `StepBatch`."""
+        return self.recorder
+
+    def outputs(self, number: int) -> _Records:
+        """See `StepBatch`."""
+        return _Records(number)
+
+    def exchange(self) -> _Exchange:
+        """See `StepBatch`."""
+        return _Exchange(self.recorder)
+
+    def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
+        """See `StepBatch`."""
+        found = [
+            (order, component, number, made)
+            for _, blobs in sources
+            for component, several in blobs.items()
+            for order, number, made in several
+        ]
+        found.sort(key=lambda one: one[0])
+        for _, component, number, made in found:
+            sent = Sent(*pickle.loads(made))  # noqa: S301 - our own
+            self.recorder.arrives(sent, number)
+            yield component, sent
+
+    def write_waiting(self, waiting: Sequence[Waiting]) -> list[Waiting] | None:
+        """See `StepBatch`."""
+        return list(waiting) or None
+
+    def write_dead(self, dead: Sequence[Waiting]) -> list[Waiting]:
+        """See `StepBatch`."""
+        return list(dead)
+
+    def write_unfinished(self, roots: Sequence[int]) -> list[int]:
+        """See `StepBatch`."""
+        return list(roots)
+
+    def write_states(
+        self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], bytes]
+    ) -> Mapping[tuple[str, int], bytes]:
+        """See `StepBatch`."""
+        del kept
+        return states
+
+    def read_state(self, state: bytes) -> bytes:
+        """See `StepBatch`."""
+        return state
+
+    def write_roots(self, roots: Sequence[Root]) -> list[Root]:
+        """See `StepBatch`."""
+        return [root for root in roots if root.is_tracked]
+
+    def given_out(self, roots: Sequence[Sequence[Root]]) -> GivenOut:
+        """See `StepBatch`."""
+        every = [root for own in roots for root in own]
+        return GivenOut(
+            np.array([root.id for root in every], np.uint64),
+            np.array([root.attempt for root in every], np.int64),
+            numbered(root.key for root in every),
+            [len(own) for own in roots],
+        )
+
+    def tried(self, roots: Sequence[Root]) -> dict[int, int]:
+        """See `StepBatch`."""
+        return {root.id: root.attempt for root in roots}
+
+    def write_acks(self, ids: Any, values: Any, flags: Any) -> list[tuple[Any, Any, Any]]:
+        """See `StepBatch`."""
+        which = acker_of(ids, self.ackers)
+        own = [which == acker for acker in range(self.ackers)]
+        return [(ids[one], values[one], flags[one]) for one in own]
+
+    @staticmethod
+    def read_acks(acks: Sequence[tuple[Any, Any, Any]], acker: int) -> tuple[Any, Any, Any]:
+        """See `StepBatch`."""
+        return acks[acker]
+
+    def write_verdicts(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """See `StepBatch`."""
+        return list(verdicts)
+
+    def read_verdicts(self, verdicts: list[Verdict]) -> list[Verdict]:
+        """See `StepBatch`."""
+        return verdicts
+
+
+def in_order(waiting: Iterable[Sequence[Waiting]]) -> list[Waiting]:
+    """Events that wait, in the order of the stream."""
+    return sorted((one for some in waiting for one in some), key=lambda one: one.event[3:7])

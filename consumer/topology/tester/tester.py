@@ -1,0 +1,383 @@
+"""Runs a topology on plain lists, with a clock that is driven by hand: no Kafka, no Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from sequitur.consumer.topology._settings import Outputs, ProcessSettings
+from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, tell
+from sequitur.consumer.topology.api.moment import ticks_due, watermark_after
+from sequitur.consumer.topology.api.topology import EVENT_FIELDS
+from sequitur.consumer.topology.api.tuple import EventValues, FailReason, Place
+from sequitur.consumer.topology.engine.instances import Instances
+from sequitur.consumer.topology.engine.plan import Plan, plan, plan_apart
+from sequitur.consumer.topology.engine.rules import random_ids
+from sequitur.consumer.topology.settling.pending import due_ms
+from sequitur.consumer.topology.step.run import StepRun, TasksHere
+from sequitur.consumer.topology.tester.in_memory import GivenHere, InMemoryBatch, Written, in_order
+from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
+from sequitur.producer.batching.partitioner import KeyPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sequitur.consumer.topology.api.topology import Topology
+    from sequitur.consumer.topology.engine.emission import OutputRecord
+    from sequitur.consumer.topology.step.parts import Handle, Waiting
+    from sequitur.consumer.topology.step.run import StepResult
+    from sequitur.consumer.topology.tester.tree_view import TupleTree
+
+_MS: Final = 1000
+_TOPIC: Final = "events"
+_SHORTEST: Final = 2
+_LONGEST: Final = 3
+
+_running: ContextVar[TopologyTester] = ContextVar("_running")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that was given up.
+
+    Attributes:
+        event: The event.
+        reason: Why its last attempt failed.
+        detail: A traceback, or what is known.
+        attempts: How often it was tried.
+        path: The components that the failed tuple had come through, the spout first.
+    """
+
+    event: EventValues
+    reason: FailReason
+    detail: str
+    attempts: int
+    path: tuple[str, ...]
+
+
+class TopologyTester:
+    """Runs a topology on plain lists.
+
+    Each `run` is a batch: events that wait for another attempt and whose time has come, then the
+    new ones in event-time order. ::
+
+        tester = TopologyTester(topology)
+        tester.run([{"value": "to be or not to be"}])
+        assert tester.records("counts")[-1] == (b"be", b"2")
+        print(tester.trees[0].as_text())
+
+    It runs what a job runs: stage after stage, an executor for each task, tuples pickled on their
+    way from one stage to the next, ackers that find out which trees are done. Only Kafka and Spark
+    are left out, and with them what depends on them: the time-out of a call that hangs, calls that
+    run side by side, a process that dies.
+
+    Args:
+        topology: The topology.
+        settings: How it is run.
+        parallelism: Tasks of bolts that are declared without a number of them; or those of some
+            bolts, by name. Without it a bolt has as many as the stage it is in.
+        partitions: Tasks of the ordered stream: those of the output topic. The stages are those of
+            such a job then. Without it there is one task, and the stages are those of a job with
+            many, so that what could go wrong between two of them does.
+        seed: Of all that is random: edges, the jitter of retries.
+        ids: The first edges, in the order in which they are drawn; random ones behind them.
+
+    Attributes:
+        outputs: Records by output, of finished trees, in order; of all trees with
+            `outputs = "immediate"`. Those of a batch are in the order of their events.
+        acked: Events whose trees are done, in the order in which that became known.
+        dead_letters: Events that were given up.
+        trees: The tree of each attempt of each event.
+        late_acks: Acks of tuples whose tree had failed already.
+        untracked_failures: Failures of trees that nobody waits for.
+        finish_failures: Bolts whose `finish_batch` raised, and what.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: ProcessSettings | None = None,
+        *,
+        parallelism: int | Mapping[str, int] | None = None,
+        partitions: int | None = None,
+        seed: int = 0,
+        ids: Iterable[int] = (),
+    ) -> None:
+        self._settings = settings or ProcessSettings()
+        self._hook = _Hook(self, topology.hook)
+        self._topology = replace(topology, hook=self._hook)
+        self._plan = _planned(topology, parallelism, partitions)
+        self._partitioner = KeyPartitioner(partitions or 1)
+        self._seed = seed
+        self._next_id = _those_then(ids, random_ids([seed, 1]))
+        self._now_s = 0.0
+        self._offset = 0
+        self._waiting: dict[int, list[Handle]] = {}
+        self._next_due_ms: int | None = None
+        self._states: Mapping[tuple[str, int], Handle] = {}
+        self._instances = Instances()
+        self._batches = 0
+        self._ran_ms: int | None = None
+        self._reached_ms: int | None = None
+        self._watermark_ms: int | None = None
+        self.outputs: dict[str, list[OutputRecord]] = {one.id: [] for one in topology.outputs}
+        self.acked: list[EventValues] = []
+        self.dead_letters: list[DeadLetter] = []
+        self.trees: list[TupleTree] = []
+        self.late_acks = 0
+        self.untracked_failures = 0
+        self.finish_failures: list[tuple[str, str]] = []
+
+    @staticmethod
+    def running() -> TopologyTester:
+        """The tester whose `run` is going on: for a bolt of a test that has to move its clock.
+
+        Raises:
+            LookupError: None is.
+        """
+        return _running.get()
+
+    @property
+    def now_s(self) -> float:
+        """What the clock shows, in seconds; it begins at 0."""
+        return self._now_s
+
+    @property
+    def failed(self) -> list[EventValues]:
+        """Events that wait for another attempt."""
+        return [EventValues(*one.event) for one in self._pending() if one.reason is not None]
+
+    @property
+    def held(self) -> list[EventValues]:
+        """Events that wait for another event."""
+        return [EventValues(*one.event) for one in self._pending() if one.reason is None]
+
+    @property
+    def next_retry_s(self) -> float | None:
+        """When the next of the events that wait may run; None if none waits."""
+        next_ms = due_ms(self._next_due_ms, self._now_ms, policy=self._settings.retry)
+        return None if next_ms is None else next_ms / _MS
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """What bolts are told as the watermark in the next batch."""
+        return self._watermark_ms
+
+    def records(self, output: str) -> list[tuple[bytes | None, bytes | None]]:
+        """Key and value of each record of an output."""
+        return [(record.key, record.value) for record in self.outputs[output]]
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock; also from within a bolt, see `running`.
+
+        Raises:
+            ValueError: Backwards.
+        """
+        if seconds < 0:
+            raise ValueError(f"seconds = {seconds}: the clock does not go back")
+        self._now_s += seconds
+
+    def run(self, events: Iterable[Any] = (), *, watermark_ms: int | None = None) -> None:
+        """Run a batch.
+
+        Bolts whose tick is due are given it first. What they are told as the watermark is what all
+        batches before have reached.
+
+        Args:
+            events: `EventValues`; or mappings with some of its fields; or a key, a value and
+                perhaps an event time in ms. Text is encoded, other values become JSON, and an
+                event without a time has that of the clock.
+            watermark_ms: Event time that is reached with this batch, where that is more than the
+                events' own, as in silence.
+
+        Raises:
+            BoltError: A bolt cannot be prepared, or say what it wants kept.
+            BoltStateError: What a bolt wants kept cannot be pickled.
+            TopologyError: The spout's `tracked` raised.
+            ValueError: Something is no event.
+        """
+        new = sorted((self._event(given) for given in events), key=lambda event: event[3:7])
+        recorder = TreeRecorder()
+        self._hook.batch = recorder
+        token = _running.set(self)
+        try:
+            batch = self._batch(recorder)
+            givens = self._givens(new)
+            result = StepRun(batch, givens, self._states, TasksHere()).run()
+        finally:
+            _running.reset(token)
+        if not batch.ackers:
+            self.acked += new
+        self._take_in(result)
+        self._ran_ms, self._batches = batch.now_ms, self._batches + 1
+        times_ms = [self._reached_ms, watermark_ms, *(event.event_time_ms for event in new)]
+        known = [time_ms for time_ms in times_ms if time_ms is not None]
+        self._reached_ms = max(known, default=None)
+        waiting_ms = result.least_waiting_ms
+        self._watermark_ms = watermark_after(self._watermark_ms, self._reached_ms, waiting_ms)
+
+    def close(self) -> None:
+        """Have all bolts clean up."""
+        self._instances.close()
+
+    def retry(self) -> None:
+        """Run a batch of those that wait and whose time has come, without new events."""
+        self.run()
+
+    def retry_all(self) -> None:
+        """Move the clock from retry to retry, until each event is acked or dead-lettered."""
+        while (next_s := self.next_retry_s) is not None:
+            self.advance(max(0.0, next_s - self._now_s))
+            self.run()
+
+    def _pending(self) -> list[Waiting]:
+        return in_order(some for several in self._waiting.values() for some in several)
+
+    def _givens(self, new: Sequence[EventValues]) -> list[GivenHere]:
+        """The events of each task of the ordered stream: as in the job by key, or partition."""
+        partitions = self._partitioner.partitions
+        events: list[list[EventValues]] = [[] for _ in range(partitions)]
+        for event in new:
+            place = event.partition % partitions
+            if event.key is not None:
+                place = self._partitioner.partition(event.key)
+            events[place].append(event)
+        return [
+            GivenHere(own, tuple(self._waiting.get(place, ())), place)
+            for place, own in enumerate(events)
+        ]
+
+    def _batch(self, recorder: TreeRecorder) -> InMemoryBatch:
+        ackers = self._settings.ackers
+        return InMemoryBatch(
+            topology=self._topology,
+            plan=self._plan,
+            rules=self._settings.rules,
+            ackers=self._partitioner.partitions if ackers is None else ackers,
+            now_ms=self._now_ms,
+            seed=(self._batches, self._seed),
+            watermark_ms=self._watermark_ms,
+            ticks=ticks_due(self._topology.tick_intervals_ms, self._ran_ms, self._now_ms),
+            now_s=lambda: self._now_s,
+            next_edge=self._next_id,
+            kept=self._instances,
+            recorder=recorder,
+        )
+
+    def _take_in(self, result: StepResult) -> None:
+        """Take in what became of a batch."""
+        self._waiting, self._states = result.waiting, result.states
+        self._next_due_ms = result.next_due_ms
+        self.late_acks += result.counts["late_acks"]
+        self.untracked_failures += result.counts["untracked_failures"]
+        self.finish_failures += result.finish_failures
+        self.dead_letters += [_dead_letter(one) for several in result.dead for one in several]
+        self.trees += self._hook.trees()
+        unfinished: set[int] = set()
+        if self._settings.outputs is Outputs.FINISHED:
+            unfinished.update(root for several in result.unfinished for root in several)
+        for output, parts in result.records.items():
+            written = sorted((one for part in parts for one in part), key=_order)
+            self.outputs[output] += [
+                record for _, record in written if record.root.id not in unfinished
+            ]
+
+    @property
+    def _now_ms(self) -> int:
+        return round(self._now_s * _MS)
+
+    def _event(self, given: Any) -> EventValues:
+        offset, now_ms = self._offset, self._now_ms
+        self._offset += 1
+        if isinstance(given, EventValues):
+            return given
+        if isinstance(given, Mapping):
+            fields = dict(given)
+        elif isinstance(given, Sequence) and _SHORTEST <= len(given) <= _LONGEST:
+            fields = dict(zip(("key", "value", "event_time_ms"), given, strict=False))
+        else:
+            raise ValueError(f"{given!r} is no event: give a mapping, or key, value and time in ms")
+        unknown = [name for name in fields if name not in EVENT_FIELDS]
+        if unknown:
+            known = ", ".join(EVENT_FIELDS)
+            raise ValueError(f"event {given!r} has a field {unknown[0]!r}; expected: {known}")
+        time_ms = fields.get("event_time_ms", now_ms)
+        return EventValues(
+            key=_encoded(fields.get("key")),
+            value=_encoded(fields.get("value")),
+            headers=fields.get("headers", ()),
+            event_time_ms=time_ms,
+            topic=fields.get("topic", _TOPIC),
+            partition=fields.get("partition", 0),
+            offset=fields.get("offset", offset),
+            timestamp_ms=fields.get("timestamp_ms", time_ms),
+        )
+
+
+class _Hook(EventHook):
+    """Hears what becomes of events, and tells the topology's own hook."""
+
+    def __init__(self, tester: TopologyTester, own: EventHook | None) -> None:
+        self._tester = tester
+        self._own = own
+        self._verdicts: dict[Place, str] = {}
+        self.batch = TreeRecorder()
+
+    def on_ack(self, done: AckedEvent, /) -> None:
+        """See `EventHook`."""
+        self._verdicts[Place(*done.event[4:7])] = "acked"
+        self._tester.acked.append(done.event)
+        self._pass_on(done)
+
+    def on_fail(self, failed: FailedEvent, /) -> None:
+        """See `EventHook`."""
+        end = "dead-lettered" if failed.is_dead else "to be tried again"
+        self._verdicts[Place(*failed.event[4:7])] = f"failed ({failed.failure.reason}), {end}"
+        self._pass_on(failed)
+
+    def trees(self) -> list[TupleTree]:
+        """The trees of the batch, now that it is over."""
+        for tree in self.batch.trees:
+            heard = self._verdicts.get(Place(*tree.event[4:7]), "held")
+            tree.verdict = heard if tree.is_tracked else "untracked"
+        self._verdicts.clear()
+        return self.batch.trees
+
+    def _pass_on(self, what: AckedEvent | FailedEvent) -> None:
+        if self._own is not None:
+            tell(self._own, what)
+
+
+def _order(written: Written) -> tuple[Any, ...]:
+    return written.order
+
+
+def _dead_letter(one: Waiting) -> DeadLetter:
+    path = tuple(one.path.split(" > ")) if one.path else ()
+    reason = FailReason(one.reason or "")
+    return DeadLetter(EventValues(*one.event), reason, one.detail or "", one.attempts, path)
+
+
+def _planned(
+    topology: Topology, parallelism: int | Mapping[str, int] | None, partitions: int | None
+) -> Plan:
+    if isinstance(parallelism, int):
+        parallelism = {one.id: parallelism for one in topology.bolts}
+    if partitions is None:
+        return plan_apart(topology, 1, parallelism)
+    return plan(topology, partitions, parallelism)
+
+
+def _those_then(first: Iterable[int], then: Callable[[], int]) -> Callable[[], int]:
+    return itertools.chain(first, iter(then, None)).__next__
+
+
+def _encoded(given: Any) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    return given.encode() if isinstance(given, str) else msgspec.json.encode(given)

@@ -1,0 +1,264 @@
+"""Tuple trees to look at: each step with the root's XOR value behind it, as text and as a picture.
+
+:meth:`TupleTree.as_text` gives a line a step, :meth:`TupleTree.to_dot` the language of Graphviz,
+and :meth:`TupleTree.to_png` a picture, with or without Graphviz at hand.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sequitur.consumer.topology.api.tuple import EventValues
+
+_LONGEST_VALUES: Final = 60
+_COLOURS: Final = {"acked": "#3a9a6b", "failed": "#b0413e", "open": "#888888", "event": "#3b6fb6"}
+_INCH_A_LAYER: Final = 2.6
+_INCH_A_ROW: Final = 0.9
+_LARGEST_INCHES: Final = 60.0
+
+
+class StepKind(StrEnum):
+    """What happened in a step."""
+
+    GIVEN = "gives"
+    EMITTED = "emits"
+    WRITTEN = "writes"
+    ACKED = "acks"
+    FAILED = "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a tree.
+
+    Attributes:
+        kind: What happened.
+        by: Who did it: a component, a bolt with the number of its task.
+        number: Number of the tuple in its batch, from 1; None for a record of an output.
+        to: Who got it; empty for an ack.
+        anchors: Numbers of the tuples it is anchored to.
+        edge: Its edge in this tree; None where there is none, as of an unanchored tuple.
+        value: The tree's XOR value behind the step.
+        shown: Values, or why it failed.
+    """
+
+    kind: StepKind
+    by: str
+    number: int | None
+    to: str
+    anchors: tuple[int, ...]
+    edge: int | None
+    value: int
+    shown: str
+
+
+@dataclass(slots=True)
+class TupleTree:
+    """The tree of an event, in one of its attempts.
+
+    Attributes:
+        event: The event.
+        root_id: Its root's id.
+        attempt: 1 the first time.
+        is_tracked: Whether anyone waits for it.
+        steps: What happened, in order.
+        verdict: What became of it: acked, failed with the reason, held, or untracked.
+    """
+
+    event: EventValues
+    root_id: int
+    attempt: int
+    is_tracked: bool = True
+    steps: list[Step] = field(default_factory=list)
+    verdict: str = "open"
+
+    @property
+    def values(self) -> list[int]:
+        """The XOR value behind each step."""
+        return [step.value for step in self.steps]
+
+    @property
+    def title(self) -> str:
+        """Which event, which attempt, and what became of it."""
+        place = f"{self.event.topic}/{self.event.partition}@{self.event.offset}"
+        return f"{place} key={self.event.key!r}, attempt {self.attempt}: {self.verdict}"
+
+    def as_text(self, *, binary: bool = False) -> str:
+        """A line a step: who did what, the edge, and the XOR value behind it.
+
+        Args:
+            binary: Show edges and values in binary, as is good for short ones; else in hex.
+        """
+        show = self._number_format(binary=binary)
+        done = [_sentence(step) for step in self.steps]
+        width = max((len(one) for one in done), default=0)
+        blank = " " * len(f"edge {show(0)}")
+        lines = [self.title]
+        for at, (step, one) in enumerate(zip(self.steps, done, strict=True), 1):
+            edge = blank if step.edge is None else f"edge {show(step.edge)}"
+            lines.append(f"{at:>4}  {one:<{width}}  {edge}  value {show(step.value)}")
+        return "\n".join(lines)
+
+    def to_dot(self, *, binary: bool = False) -> str:
+        """The tree in the language of Graphviz: tuples as nodes, anchors as arrows."""
+        show = self._number_format(binary=binary)
+        lines = [
+            "digraph tree {",
+            f"  label={_quoted(self.title)}; labelloc=t; rankdir=LR;",
+            '  node [shape=box, style=rounded, fontname="sans-serif", fontsize=10];',
+            '  edge [fontname="monospace", fontsize=9];',
+        ]
+        nodes, links = self._graph()
+        for node in nodes:
+            shape = ", shape=note" if node.is_output else ""
+            lines.append(
+                f"  {node.name} [label={_quoted(node.label)}, color={_quoted(node.colour)}{shape}];"
+            )
+        for link in links:
+            label = "" if link.edge is None else f" [label={_quoted(show(link.edge))}]"
+            dashed = "" if link.is_anchor else " [style=dashed]"
+            lines.append(f"  {link.start} -> {link.end}{label}{dashed};")
+        return "\n".join([*lines, "}", ""])
+
+    def to_png(self, path: Path, *, binary: bool = False) -> None:
+        """Draw the tree: by Graphviz's `dot` where it is installed, otherwise by matplotlib.
+
+        Args:
+            path: The picture.
+            binary: As for `as_text`.
+        """
+        program = shutil.which("dot")
+        if program is not None:
+            dot = self.to_dot(binary=binary).encode()
+            subprocess.run([program, "-Tpng", "-o", str(path)], input=dot, check=True)
+            return
+        nodes, links = self._graph()
+        _draw(path, self.title, nodes, links, self._number_format(binary=binary))
+
+    def _number_format(self, *, binary: bool) -> Any:
+        if not binary:
+            return lambda number: f"{number:016x}"
+        numbers = [step.value for step in self.steps]
+        numbers += [step.edge for step in self.steps if step.edge is not None]
+        width = max([4, *(number.bit_length() for number in numbers)])
+        return lambda number: f"{number:0{width}b}"
+
+    def _graph(self) -> tuple[list[_Node], list[_Link]]:
+        ended = {
+            step.number: step.kind.name.lower()
+            for step in self.steps
+            if step.kind in {StepKind.ACKED, StepKind.FAILED}
+        }
+        key, value = self.event.key, self.event.value
+        nodes = [_Node("event", cut(f"event\n{key!r}\n{value!r}"), _COLOURS["event"], 0)]
+        links: list[_Link] = []
+        layers = {"event": 0}
+        for step in self.steps:
+            if step.kind in {StepKind.ACKED, StepKind.FAILED}:
+                continue
+            name = f"tuple{step.number}" if step.number is not None else f"record{len(nodes)}"
+            starts = [f"tuple{one}" for one in step.anchors if f"tuple{one}" in layers]
+            is_anchor = bool(starts) or step.kind is StepKind.GIVEN
+            starts = starts or ["event"]
+            layers[name] = 1 + max(layers[one] for one in starts)
+            state = "acked" if step.number is None else ended.get(step.number, "open")
+            number = "" if step.number is None else f"#{step.number} "
+            label = f"{number}{step.to}\n{step.shown}"
+            is_output = step.kind is StepKind.WRITTEN
+            nodes.append(_Node(name, label, _COLOURS[state], layers[name], is_output))
+            links += [_Link(start, name, step.edge, is_anchor) for start in dict.fromkeys(starts)]
+        return nodes, links
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    name: str
+    label: str
+    colour: str
+    layer: int
+    is_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    start: str
+    end: str
+    edge: int | None
+    is_anchor: bool
+
+
+def _sentence(step: Step) -> str:
+    if step.kind is StepKind.ACKED:
+        return f"{step.by} acks #{step.number}"
+    if step.kind is StepKind.FAILED:
+        return f"{step.by} fails #{step.number}: {step.shown}"
+    what = "a record" if step.number is None else f"#{step.number}"
+    anchored = ""
+    if step.anchors:
+        anchored = ", anchored to " + ", ".join(f"#{one}" for one in step.anchors)
+    elif step.kind is not StepKind.GIVEN:
+        anchored = ", unanchored"
+    return f"{step.by} {step.kind} {what} to {step.to}{anchored}: {step.shown}"
+
+
+def cut(text: str) -> str:
+    """A text as it is shown: not all of it if it is long."""
+    return text if len(text) <= _LONGEST_VALUES else text[: _LONGEST_VALUES - 3] + "..."
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _draw(
+    path: Path, title: str, nodes: Sequence[_Node], links: Sequence[_Link], show: Any
+) -> None:
+    """Layers from left to right, each node in the next free row of its layer."""
+    # Imported here, as a plotting library takes a second to load and is rarely wanted.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    rows: dict[int, int] = {}
+    places: dict[str, tuple[float, float]] = {}
+    for node in nodes:
+        row = rows[node.layer] = rows.get(node.layer, -1) + 1
+        places[node.name] = (float(node.layer), -float(row))
+    layers, most = max(rows) + 1, max(rows.values()) + 1
+    size = (
+        min(_INCH_A_LAYER * layers + 1, _LARGEST_INCHES),
+        min(_INCH_A_ROW * most + 1, _LARGEST_INCHES),
+    )
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 0.92))
+    axes.set_xlim(-0.5, layers - 0.5)
+    axes.set_ylim(-most + 0.3, 0.7)
+    axes.axis("off")
+    figure.suptitle(title, fontsize=9)
+    for link in links:
+        (x, y), (end_x, end_y) = places[link.start], places[link.end]
+        line = {"arrowstyle": "->", "color": "#666666", "shrinkA": 30, "shrinkB": 30}
+        line["linestyle"] = "-" if link.is_anchor else "--"
+        axes.annotate("", xy=(end_x, end_y), xytext=(x, y), arrowprops=line)
+        if link.edge is not None:
+            label = show(link.edge)
+            axes.text(
+                (x + end_x) / 2, (y + end_y) / 2, label, fontsize=6, family="monospace",
+                ha="center", va="center", bbox={"fc": "white", "ec": "none", "pad": 1},
+            )  # fmt: skip
+    for node in nodes:
+        box = {"boxstyle": "square" if node.is_output else "round", "fc": "white"}
+        box["ec"] = node.colour
+        x, y = places[node.name]
+        label = node.label.replace("$", r"\$")  # no formula
+        axes.text(x, y, label, fontsize=7, ha="center", va="center", bbox=box)
+    figure.savefig(path)

@@ -1,0 +1,115 @@
+"""Connections to the brokers, and the loop they live in, for code that is not asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.pipelines.kafka.coordinators import Coordinators
+from sequitur.producer import FatalError
+from sequitur.producer.kafka.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import TypeVar
+
+    from sequitur.producer import KafkaSettings
+
+    T = TypeVar("T")
+
+_REQUEST_TIMEOUT: Final = timedelta(seconds=30)
+_PATIENCE_S: Final = 120.0
+_RELIED_ON_S: Final = 60.0
+_KNOWN_FOR_S: Final = 60.0
+_BATCH_BYTES: Final = 768 << 10
+_BATCH_OVERHEAD: Final = 128
+
+_kept: dict[str, Connections] = {}
+"""Those of this process, by the settings they were made with: Python workers live on from task to
+task. They are closed when they were last used too long ago to be relied on."""
+
+
+class Connections:
+    """Connections to one cluster. Not for use by two threads at once.
+
+    Args:
+        kafka: How to reach it.
+
+    Raises:
+        RetriableError: No broker answers.
+        FatalError: A broker answers, and turns us down.
+    """
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._used_s = time.monotonic()
+        self._limits: dict[str, tuple[float, int]] = {}
+        self.wire = self.run(_wire(kafka))
+        self.coordinators = Coordinators(self.wire, patience_s=_PATIENCE_S)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the loop until the work is done."""
+        try:
+            return self._loop.run_until_complete(work)
+        finally:
+            self._used_s = time.monotonic()
+
+    def batch_bytes(self, topic: str) -> int:
+        """How large a batch of a topic may be before compression; asked for once a minute."""
+        now_s = time.monotonic()
+        known = self._limits.get(topic)
+        if known is not None and now_s - known[0] < _KNOWN_FOR_S:
+            return known[1]
+        limit = _BATCH_BYTES
+        # Without the right to ask, the broker's default is assumed, which is larger.
+        with contextlib.suppress(FatalError):
+            limit = min(limit, self.run(self.wire.max_message_bytes(topic)))
+        limit -= _BATCH_OVERHEAD
+        self._limits[topic] = now_s, limit
+        return limit
+
+    def forget_limit(self, topic: str) -> None:
+        """Ask for a topic's limit anew: a batch was refused that kept to it."""
+        self._limits.pop(topic, None)
+
+    def is_fresh(self) -> bool:
+        """Whether they were used not long ago."""
+        return time.monotonic() - self._used_s < _RELIED_ON_S
+
+    def close(self) -> None:
+        """Close them."""
+        self.run(self.wire.close())
+        self._loop.close()
+
+
+def kept_connections(kafka: KafkaSettings) -> Connections:
+    """This process's connections to a cluster, made anew when they are not fresh.
+
+    Raises:
+        RetriableError: No broker answers.
+        FatalError: A broker answers, and turns us down.
+    """
+    key = repr(kafka.librdkafka())
+    known = _kept.get(key)
+    if known is not None and not known.is_fresh():
+        _kept.pop(key).close()
+        known = None
+    if known is None:
+        known = _kept[key] = Connections(kafka)
+    return known
+
+
+@atexit.register
+def _close_all() -> None:
+    while _kept:
+        _kept.popitem()[1].close()
+
+
+async def _wire(kafka: KafkaSettings) -> Wire:
+    wire = Wire(kafka, client_id="sequitur-reorder", request_timeout=_REQUEST_TIMEOUT)
+    await wire.start()
+    return wire

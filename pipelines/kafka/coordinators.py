@@ -1,0 +1,191 @@
+"""Coordinators, the brokers that keep groups' offsets and transactions: asked until they answer.
+
+What is asked of them here does the same when it is asked again, so each request is repeated while
+its coordinator moves or has just come up, or gives no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.protocol.commit import OffsetFetchRequest
+
+from sequitur.consumer import OutputPartition
+from sequitur.pipelines._errors import (
+    TransactionError,
+    TransactionFencedError,
+    TransactionUnansweredError,
+)
+from sequitur.producer import FatalError, RetriableError
+from sequitur.producer.kafka.error_codes import COORDINATOR_MOVED, FENCED, NO_ERROR, meaning_of
+from sequitur.producer.kafka.wire import CoordinatorKind, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.5
+_CODES: Final = {
+    3: "UNKNOWN_TOPIC_OR_PARTITION",
+    7: "REQUEST_TIMED_OUT",
+    14: "COORDINATOR_LOAD_IN_PROGRESS",
+    15: "COORDINATOR_NOT_AVAILABLE",
+    16: "NOT_COORDINATOR",
+    25: "UNKNOWN_MEMBER_ID",
+    30: "GROUP_AUTHORIZATION_FAILED",
+    48: "INVALID_TXN_STATE",
+    49: "INVALID_PRODUCER_ID_MAPPING",
+    50: "INVALID_TRANSACTION_TIMEOUT",
+    51: "CONCURRENT_TRANSACTIONS",
+    53: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+}
+"""Kafka's names of what coordinators answer (https://kafka.apache.org/protocol)."""
+_HINTS: Final = {
+    32: ": is this machine's clock ahead of the brokers'?",
+    87: ": is the topic compacted? Then it takes no record without a key",
+}
+_PASSING: Final = COORDINATOR_MOVED | {3, 7, 51}
+"""A coordinator that moves or has just come up, a topic that was just created, a transaction
+before ours that is just being ended."""
+
+
+class Attempts:
+    """Attempts at one thing, with growing pauses between them.
+
+    Args:
+        patience_s: For how long.
+        complaint: What to say in the end.
+    """
+
+    def __init__(self, patience_s: float, complaint: str) -> None:
+        self._deadline = time.monotonic() + patience_s
+        self._complaint = complaint
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def pause(self) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            TransactionUnansweredError: There is none any more.
+        """
+        if time.monotonic() > self._deadline:
+            raise TransactionUnansweredError(self._complaint)
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+
+class Coordinators:
+    """Asks coordinators, and remembers where they are.
+
+    Args:
+        wire: Connections to the brokers, started.
+        patience_s: How long an answer is sought.
+    """
+
+    def __init__(self, wire: Wire, *, patience_s: float) -> None:
+        self._wire = wire
+        self._patience_s = patience_s
+        self._nodes: dict[tuple[CoordinatorKind, str], int] = {}
+
+    async def ask(
+        self, kind: CoordinatorKind, key: str, request: Any, code_of: Callable[[Any], int]
+    ) -> Any:
+        """The answer to a request, once it is one for good.
+
+        Args:
+            kind: Which of a name's coordinators.
+            key: The group or transactional id.
+            request: One that may be repeated.
+            code_of: The error code in an answer.
+
+        Raises:
+            TransactionError: There is none, or the coordinator turns us down.
+            TransactionFencedError: Someone newer has the transactional id.
+        """
+        what = type(request).__name__.removesuffix("Request")
+        attempts = self.attempts(f"{key}: {what} has no answer")
+        while True:
+            try:
+                answer = await self._wire.ask(await self._node(kind, key), request)
+            except RetriableError:
+                self._nodes.pop((kind, key), None)
+            except FatalError as error:
+                raise TransactionError(f"{key}: {what}: {error}") from error
+            else:
+                code = code_of(answer)
+                if code == NO_ERROR:
+                    return answer
+                if code not in _PASSING:
+                    raise error_of(f"{key}: {what}", code)
+                if code in COORDINATOR_MOVED:
+                    self._nodes.pop((kind, key), None)
+            await attempts.pause()
+
+    def attempts(self, complaint: str) -> Attempts:
+        """A number of attempts, with the patience given."""
+        return Attempts(self._patience_s, complaint)
+
+    async def offsets(
+        self, group: str, partitions: Iterable[OutputPartition]
+    ) -> dict[OutputPartition, tuple[int, str | None]]:
+        """A group's offset for each partition, negative without one, and its metadata.
+
+        Raises:
+            TransactionError: The coordinator does not answer, or turns us down.
+        """
+        answer = await self.ask(
+            CoordinatorKind.GROUP,
+            group,
+            OffsetFetchRequest(group, _by_topic((where, where.partition) for where in partitions)),
+            lambda answer: answer.error_code or _first_code(answer.topics),
+        )
+        return {
+            OutputPartition(topic, partition): (offset, metadata)
+            for topic, found in answer.topics
+            for partition, offset, metadata, _code in found
+        }
+
+    async def await_offsets(
+        self, group: str, offsets: Mapping[OutputPartition, tuple[int, str]]
+    ) -> None:
+        """Wait until a group has offsets that were committed in transactions.
+
+        A commit is answered when it is decided; the group's coordinator hears of it a moment later.
+
+        Raises:
+            TransactionError: It does not have them, does not answer, or turns us down.
+        """
+        attempts = self.attempts(f"{group}: what was committed is not there")
+        while offsets and await self.offsets(group, offsets) != offsets:
+            await attempts.pause()
+
+    async def _node(self, kind: CoordinatorKind, key: str) -> int:
+        if (kind, key) not in self._nodes:
+            self._nodes[kind, key] = await self._wire.coordinator(kind, key)
+        return self._nodes[kind, key]
+
+
+def error_of(what: str, code: int) -> TransactionError:
+    """What a broker's error code means for the transaction."""
+    if code in FENCED:
+        return TransactionFencedError(
+            f"{what}: fenced off: a newer attempt has the transaction's name, or it was open for "
+            "longer than transaction_timeout"
+        )
+    name = _CODES.get(code) or meaning_of(code).name
+    return TransactionError(f"{what}: {name}{_HINTS.get(code, '')}")
+
+
+def _by_topic(of: Iterable[tuple[OutputPartition, Any]]) -> list[tuple[str, list[Any]]]:
+    found: dict[str, list[Any]] = {}
+    for where, item in of:
+        found.setdefault(where.topic, []).append(item)
+    return list(found.items())
+
+
+def _first_code(topics: Iterable[Any]) -> int:
+    """The first error of a list of partitions whose last field is one; 0 without."""
+    codes = (partition[-1] for _topic, partitions in topics for partition in partitions)
+    return next((code for code in codes if code != NO_ERROR), NO_ERROR)

@@ -1,0 +1,349 @@
+"""What the driver asks of Kafka beside Spark: topics, their partitions and their ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import TopicError, UnansweredError
+from sequitur.pipelines.kafka.outages import brief_outages
+from sequitur.producer.kafka.record_limit import RecordLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeVar
+
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.producer import KafkaSettings
+
+    T = TypeVar("T")
+
+_TIMEOUT_S: Final = 30.0
+_UNKNOWN: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own codes begin with _
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""What is said of a topic that was just created, for a moment, and for ever of one that is gone."""
+_LEARNS_IN_S: Final = 5.0
+_PASSING: Final = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._NOENT,  # noqa: SLF001 - no partition that is asked about has a leader
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.INVALID_REPLICATION_FACTOR,  # fewer brokers are up than a topic needs
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own codes begin with _
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""What passes: brokers that are away, partitions without a leader, and what is said of a partition
+that was created, or moved, after our client last asked about it."""
+_NOT_ALLOWED: Final = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+)
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics of the brokers' own: Spark subscribes to none of them by a pattern."""
+_BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
+"""What brokers before 3.6 have instead of the two others."""
+_BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
+_AHEAD: Final = ("message.timestamp.after.max.ms", _BOTH_WAYS)
+_RETENTION: Final = ("retention.ms",)
+_NO_LIMIT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTimestamps:
+    """What a topic does with the timestamps of records.
+
+    Attributes:
+        are_kept: Whether records keep those they are sent with. Not so with
+            `message.timestamp.type = LogAppendTime`; taken as not so where we may not ask.
+        oldest_ms: So far behind now they may be: records further behind are refused, or soon
+            deleted by retention. None without a limit, or where we may not ask.
+        newest_ms: So far ahead of now they may be; None as above.
+    """
+
+    are_kept: bool
+    oldest_ms: int | None
+    newest_ms: int | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
+        """That of a topic's configuration.
+
+        Half of each limit is left: to those who read before retention deletes, to the time a step
+        takes until its last batch arrives, and to clocks that differ.
+        """
+        behind = [*_BEHIND, *(_RETENTION if "delete" in config.get("cleanup.policy", "") else ())]
+        return cls(
+            are_kept=config.get("message.timestamp.type") == "CreateTime",
+            oldest_ms=_half_of_least(config, behind),
+            newest_ms=_half_of_least(config, _AHEAD),
+        )
+
+
+def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | None:
+    limits = [int(config.get(name, _NO_LIMIT)) for name in names]
+    least = min((limit for limit in limits if limit > _NO_LIMIT), default=None)
+    return None if least is None else least // 2
+
+
+class KafkaTopics:
+    """A small admin client.
+
+    Args:
+        kafka: How to reach the brokers.
+        outages: How long what passes is waited for.
+    """
+
+    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
+        self._admin = AdminClient(kafka.librdkafka())
+        self._outages = outages or brief_outages()
+
+    def partitions(self, topic: str) -> int | None:
+        """Number of partitions of a topic, None when there is no such topic.
+
+        Raises:
+            TopicError: The brokers do not answer, or not about this topic.
+        """
+        # All topics and not this one: asking for one by name may create it.
+        return self._all().get(topic)
+
+    def matching(self, pattern: str, matches: Callable[[str], bool]) -> dict[str, int]:
+        """Number of partitions of each topic that a pattern matches; at least one does.
+
+        Args:
+            pattern: As the setting has it, for the error.
+            matches: Whether a topic's name matches it.
+
+        Raises:
+            TopicError: None does, or the brokers do not answer.
+        """
+        found = {
+            topic: partitions
+            for topic, partitions in self._all().items()
+            if topic not in _INTERNAL and matches(topic)
+        }
+        if not found:
+            raise TopicError(f"input_pattern {pattern!r} matches no topic")
+        return found
+
+    def _all(self) -> dict[str, int]:
+        topics = self._told(
+            "the brokers do not tell their topics",
+            lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
+        )
+        # Of a topic that has partitions an error says who leads them, or not, for the moment.
+        return {
+            name: len(found.partitions)
+            for name, found in topics.items()
+            if found.partitions or not found.error
+        }
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids that the brokers have given topics: one that is made anew gets another.
+
+        Topics that are not there are left out, and so are all where brokers give no ids.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        wanted = sorted(topics)
+        if not wanted:
+            return {}
+
+        def ask() -> dict[str, str]:
+            asked = TopicCollection(wanted)
+            described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+            found: dict[str, str] = {}
+            for topic, answer in described.items():
+                try:
+                    given = answer.result(_TIMEOUT_S).topic_id
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                    continue
+                if given.get_most_significant_bits() or given.get_least_significant_bits():
+                    found[topic] = str(given)
+            return found
+
+        return self._told("the brokers do not tell the topics' ids", ask)
+
+    def require(self, topic: str) -> int:
+        """Number of partitions of a topic that must be there.
+
+        Raises:
+            TopicError: It is not.
+        """
+        partitions = self.partitions(topic)
+        if partitions is None:
+            raise TopicError(f"input topic {topic!r} does not exist")
+        return partitions
+
+    def ensure(self, topic: str, *, partitions: int, replication_factor: int) -> int:
+        """Create a topic when it is missing; its number of partitions.
+
+        Raises:
+            TopicError: It cannot be created.
+        """
+        there = self.partitions(topic)
+        if there is not None:
+            return there
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
+
+        def create() -> bool:
+            created = self._admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic]
+            try:
+                created.result(_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return False
+            return True
+
+        is_new = self._told(f"topic {topic!r} cannot be created", create)
+        return partitions if is_new else self.require(topic)
+
+    def record_limit(self, topic: str) -> RecordLimit:
+        """What a topic takes of one record; a broker's default without the right to ask.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        return RecordLimit.of(self._configuration(topic))
+
+    def require_keyless(self, topic: str) -> None:
+        """Check that a topic takes records without a key, as late and bad rows may be.
+
+        Raises:
+            TopicError: It is compacted, or the brokers do not answer.
+        """
+        if self.record_limit(topic).needs_key:
+            raise TopicError(
+                f"topic {topic!r} is compacted (cleanup.policy), and takes no record without a "
+                "key, which a late or bad row need not have: set cleanup.policy = delete there, "
+                "or name another topic"
+            )
+
+    def timestamps(self, topic: str) -> TopicTimestamps:
+        """What a topic does with timestamps.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        return TopicTimestamps.of(self._configuration(topic))
+
+    def _configuration(self, topic: str) -> dict[str, str]:
+        """A topic's settings, the brokers' defaults among them; empty without the right to ask."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+
+        def describe() -> dict[str, str]:
+            asked = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
+            try:
+                entries = asked.result(_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_ALLOWED:
+                    raise
+                return {}
+            return {name: str(entry.value) for name, entry in entries.items()}
+
+        return self._told(f"the settings of topic {topic!r} are not told", describe)
+
+    def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """The offset behind the last record of each partition.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call] # has no annotations
+
+    def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """The offset of the first record that is still there of each partition.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call] # has no annotations
+
+    def _offsets(
+        self, partitions: Iterable[SourcePartition], which: OffsetSpec
+    ) -> dict[SourcePartition, int]:
+        wanted = {TopicPartition(*partition): which for partition in partitions}
+        if not wanted:
+            return {}
+
+        def ask() -> dict[SourcePartition, int]:
+            found = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
+            return {
+                SourcePartition(asked.topic, asked.partition): answer.result(_TIMEOUT_S).offset
+                for asked, answer in found.items()
+            }
+
+        return self._told("the brokers do not tell the topics' ends", ask, learns=True)
+
+    def _told(self, complaint: str, ask: Callable[[], T], *, learns: bool = False) -> T:
+        """What the brokers answer, which is waited for.
+
+        Args:
+            complaint: What to say when they do not.
+            ask: Asks them.
+            learns: Have our client ask for all topics before it asks again. Spark learns of a new
+                partition before our client does, which looks at what it knows once in minutes.
+
+        Raises:
+            TopicError: They do not, or refuse.
+        """
+        unknown_until_s = time.monotonic() + _TIMEOUT_S
+
+        def passes(error: Exception) -> str | None:
+            if isinstance(error, KafkaException):
+                code = error.args[0].code()
+                is_late = code in _UNKNOWN and time.monotonic() >= unknown_until_s
+                if code not in _PASSING or is_late:
+                    return None
+            elif not isinstance(error, TimeoutError):
+                return None
+            if learns:
+                with contextlib.suppress(KafkaException):
+                    self._admin.list_topics(timeout=_LEARNS_IN_S)
+            return f"{complaint}: {_said(error)}"
+
+        try:
+            return self._outages.outlast(ask, passes)
+        except (KafkaException, TimeoutError) as error:
+            kind = TopicError if passes(error) is None else UnansweredError
+            raise kind(f"{complaint}: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, KafkaException) else f"no answer in {_TIMEOUT_S:g} s"

@@ -1,0 +1,280 @@
+"""A Kafka transaction on one output partition: batches that are laid out already, and one offset.
+
+The protocol is KIP-98's, as brokers of every version speak it: `InitProducerId` takes the
+transactional id (which ends what another had open, and fences him off), `AddPartitionsToTxn`,
+batches, `AddOffsetsToTxn` with `TxnOffsetCommit`, `EndTxn`. The first batch goes alone, then up to
+five are in flight; they go again, byte for byte and in order, when a leader moves or a connection
+breaks, and the broker knows those it has by their sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from sequitur.consumer import commits_group
+from sequitur.pipelines._errors import (
+    TransactionError,
+    TransactionFencedError,
+    TransactionOutcomeError,
+)
+from sequitur.pipelines.kafka.coordinators import error_of
+from sequitur.producer import BrokerError, RetriableError
+from sequitur.producer.kafka.error_codes import Answer, meaning_of
+from sequitur.producer.kafka.record_batch import Stamp, transactional_batch
+from sequitur.producer.kafka.wire import CoordinatorKind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sequitur.consumer import OutputPartition
+    from sequitur.pipelines.kafka.coordinators import Coordinators
+    from sequitur.pipelines.rows.record_batches import KafkaBatch
+    from sequitur.producer.kafka.wire import PartitionAnswer, Wire
+
+_Answers: TypeAlias = "dict[tuple[str, int], PartitionAnswer]"
+
+_IN_FLIGHT: Final = 5
+"""As many batches of a producer as a broker remembers."""
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.5
+_LOST: Final = frozenset({48, 49})  # INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING
+"""The transaction is over: no batch of it will be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionNames:
+    """What a transaction is known by.
+
+    Attributes:
+        transactional_id: One holder at a time.
+        group: The consumer group whose offset it commits.
+        timeout_ms: The brokers give it up when it is open for so long.
+    """
+
+    transactional_id: str
+    group: str
+    timeout_ms: int
+
+    @classmethod
+    def of(cls, app: str, where: OutputPartition, timeout_ms: int) -> Self:
+        """Those of a job's transactions on an output partition."""
+        return cls(f"{app}.{where.topic}.{where.partition}", commits_group(app), timeout_ms)
+
+
+class Transaction:
+    """One attempt to write one partition; `open`, `send` as often as wanted, `commit` or `abort`.
+
+    `_unanswered` holds the batches that are on their way, oldest first, with their answers to be.
+
+    Args:
+        wire: Connections to the brokers, started.
+        coordinators: Asks on these connections.
+        where: The partition.
+        names: What the transaction is known by.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        coordinators: Coordinators,
+        where: OutputPartition,
+        names: TransactionNames,
+    ) -> None:
+        self._wire = wire
+        self._coordinators = coordinators
+        self._where = where
+        self._names = names
+        self._producer_id = self._epoch = -1
+        self._sequence = 0
+        self._unanswered: deque[tuple[bytes, asyncio.Future[_Answers]]] = deque()
+
+    async def open(self) -> None:
+        """Take the transactional id; what another had open under it is ended.
+
+        Raises:
+            TransactionError: The brokers do not answer, or turn us down.
+        """
+        request = InitProducerIdRequest(self._names.transactional_id, self._names.timeout_ms)
+        answer = await self._ask(request, lambda answer: answer.error_code)
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+
+    async def begin(self) -> None:
+        """Make the partition part of the transaction; to be called before the first `send`.
+
+        Raises:
+            TransactionError: The brokers do not answer, or turn us down.
+            TransactionFencedError: Someone newer has the transactional id.
+        """
+        await self._know_the_leader()
+        topic, partition = self._where
+        await self._ask(
+            AddPartitionsToTxnRequest(*self._identity(), [(topic, [partition])]),
+            lambda answer: answer.errors[0][1][0][1],
+        )
+
+    async def send(self, batch: KafkaBatch) -> None:
+        """Send a batch; returns while it is on its way.
+
+        Args:
+            batch: The batch.
+
+        Raises:
+            TransactionError: A batch is not taken.
+            TransactionFencedError: Someone newer has the transactional id.
+        """
+        stamp = Stamp(self._producer_id, self._epoch, self._sequence)
+        raw = transactional_batch(
+            batch.records, batch.rows, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=stamp
+        )
+        self._sequence += batch.rows
+        while len(self._unanswered) >= _IN_FLIGHT:
+            await self._settle_oldest()
+        try:
+            self._unanswered.append((raw, await self._write(raw)))
+        except RetriableError:
+            await self._send_again(raw)
+        if stamp.base_sequence == 0:
+            # A partition that knows nothing of a producer takes any sequence: were this batch
+            # refused for the moment, one after it could get in before it.
+            await self._settle()
+        # Once around the loop: what is to be written is, and answers are taken in.
+        await asyncio.sleep(0)
+
+    async def commit(self, offset: int, metadata: str) -> None:
+        """Wait for all batches, if there were any, and commit them with the group's offset.
+
+        Raises:
+            TransactionError: A batch is not taken, or the brokers turn us down: nothing is visible.
+            TransactionFencedError: Someone newer has the transactional id: nothing is visible.
+            TransactionOutcomeError: It is not known whether the commit was carried out.
+        """
+        await self._settle()
+        topic, partition = self._where
+        await self._ask(
+            AddOffsetsToTxnRequest(*self._identity(), self._names.group),
+            lambda answer: answer.error_code,
+        )
+        name, producer_id, epoch = self._identity()
+        offsets = [(topic, [(partition, offset, metadata)])]
+        await self._coordinators.ask(
+            CoordinatorKind.GROUP,
+            self._names.group,
+            TxnOffsetCommitRequest(name, self._names.group, producer_id, epoch, offsets),
+            lambda answer: answer.errors[0][1][0][1],
+        )
+        try:
+            await self._end(commit=True)
+        except TransactionFencedError:
+            raise
+        except TransactionError as error:
+            raise TransactionOutcomeError(str(error)) from error
+
+    async def abort(self) -> None:
+        """Give the transaction up; best effort, as the next holder of the id ends it anyway.
+
+        Raises:
+            TransactionError: The brokers do not answer, or turn us down.
+        """
+        await self._silence()
+        self._unanswered.clear()
+        await self._end(commit=False)
+
+    async def _end(self, *, commit: bool) -> None:
+        await self._ask(
+            EndTxnRequest(*self._identity(), commit),
+            lambda answer: answer.error_code,
+        )
+
+    def _identity(self) -> tuple[str, int, int]:
+        return self._names.transactional_id, self._producer_id, self._epoch
+
+    async def _write(self, batch: bytes) -> asyncio.Future[_Answers]:
+        """Write a batch to the partition's leader; its answer to be.
+
+        Raises:
+            RetriableError: Nothing was written.
+        """
+        topic, partition = self._where
+        node = self._wire.leader(topic, partition)
+        if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
+            raise RetriableError(f"{topic}-{partition} has no leader that can be reached")
+        batches = [(topic, [(partition, batch)])]
+        return asyncio.ensure_future(
+            self._wire.produce(node, batches, self._names.transactional_id)
+        )
+
+    async def _settle(self) -> None:
+        while self._unanswered:
+            await self._settle_oldest()
+
+    async def _settle_oldest(self) -> None:
+        _batch, answer = self._unanswered[0]
+        if await self._is_taken(answer):
+            self._unanswered.popleft()
+        else:
+            await self._send_again()
+
+    async def _send_again(self, *more: bytes) -> None:
+        """Send all that has no good answer again, one after the other, until each is taken.
+
+        The broker answers as a repeat what it has of them.
+        """
+        await self._silence()
+        batches = [batch for batch, _answer in self._unanswered]
+        self._unanswered.clear()
+        for batch in (*batches, *more):
+            attempts = self._coordinators.attempts(f"{_name(self._where)}: a batch is not taken")
+            while not await self._is_taken_now(batch):
+                await attempts.pause()
+                await self._wire.refresh([self._where.topic])
+
+    async def _is_taken_now(self, batch: bytes) -> bool:
+        try:
+            return await self._is_taken(await self._write(batch))
+        except RetriableError:
+            return False
+
+    async def _silence(self) -> None:
+        """Wait until nothing is on its way any more."""
+        answers = (answer for _batch, answer in self._unanswered)
+        await asyncio.gather(*answers, return_exceptions=True)
+
+    async def _is_taken(self, answer: Awaitable[_Answers]) -> bool:
+        """Whether a batch is in the log; if not, whether it is worth sending again is an error."""
+        try:
+            code = (await answer)[self._where].code
+        except BrokerError:
+            return False
+        match meaning_of(code).answer:
+            case Answer.PERSISTED | Answer.DUPLICATE:
+                return True
+            case Answer.RETRIABLE | Answer.UNKNOWN if code not in _LOST:
+                return False
+        raise error_of(f"{_name(self._where)}: a batch", code)
+
+    async def _know_the_leader(self) -> None:
+        topic, partition = self._where
+        attempts = self._coordinators.attempts(f"{_name(self._where)} has no leader")
+        while self._wire.leader(topic, partition) is None:
+            await self._wire.refresh([topic])
+            if self._wire.leader(topic, partition) is None:
+                await attempts.pause()
+
+    async def _ask(self, request: Any, code_of: Callable[[Any], int]) -> Any:
+        key = self._names.transactional_id
+        return await self._coordinators.ask(CoordinatorKind.TRANSACTION, key, request, code_of)
+
+
+def _name(where: OutputPartition) -> str:
+    return f"partition {where.partition} of {where.topic!r}"

@@ -1,0 +1,54 @@
+"""Rows of the input that are gone and were never read: by retention, or with their topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    from sequitur.consumer import EventClock, SourcePartition
+
+    Lost: TypeAlias = Mapping[SourcePartition, tuple[int, int]]
+
+
+def lost_offsets(
+    clock: EventClock, first: Mapping[SourcePartition, int]
+) -> dict[SourcePartition, tuple[int, int]]:
+    """What the job has not read, and is not there any more.
+
+    Args:
+        clock: Where the job is in each partition.
+        first: The first offset that is there of each partition that is.
+
+    Returns:
+        Of each partition that has lost something, or is gone, the first such offset and the one
+        behind the last: the same where a partition is gone that was read to the end that was known.
+        One that was never read is new since the last step, and was to be read from offset 0.
+    """
+    lost = {}
+    for where, known in clock.partitions.items():
+        if where not in first:
+            lost[where] = known.position, max(known.position, known.high_watermark)
+        elif first[where] > known.position:
+            lost[where] = known.position, first[where]
+    for where, begins in first.items():
+        if where not in clock.partitions and begins:
+            lost[where] = 0, begins
+    return lost
+
+
+def rows_lost(lost: Lost) -> int:
+    """How many rows that are, at most: an offset need not have had one."""
+    return sum(last - first for first, last in lost.values())
+
+
+def in_words(lost: Lost) -> str:
+    """The offsets that are lost, by partition."""
+    return "; ".join(
+        f"partition {where.partition} of {where.topic!r}, offsets {first} to {last - 1}"
+        if last > first
+        else f"partition {where.partition} of {where.topic!r}, read to its end"
+        for where, (first, last) in sorted(lost.items())
+    )

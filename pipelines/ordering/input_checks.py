@@ -1,0 +1,109 @@
+"""Whether what Spark and Kafka give is what the log says was read.
+
+Spark's own checkpoint may be lost, in part or whole, or be an older copy, and a topic may be
+deleted and made anew: each looks just as before. So an entry of the log holds where its batch ended
+in each source partition, and the ids that brokers have given the topics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.store.spark_part import WAY_ON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sequitur.consumer import StepEntry
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+
+
+class InputChecks:
+    """Holds the input against the log.
+
+    Args:
+        checkpoint: The job's folder.
+        topics: Admin client.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, topics: KafkaTopics) -> None:
+        self._checkpoint = checkpoint
+        self._topics = topics
+
+    def check_start(self, entry: StepEntry) -> None:
+        """Check what can be checked before Spark begins a batch; it may never begin one.
+
+        Args:
+            entry: The newest step.
+
+        Raises:
+            CheckpointError: Spark goes on somewhere else, or a topic has been made anew.
+            TopicError: The brokers do not answer.
+        """
+        if self._checkpoint.spark.is_planned(entry.source, entry.batch_id):
+            self.check_batch(entry, entry.batch_id)
+        self.topic_ids(entry, entry.topics)
+
+    def check_batch(self, entry: StepEntry | None, batch_id: int) -> None:
+        """Check that a batch that Spark begins is the one that was logged last, or the next.
+
+        The one that was logged has to end where the log says, and the next to begin there.
+
+        Args:
+            entry: The newest step; None before the first.
+            batch_id: The batch.
+
+        Raises:
+            CheckpointError: It is not: its rows are others, and would be taken for read, or rows
+                would be passed over.
+        """
+        self._checkpoint.check_log(entry, batch_id)
+        if entry is None:
+            return
+        root = self._checkpoint.root
+        if batch_id not in (entry.batch_id, entry.batch_id + 1):
+            raise CheckpointError(
+                f"{root}: Spark begins batch {batch_id}, but batch {entry.batch_id} is logged: is "
+                f"its own part of the folder gone? Put it back, or {WAY_ON}"
+            )
+        if entry.batch_id < 0:
+            return  # the first behind a reset begins where we have told Spark to
+        planned = self._checkpoint.spark.planned_offsets(entry.source, entry.batch_id)
+        if planned == entry.planned:
+            return
+        where, _ = min(planned.items() ^ entry.planned.items())
+        raise CheckpointError(
+            f"{root}: Spark begins batch {batch_id}, and has planned batch {entry.batch_id} anew: "
+            f"partition {where.partition} of {where.topic!r} ends at "
+            f"{planned.get(where, 'no offset')}, and the log of step {entry.step} says "
+            f"{entry.planned.get(where, 'none')}. Part of {entry.source}/ is gone, or is not this "
+            f"checkpoint's. Put it back, or {WAY_ON}"
+        )
+
+    def topic_ids(self, before: StepEntry | None, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of topics that are there; those that were read must have the same as then.
+
+        Args:
+            before: The newest step; None before the first.
+            topics: The topics.
+
+        Returns:
+            These ids, and all that were known.
+
+        Raises:
+            CheckpointError: One has another.
+            TopicError: The brokers do not answer.
+        """
+        ids = self._topics.ids(topics)
+        known = {} if before is None else before.topics
+        for topic, found in ids.items():
+            if known.get(topic, found) != found:
+                raise CheckpointError(
+                    f"{self._checkpoint.root}: input topic {topic!r} is not the one that was "
+                    f"read: its id is {found}, and was {known[topic]}. It has been deleted and "
+                    f"made anew, or is another cluster's. What was read of it is safe. To go on, "
+                    f"{WAY_ON}"
+                )
+        return {**known, **ids}

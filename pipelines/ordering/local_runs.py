@@ -1,0 +1,319 @@
+"""Runs on a file system that Spark's tasks reach by path: staged, judged and read by Arrow.
+
+Spark reads the topics, moves rows to its Python tasks and runs these; what they do with the rows
+they do by themselves, a column at a time. A row then costs a third of what Spark's own plans for it
+cost, and nothing has to be planned, generated or compiled for a step: docs/adr/0008-arrow-tasks.md
+has the figures. Files and answers are those of `SortedRuns` and `KeyHistory`, which do the same on
+any other file system, and here for all that is rare.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
+
+from sequitur.consumer import (
+    BEFORE_ALL_TIME_MS,
+    LATE,
+    QUARANTINE_REASONS,
+    STALE,
+    ConservationError,
+    Delivery,
+    EventTimeSource,
+    LatePolicy,
+    Run,
+    StepLateness,
+    Totals,
+)
+from sequitur.pipelines.ordering.runs import SortedRuns, Staged
+from sequitur.pipelines.rows.columns import SOURCE_COLUMNS, payload_bytes
+from sequitur.pipelines.rows.event_time_columns import with_event_time
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.run_writer import (
+    LARGE_ROW_BYTES,
+    SUMMARY_SCHEMA,
+    Clocks,
+    RunWriter,
+    Summary,
+)
+from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
+from sequitur.pipelines.store.part_files import shown_files, shown_with_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from sequitur.consumer import (
+        EventClock,
+        Fold,
+        ReorderSettings,
+        SourcePartition,
+        StepEntry,
+        TimeBounds,
+    )
+    from sequitur.pipelines.sink.sink import Outputs, Rows
+    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+
+_BATCH_ROWS: Final = 1024
+"""Rows that go to Python together: 16 MiB where none of them is large."""
+_MOST_FOR_A_LARGE: Final = 16
+"""When one of so many rows is large, the next batch goes by size as a whole."""
+
+
+class LocalRuns(SortedRuns):
+    """The runs of a checkpoint on a local file system.
+
+    Args:
+        spark: The session.
+        checkpoint: Where the runs stand.
+        settings: The job's settings.
+        outputs: The output topics.
+        limits: What the output topics take of one record.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        settings: ReorderSettings,
+        outputs: Outputs,
+        limits: Limits,
+    ) -> None:
+        super().__init__(spark, checkpoint, settings, outputs, limits)
+        self._sends = settings.delivery is Delivery.EXACTLY_ONCE
+        spec = settings.event_time
+        self._reads_times = spec.source is EventTimeSource.JSON and len(spec.path) == 1
+        self._expects_large = False
+
+    def stage(
+        self,
+        rows: DataFrame,
+        step: int,
+        partitions: Sequence[SourcePartition],
+        *,
+        name: str,
+        frontier_ms: int,
+        bounds: TimeBounds,
+        learn_from: EventClock | None = None,
+    ) -> Staged:
+        """Write a batch as the run of a step, and count it in passing; see `SortedRuns.stage`.
+
+        What is on its way to Python is bounded by bytes. To have Spark do that for each row costs
+        ten times what a small row costs in all; so small rows go by number, and large ones, which
+        are rare, go after them and by size. Where they are not rare, all rows go by size at once.
+        """
+        folder = local_folder(self._checkpoint, self._checkpoint.run_folder(name), new=True)
+        rows = rows.withColumn("output_partition", self._output)
+        columns = [*SOURCE_COLUMNS, "output_partition"]
+        if not self._reads_times:
+            rows = with_event_time(rows, self._event_time)
+            columns += ["event_time_ms", "reason"]
+        writer = RunWriter(
+            folder=str(folder),
+            event_time=self._event_time if self._reads_times else None,
+            frontier_ms=frontier_ms,
+            bounds=bounds,
+            clocks=None if learn_from is None else _clocks(learn_from),
+            limit=self._limits.released(),
+        )
+        if self._expects_large:
+            found = _written(rows.select(*columns), writer, by_size=True)
+        else:
+            rows = rows.withColumn("is_large", payload_bytes() > LARGE_ROW_BYTES)
+            found = _written(rows.select(*_without_large(columns)), writer)
+            if large := sum(one.left_out for one in found):
+                rest = rows.where("is_large").select(*columns)
+                found += (behind := _written(rest, writer, by_size=True))
+                if (read := sum(one.read for one in behind)) != large:
+                    raise ConservationError(f"step {step}: {large} large rows, {read} were read")
+        read = sum(one.read for one in found)
+        self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
+        files = shown_with_rows(folder, ((one.file, one.read) for one in found))
+        return _staged(step, name, found, partitions, files)
+
+    def due(self, entry: StepEntry) -> Rows | None:
+        """The rows that a step writes to the output; None when there are none for sure."""
+        emits = entry.staged.late and entry.late_policy is LatePolicy.EMIT
+        if not self._sends or emits:
+            return super().due(entry)
+        parts: list[Part] = []
+        first_ms, last_ms = entry.previous_frontier_ms, entry.frontier_ms
+        if earlier := entry.releasing_earlier:
+            files = logged_files(self._checkpoint, *earlier)
+            parts.append(Part(files, first_ms + 1, last_ms))
+        if own := entry.releasing_own:
+            parts.append(Part(logged_files(self._checkpoint, own), first_ms, last_ms))
+        if entry.rescued:
+            parts.append(Part(self._judged_files(entry)))
+        return Selection(tuple(parts), repeats_files(self._checkpoint, entry)) if parts else None
+
+    def late(self, entry: StepEntry) -> Rows:
+        """The rows that a step found late, with the headers that say so."""
+        if not self._sends:
+            return super().late(entry)
+        is_judged = entry.rescued is not None
+        if is_judged:
+            part = Part(self._judged_files(entry), reasons=(LATE, STALE))
+        else:
+            last_ms = entry.previous_frontier_ms - 1
+            own = logged_files(self._checkpoint, entry.runs[-1])
+            part = Part(own, last_ms=last_ms, reasons=(LATE,))
+        return SideSelection(
+            part,
+            frontier_ms=entry.previous_frontier_ms,
+            is_judged=is_judged,
+            partitions=self._outputs.late.partitions,
+            limit=self._limits.of(self._outputs.late.name),
+            root=str(local_folder(self._checkpoint, self._checkpoint.root)),
+            repeats=() if is_judged else repeats_files(self._checkpoint, entry),
+        )
+
+    def quarantined(self, entry: StepEntry) -> Rows:
+        """The rows of a step without a usable event time, with the headers that say why."""
+        if not self._sends:
+            return super().quarantined(entry)
+        own = logged_files(self._checkpoint, entry.runs[-1])
+        part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
+        return SideSelection(
+            part,
+            frontier_ms=entry.previous_frontier_ms,
+            is_judged=False,
+            partitions=self._outputs.quarantine.partitions,
+            limit=self._limits.of(self._outputs.quarantine.name),
+            root=str(local_folder(self._checkpoint, self._checkpoint.root)),
+        )
+
+    def _judged_files(self, entry: StepEntry) -> tuple[str, ...]:
+        checkpoint = self._checkpoint
+        return shown_files(local_folder(checkpoint, checkpoint.behind_folder(entry.name)))
+
+
+def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[str, ...]:
+    """The files of runs and folds on a local file system, as the log names them, as paths.
+
+    Args:
+        checkpoint: The checkpoint.
+        held: The runs and folds.
+
+    Raises:
+        CheckpointError: One is not there.
+    """
+    return tuple(
+        str(local_folder(checkpoint, folder) / name)
+        for one in held
+        for folder in [
+            checkpoint.held.whole_run(one)
+            if isinstance(one, Run)
+            else checkpoint.held.whole_fold(one)
+        ]
+        for name in one.files
+    )
+
+
+def repeats_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[str, ...]:
+    """The files that say which rows a step drops as repeats; none where it drops none."""
+    if not entry.duplicates:
+        return ()
+    return shown_files(local_folder(checkpoint, checkpoint.repeats_folder(entry.name)))
+
+
+def local_folder(checkpoint: Checkpoint, folder: str, *, new: bool = False) -> Path:
+    """A folder of a checkpoint on a local file system.
+
+    Args:
+        checkpoint: The checkpoint.
+        folder: The folder.
+        new: Make it: its name is this attempt's alone, so it is not there.
+    """
+    local = checkpoint.local(folder)
+    if local is None:
+        raise RuntimeError(f"{folder} is not on a local file system")
+    if new:
+        local.mkdir(parents=True)
+    return local
+
+
+def _without_large(columns: Sequence[str]) -> list[Column]:
+    """The columns of rows, with nothing that is large in them: a large row has no topic."""
+    return [
+        F.when(~F.col("is_large"), F.col(name)).alias(name)
+        if name in {"topic", "key", "value", "headers"}
+        else F.col(name)
+        for name in columns
+    ]
+
+
+def _written(rows: DataFrame, writer: RunWriter, *, by_size: bool = False) -> list[Summary]:
+    """Have tasks write rows as parts of a run; what each of them saw.
+
+    Args:
+        rows: The rows.
+        writer: Writes them.
+        by_size: Bound by bytes what goes to Python together, and not by rows alone.
+    """
+    bound_arrow_batches(rows.sparkSession, _BATCH_ROWS, by_size=by_size)
+    answers = rows.mapInArrow(writer, SUMMARY_SCHEMA).collect()
+    return [pickle.loads(answer["summary"]) for answer in answers]  # noqa: S301 - our own tasks' answers
+
+
+def _clocks(clock: EventClock) -> Clocks:
+    seen = {
+        source: partition.max_event_time_ms
+        for source, partition in clock.partitions.items()
+        if partition.max_event_time_ms is not None
+    }
+    return Clocks(seen, clock.frontier_ms)
+
+
+def _staged(
+    step: int,
+    name: str,
+    found: Sequence[Summary],
+    partitions: Sequence[SourcePartition],
+    files: Mapping[str, int],
+) -> Staged:
+    """What all tasks together saw."""
+    reasons: Counter[str] = Counter()
+    for one in found:
+        reasons.update(one.reasons)
+    quarantined = {reason: reasons[reason] for reason in QUARANTINE_REASONS if reasons[reason]}
+    totals = Totals(
+        read=sum(one.read for one in found), late=reasons[LATE], quarantined=quarantined
+    )
+    on_time = [one.on_time_ms for one in found if one.on_time_ms is not None]
+    behind = [one.behind_ms for one in found if one.behind_ms is not None]
+    run = Run(
+        step=step,
+        rows=totals.held,
+        min_event_time_ms=min((first for first, _ in on_time), default=BEFORE_ALL_TIME_MS),
+        max_event_time_ms=max((last for _, last in on_time), default=BEFORE_ALL_TIME_MS),
+        behind=totals.late,
+        max_behind_ms=max((last for _, last in behind), default=BEFORE_ALL_TIME_MS),
+        size_bytes=sum(one.size_bytes for one in found),
+        name=name,
+        files=files,
+    )
+    maxima: dict[SourcePartition, int | None] = dict.fromkeys(partitions)
+    for one in found:
+        for source, time_ms in one.maxima.items():
+            maxima[source] = max(time_ms, maxima.get(source) or 0)
+    first_behind_ms = min((first for first, _ in behind), default=BEFORE_ALL_TIME_MS)
+    return Staged(totals, run, first_behind_ms, maxima, _lateness(found))
+
+
+def _lateness(found: Sequence[Summary]) -> Mapping[SourcePartition, StepLateness]:
+    together: dict[SourcePartition, StepLateness] = {}
+    for one in found:
+        for source, (rows, late, bins) in one.lateness.items():
+            before = together.get(source, StepLateness(0))
+            counts = Counter(before.behind)
+            counts.update(bins)
+            together[source] = StepLateness(before.rows + rows, before.late + late, dict(counts))
+    return together

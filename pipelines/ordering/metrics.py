@@ -1,0 +1,200 @@
+"""The job's metrics for Prometheus, served at `/metrics` of the setting `metrics`.
+
+Counts are since the checkpoint began, so they go on after a restart. Names end with their unit,
+and counters with `_total`; `sequitur_reorder_rows_read_total` is the sum of released, late,
+quarantined, duplicate and `rows_held`, in every scrape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from sequitur.consumer import QUARANTINE_REASONS
+from sequitur.pipelines._errors import ReorderError
+from sequitur.producer.sources._spec import parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from sequitur.consumer import EventClock, StepDone, StepEntry
+    from sequitur.pipelines.kafka.outages import Outages
+
+PREFIX: Final = "sequitur_reorder"
+_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class JobMetrics:
+    """Metrics of the newest step that is done; a scrape sees one step, and never half of one.
+
+    Args:
+        registry: Where they are registered.
+        outages: What is waited for; None in a job that waits for nothing.
+        now_s: The wall clock.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        outages: Outages | None = None,
+        *,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._outages = outages
+        self._now_s = now_s
+        self._newest: tuple[StepEntry, StepDone] | None = None
+        self._durations = Histogram(
+            f"{PREFIX}_step_duration_seconds",
+            "How long steps of this run took",
+            ["kind"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        registry.register(self)
+
+    def __call__(self, entry: StepEntry, done: StepDone) -> None:
+        """A step is done."""
+        self._durations.labels(entry.kind.value).observe(done.seconds)
+        self._newest = (entry, done)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: so that a registry takes us before the first step."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics now; before the first step only those of outages."""
+        if self._outages is not None:
+            text = "For how long the job has been waiting for brokers; 0 when it is not"
+            yield _gauge("waiting_seconds", text, self._outages.waiting_s)
+            text = "How often this run has started its query anew"
+            restarts = self._outages.restarted
+            yield CounterMetricFamily(f"{PREFIX}_query_restarts", text, value=restarts)
+        if self._newest is None:
+            return
+        entry, done = self._newest
+        yield from _rows(done)
+        yield from _processed(done)
+        yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
+        keys = entry.keys
+        yield _gauge("runs_to_fold", "Runs that say how far keys are", len(entry.folding_runs))
+        yield _gauge("keys", "Rows of keys/", 0 if keys is None else keys.keys)
+        yield _gauge("keys_bytes", "Bytes of keys/", 0 if keys is None else keys.size_bytes)
+        yield _gauge("steps", "Steps since the checkpoint began", done.step + 1)
+        if entry.frontier_ms >= 0:
+            frontier_s = entry.frontier_ms / 1000
+            yield _gauge("frontier_timestamp_seconds", "Event time that is released", frontier_s)
+            text = "How far the frontier is behind the wall clock"
+            yield _gauge("frontier_lag_seconds", text, self._now_s() - frontier_s)
+        yield from _partitions(entry.clock)
+        learned = entry.learned
+        if learned is not None and learned.late_target:
+            text = "With delay auto: the share of late rows to stay under"
+            yield _gauge("late_target_ratio", text, learned.late_target)
+            text = "With delay auto: rows behind the frontier, recent ones weighing most"
+            yield _gauge("recent_late_ratio", text, learned.recent_late_share)
+
+
+@contextlib.contextmanager
+def serve_metrics(
+    address: str | None, outages: Outages | None = None
+) -> Iterator[Callable[[StepEntry, StepDone], None]]:
+    """Serve metrics while the block runs; gives what is to be told of each step.
+
+    Args:
+        address: HOST:PORT; None serves nothing.
+        outages: What the job waits for.
+
+    Raises:
+        ReorderError: Nothing can listen there.
+    """
+    if address is None:
+        yield lambda _entry, _done: None
+        return
+    host, port = parse_address(address)
+    registry = CollectorRegistry()
+    metrics = JobMetrics(registry, outages)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise ReorderError(f"metrics: cannot listen on {address}: {error}") from error
+    try:
+        yield metrics
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _rows(done: StepDone) -> Iterator[Metric]:
+    totals = done.totals
+    for name, text, value in (
+        ("rows_read", "Rows that came from the source topics", totals.read),
+        ("rows_released", "Rows in the output topic", totals.released),
+        ("rows_late", "Rows behind the frontier that were not released", totals.late),
+        ("rows_duplicate", "Rows dropped as repeats", totals.duplicates),
+        ("rows_missing", "Rows gone before they were read, at most", totals.missing),
+    ):
+        yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+    quarantined = CounterMetricFamily(
+        f"{PREFIX}_rows_quarantined", "Rows without a usable event time", labels=["reason"]
+    )
+    for reason in QUARANTINE_REASONS:
+        quarantined.add_metric([reason], totals.quarantined.get(reason, 0))
+    yield quarantined
+    yield _gauge("rows_held", "Rows read that are in no output yet", totals.held)
+
+
+def _processed(done: StepDone) -> Iterator[Metric]:
+    """Of a topology: taken + replayed = acked + dead-lettered + pending."""
+    counts = done.processed
+    if counts is None:
+        return
+    for name, text, value in (
+        ("events_taken", "Events given to the topology", counts["taken"]),
+        ("events_replayed", "Dead letters given to the topology again", counts["replayed"]),
+        ("events_acked", "Events whose trees are done", counts["acked"]),
+        ("events_dead_lettered", "Events given up", counts["dead"]),
+        ("attempts_failed", "Attempts that failed", counts["failed"]),
+        ("acks_late", "Acks that came too late", counts["late_acks"]),
+        ("outputs", "Records that bolts put out", counts["outputs"]),
+        ("task_crashes", "How often a task's process died", counts["crashes"]),
+    ):
+        yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
+    text = "Events that wait for another attempt, or for another event"
+    yield GaugeMetricFamily("sequitur_process_events_pending", text, value=counts["pending"])
+
+
+def _partitions(clock: EventClock) -> Iterator[Metric]:
+    labels = ["topic", "partition"]
+    lag = GaugeMetricFamily(f"{PREFIX}_source_lag_rows", "Rows not read yet", labels=labels)
+    delay = GaugeMetricFamily(f"{PREFIX}_delay_seconds", "The delay", labels=labels)
+    idle = GaugeMetricFamily(
+        f"{PREFIX}_partition_idle", "Whether the frontier does without it", labels=labels
+    )
+    passed = GaugeMetricFamily(
+        f"{PREFIX}_partition_overruled",
+        "Whether the frontier does without it for the sake of max_held_bytes",
+        labels=labels,
+    )
+    reached = GaugeMetricFamily(
+        f"{PREFIX}_partition_event_timestamp_seconds", "Greatest event time seen", labels=labels
+    )
+    for source, found in sorted(clock.partitions.items()):
+        names = [source.topic, str(source.partition)]
+        lag.add_metric(names, max(0, found.high_watermark - found.position))
+        delay.add_metric(names, found.delay_ms / 1000)
+        idle.add_metric(names, found.was_idle)
+        passed.add_metric(names, found.was_overruled)
+        if found.max_event_time_ms is not None:
+            reached.add_metric(names, found.max_event_time_ms / 1000)
+    yield from (lag, delay, idle, passed, reached)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)

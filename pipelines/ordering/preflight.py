@@ -1,0 +1,118 @@
+"""What can be refused is refused before Spark starts, which takes ten seconds.
+
+Most of this is looked at again by the job itself, which cannot rely on what was true a moment ago.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from typing import TYPE_CHECKING, Final
+
+from sequitur.pipelines._errors import CheckpointError, ReorderError, TopicError
+from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.pipelines.store.ownership import refuse_if_owned
+from sequitur.pipelines.store.storage import LocalStorage, local_path
+from sequitur.producer.kafka.reach import require_broker
+from sequitur.producer.sources._spec import parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.ordering.job import Behind
+    from sequitur.producer import KafkaSettings
+
+_SAME_IN_JAVA: Final = re.compile(r"(?:[A-Za-z0-9_.*+?|()-]|\\\.)+")
+"""Patterns of these mean the same to Python and Java; others are left to the job."""
+
+
+def check_before_start(
+    kafka: KafkaSettings, settings: ReorderSettings, behind: Behind | None = None
+) -> None:
+    """Look at all that a job needs and that can be looked at without Spark; what is quick, first.
+
+    Args:
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        behind: A topology that runs behind it.
+
+    Raises:
+        ReorderError: Something is not as it has to be; the message says what.
+        BrokerUnreachableError: No broker can be reached; the message has the addresses.
+        ProducerError: A broker refuses us.
+    """
+    written, aside = list(settings.written_topics), [settings.late, settings.quarantine]
+    if behind is not None:
+        from sequitur.pipelines.topology.processing import check_settings  # noqa: PLC0415 - loads all of Spark
+
+        check_settings(settings, behind.settings, behind.topology)
+        written += behind.topology.topics(settings.output_topic)
+        aside.append(behind.settings.dead_letters(settings.output_topic))
+        written.append(aside[-1])
+    if (checkpoint := local_path(settings.checkpoint)) is not None:
+        _check_writable(checkpoint)
+        refuse_if_owned(LocalStorage(checkpoint), watches=False)
+    if settings.metrics is not None:
+        _check_free(settings.metrics)
+    require_broker(kafka)
+    topics = KafkaTopics(kafka)
+    _check_topics(topics, settings, written)
+    for topic in aside:
+        if topics.partitions(topic) is not None:
+            topics.require_keyless(topic)
+
+
+def _check_writable(checkpoint: Path) -> None:
+    """Check that a folder can be written to, or made.
+
+    Raises:
+        CheckpointError: It cannot.
+    """
+    there = next(path for path in (checkpoint, *checkpoint.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise CheckpointError(f"checkpoint {checkpoint}: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise CheckpointError(f"checkpoint {checkpoint} cannot be written: no right to {there}")
+
+
+def _check_free(address: str) -> None:
+    """Check that metrics can be served at an address.
+
+    Raises:
+        ReorderError: They cannot.
+    """
+    host, port = parse_address(address)
+    try:
+        family, kind, protocol, _name, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+    except OSError as error:
+        raise ReorderError(f"metrics: cannot listen on {address}: {error.strerror}") from error
+
+
+def _check_topics(topics: KafkaTopics, settings: ReorderSettings, written: Sequence[str]) -> None:
+    for topic in settings.input_topics:
+        topics.require(topic)
+    pattern = settings.input_pattern
+    if pattern is not None and _SAME_IN_JAVA.fullmatch(pattern) is not None:
+        try:
+            matching = re.compile(pattern)
+        except re.error as error:
+            raise TopicError(f"input_pattern {pattern!r}: {error}") from error
+        own = [topic for topic in written if matching.fullmatch(topic)]
+        if own:
+            raise TopicError(f"input_pattern {pattern!r} matches {own[0]!r}, which the job writes")
+        topics.matching(pattern, lambda topic: matching.fullmatch(topic) is not None)
+    if settings.output_partitions is not None:
+        found = topics.partitions(settings.output_topic)
+        if found not in {None, settings.output_partitions}:
+            raise TopicError(
+                f"topic {settings.output_topic!r} has {found} partitions, not output_partitions = "
+                f"{settings.output_partitions}: leave the setting out, or name another topic"
+            )

@@ -1,0 +1,151 @@
+"""Spark's streaming query: started, ended between two batches, and what it died of."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from sequitur.pipelines._errors import ReorderError, SinkUnansweredError, UnansweredError
+from sequitur.pipelines.ordering.engine import ReorderEngine, StopRequestedError
+from sequitur.pipelines.rows.columns import read_source
+from sequitur.pipelines.session import log_level
+from sequitur.producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from sequitur.consumer import ReorderSettings
+    from sequitur.producer import KafkaSettings
+
+POLL_S: Final = 0.1
+_COMMIT_TIMEOUT_S: Final = 30.0
+_PASSES: Final = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(BrokerNotAvailable|CoordinatorNotAvailable|Disconnect|"
+    r"FencedLeaderEpoch|KafkaStorage|LeaderNotAvailable|Network|NotCoordinator|NotEnoughReplicas|"
+    r"NotLeaderOrFollower|OffsetNotAvailable|ReplicaNotAvailable|Retriable|Timeout|"
+    r"UnknownLeaderEpoch|UnknownTopicOrPartition)Exception"
+    r"|java\.util\.concurrent\.TimeoutException"
+    r"|No resolvable bootstrap urls"
+)
+"""What Kafka's clients and Spark's source say of brokers that are away, and of a missing leader."""
+
+
+class Batches:
+    """What `foreachBatch` gets: the engine's, remembering the error that Spark only describes.
+
+    Args:
+        engine: Runs them.
+    """
+
+    def __init__(self, engine: ReorderEngine) -> None:
+        self._engine = engine
+        self.error: Exception | None = None
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Run one."""
+        try:
+            self._engine.run_batch(rows, batch_id)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def start_query(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    batches: Batches,
+    *,
+    spark_folder: str,
+    starting_offsets: str | None,
+    records_a_poll: int,
+    available_now: bool,
+) -> StreamingQuery:
+    """Start the query.
+
+    Args:
+        spark: The session.
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        batches: Gets each batch.
+        spark_folder: Where Spark keeps its own checkpoint.
+        starting_offsets: See `read_source`.
+        records_a_poll: See `read_source`.
+        available_now: Read what there is now, and end.
+    """
+    writer = (
+        read_source(
+            spark,
+            kafka,
+            settings,
+            starting_offsets=starting_offsets,
+            records_a_poll=records_a_poll,
+        )
+        .writeStream.queryName(f"reorder {settings.output_topic}")
+        .foreachBatch(batches)
+        .option("checkpointLocation", spark_folder)
+    )
+    if available_now:
+        return writer.trigger(availableNow=True).start()
+    interval = f"{milliseconds(settings.trigger_interval)} milliseconds"
+    return writer.trigger(processingTime=interval).start()
+
+
+def end_query(
+    spark: SparkSession, query: StreamingQuery, engine: ReorderEngine, batches: Batches
+) -> Exception | None:
+    """Stop the query between two batches; what ended it if it ended by an error.
+
+    Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
+    that batch and refuses the next, and Spark gets the time to commit it.
+    """
+    # A batch that gives way is an error to Spark and no news to anyone; others are told elsewhere.
+    spark.sparkContext.setLogLevel("FATAL")
+    engine.close()
+    deadline = time.monotonic() + _COMMIT_TIMEOUT_S
+    while query.isActive and not engine.is_settled() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    query.stop()
+    spark.sparkContext.setLogLevel(log_level())
+    if isinstance(batches.error, StopRequestedError):
+        return None
+    if batches.error is not None and not isinstance(batches.error, Py4JError | PySparkException):
+        return batches.error
+    failure = batches.error or query.exception()
+    if failure is None:
+        return None
+    error = ReorderError(f"Spark gave up: {_first_line(failure)}")
+    error.__cause__ = failure
+    return error
+
+
+def passes(error: Exception) -> bool:
+    """Whether a query died of something that passes by itself: brokers that do not answer."""
+    if isinstance(error, UnansweredError | SinkUnansweredError):
+        return True
+    return is_sparks(error) and _PASSES.search(_whole(error.__cause__)) is not None
+
+
+def is_sparks(error: Exception) -> bool:
+    """Whether it was Spark that gave up, and not one of us."""
+    return isinstance(error.__cause__, Py4JError | PySparkException)
+
+
+def _first_line(error: Exception) -> str:
+    """What a Java error says, without the hundred lines of where."""
+    said = str(getattr(error, "java_exception", None) or error)
+    return said.strip().partition("\n")[0]
+
+
+def _whole(error: Any) -> str:
+    """All that is known of an error of Spark's: what it says, where, and what it came of."""
+    parts: list[str] = []
+    while error is not None:
+        parts += [str(error), str(getattr(error, "_stackTrace", None) or "")]
+        error = getattr(error, "_cause", None)
+    return "\n".join(parts)

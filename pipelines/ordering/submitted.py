@@ -1,0 +1,120 @@
+"""A job that spark-submit has started: from its session to its report and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+from rich.console import Console
+
+from sequitur.consumer import ConsumerError
+from sequitur.pipelines._errors import PipelineError
+from sequitur.pipelines.ordering.job import run_reorder
+from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.progress import LiveLine, ProgressStyle, print_step, report_table
+from sequitur.pipelines.ordering.stop import Stop, stop_on_signals
+from sequitur.pipelines.session import build_session, log_level
+from sequitur.producer import ProducerError
+from sequitur.producer.program import run_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sequitur.consumer import ReorderSettings, StepDone, StepEntry
+    from sequitur.pipelines.ordering.job import Behind, JobReport
+    from sequitur.producer import KafkaSettings
+
+
+def run_submitted(
+    name: str,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    *,
+    available_now: bool,
+    drain: bool,
+    reset_input: bool,
+    report: Path | None,
+    progress: ProgressStyle,
+    load: Callable[[], tuple[Behind, Path]] | None = None,
+) -> None:
+    """Run the reorder job, with a topology behind it or without, until it ends or is stopped.
+
+    Args:
+        name: What the job calls itself where it complains.
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        available_now: End when what is there is read.
+        drain: Release what is held, at the end.
+        reset_input: Have Spark's part of the checkpoint begin anew.
+        report: Where the final report goes.
+        progress: How steps are shown.
+        load: Gives a topology that runs behind it, and the file that tasks need for it.
+
+    Raises:
+        PipelineError: The job cannot go on.
+        ConsumerError: A row is unaccounted for, or a commit token is not ours.
+        ProducerError: No broker can be reached, or it refuses us.
+    """
+    # py4j logs every error that crosses it; those that matter reach us as exceptions.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for warning in settings.warnings:
+        typer.echo(f"{name}: warning: {warning}", err=True)
+    stop = Stop()
+    behind, file = (None, None) if load is None else load()
+    check_before_start(kafka, settings, behind)
+    title = name if behind is None else f"run {behind.topology.name}"
+    spark = build_session(f"sequitur {title}")
+    # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
+    spark.sparkContext.setLogLevel(log_level())
+    if file is not None:
+        spark.sparkContext.addPyFile(str(file))
+    with stop_on_signals(stop, spark):
+        with _shown(progress) as (on_step, on_end):
+            result = run_reorder(
+                spark,
+                kafka,
+                settings,
+                stop=stop,
+                available_now=available_now,
+                drain=drain,
+                reset_input=reset_input,
+                on_step=on_step,
+                behind=behind,
+            )
+        on_end(result)
+        if report is not None:
+            report.parent.mkdir(parents=True, exist_ok=True)
+            report.write_text(json.dumps(result.as_json()) + "\n")
+    # All is done: a Ctrl-C from here on need not say where it came.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    spark.stop()
+
+
+def run_job(name: str, app: typer.Typer) -> NoReturn:
+    """Run a job's command line; its errors are one line each, `--debug` shows where.
+
+    Args:
+        name: What the job calls itself where it complains.
+        app: Its command.
+    """
+    run_program(name, app, errors=(ProducerError, ConsumerError, PipelineError))
+
+
+@contextlib.contextmanager
+def _shown(
+    progress: ProgressStyle,
+) -> Iterator[tuple[Callable[[StepEntry, StepDone], None], Callable[[JobReport], None]]]:
+    """What shows each step, and what shows the end."""
+    if progress.on(is_terminal=sys.stdout.isatty()) is ProgressStyle.JSON:
+        yield print_step, lambda result: typer.echo(json.dumps(result.as_json()))
+        return
+    # spark-submit stands between us and the terminal, so rich would not find one.
+    console = Console(force_terminal=True)
+    with LiveLine(console) as line:
+        yield line, lambda result: console.print(report_table(result.as_json()))

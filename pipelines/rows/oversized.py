@@ -1,0 +1,97 @@
+"""Records too large for a side topic: whole in a file of the checkpoint, which a small one names.
+
+    oversized/<topic>/<partition>-<offset>-<sum>.parquet    one row, by where the event came from
+
+The sum of its bytes is in its name since a topic that is made anew gives places again.
+The file is there before the record that names it goes out, and the job never deletes it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store import durable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OVERSIZED_FOLDER: Final = "oversized"
+MOST_ADDED: Final = 1 << 10
+"""Bytes of the headers that are added to a late or bad row, at most."""
+MOST_KEY_BYTES: Final = 4 << 10
+"""A longer key stands in the file alone."""
+_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("detail", pa.string()))
+
+
+class Whole(NamedTuple):
+    """What was too large.
+
+    Attributes:
+        key: The event's key.
+        value: The event's value.
+        headers: The event's own headers.
+        detail: The whole traceback of a dead letter.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    detail: str | None
+
+
+def write_oversized(root: str, row: Mapping[str, Any]) -> str:
+    """Write a row into a file of its own; the file's path in the checkpoint.
+
+    Once this returns the row survives a power cut. Written again, it takes the file's place.
+
+    Args:
+        root: The checkpoint.
+        row: By column of a run, and `detail`; what is missing is null.
+    """
+    found = zlib.crc32(row.get("value") or b"", zlib.crc32(row.get("key") or b""))
+    place = f"{row['partition']}-{row['offset']}-{found:08x}"
+    name = f"{OVERSIZED_FOLDER}/{row['topic']}/{place}.parquet"
+    path = Path(root, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{uuid4().hex}")
+    table = pa.Table.from_pylist([dict(row)], _SCHEMA)
+    try:
+        pq.write_table(table, hidden, compression="zstd", store_schema=False)
+        durable.sync(hidden)
+        hidden.rename(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    for folder in (path.parent, path.parent.parent, Path(root)):
+        durable.sync(folder)
+    return name
+
+
+def read_oversized(root: Path, name: str) -> Whole:
+    """The record that a file of the checkpoint holds.
+
+    Args:
+        root: The checkpoint.
+        name: The file's path in it, as the header of the small record has it.
+
+    Raises:
+        CheckpointError: It is not there, or cannot be read.
+    """
+    path = root / name
+    if not name.startswith(f"{OVERSIZED_FOLDER}/") or ".." in Path(name).parts:
+        raise CheckpointError(f"{name!r} names no file of {OVERSIZED_FOLDER}/ in {root}")
+    try:
+        (row,) = pq.ParquetFile(path).read().to_pylist()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path}, which holds a record whole, cannot be read: {error}") from (
+            error
+        )
+    headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
+    return Whole(row["key"], row["value"], headers, row["detail"])

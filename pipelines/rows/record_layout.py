@@ -1,0 +1,217 @@
+"""Kafka's record, version 2, for columns of records: as `sink.record_columns` in Spark's terms.
+
+    length   attributes 0   timestamp delta   offset delta   key length, key   value length, value
+    number of headers, then of each: name length, name, value length, value
+
+The timestamp delta counts from the first record of the batch.
+Numbers are zigzag varints; a null has length -1 (https://kafka.apache.org/documentation/#record).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sequitur.pipelines.rows.record_batches import KafkaBatch, varint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+_NULL: Final = b"\x01"  # zigzag of -1
+_ATTRIBUTES: Final = b"\0"
+_SAME_TIMESTAMP: Final = b"\0"
+_NO_HEADERS: Final = b"\0"
+_GROUP_BITS: Final = 7
+_CONTINUED: Final = 1 << _GROUP_BITS
+_TABLE_SIZE: Final = 1 << 13
+_VARINTS: Final = pa.array([varint(number) for number in range(_TABLE_SIZE)], pa.binary())
+
+MOST_RECORD_OVERHEAD: Final = 5 * 6
+"""Bytes of a record beside its key, its value and its headers, at most."""
+MOST_BATCH_ROWS: Final = _TABLE_SIZE
+_PIECE_BYTES: Final = 4 << 20
+
+
+class Headers:
+    """The headers of records, as they stand on the wire: how many, and their bytes.
+
+    Args:
+        counts: Of each record.
+        data: Of each record the bytes of all its headers; None where no record has any.
+    """
+
+    def __init__(self, counts: Longs, data: pa.BinaryArray | None) -> None:
+        self.counts = counts
+        self.data = data
+
+    @classmethod
+    def of(cls, lists: pa.ListArray) -> Headers:
+        """Those of a column of lists of (key, value)."""
+        if lists.null_count == len(lists):
+            return cls(np.zeros(len(lists), np.int64), None)
+        counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+        if not counts.any():
+            return cls(counts, None)
+        each = lists.flatten()
+        names, values = (pc.struct_field(each, number) for number in (0, 1))
+        laid_out = pc.binary_join_element_wise(
+            *_sized(names.cast(pa.binary())), *_sized(values), b""
+        )
+        # Those of a record stand one behind the other, so only its ends have to be known.
+        ends = np.frombuffer(laid_out.buffers()[1], np.int32)[: len(laid_out) + 1]
+        places = np.concatenate(([0], np.cumsum(counts)))
+        offsets = pa.py_buffer(np.ascontiguousarray(ends[places]))
+        data = pa.BinaryArray.from_buffers(
+            pa.binary(), len(lists), [None, offsets, laid_out.buffers()[2]]
+        )
+        return cls(counts, data)
+
+    def and_(self, added: Sequence[tuple[str, pa.Array]]) -> Headers:
+        """These, and others behind: a name and a column of text, null where a record has none."""
+        parts: list[Any] = [] if self.data is None else [self.data]
+        counts = self.counts.copy()
+        for name, column in added:
+            raw = column.cast(pa.string()).cast(pa.binary())
+            named = varint(len(name.encode())) + name.encode()
+            lengths = pc.binary_length(raw).fill_null(0).to_numpy()
+            header = pc.binary_join_element_wise(named, varints(lengths), raw, b"")
+            parts.append(header.fill_null(b""))
+            counts += raw.is_valid().to_numpy(zero_copy_only=False)
+        return Headers(counts, pc.binary_join_element_wise(*parts, b""))
+
+    def sizes(self) -> Longs | int:
+        """Bytes of each record's headers, without their number."""
+        return 0 if self.data is None else pc.binary_length(self.data).to_numpy()
+
+    def slice(self, begin: int, end: int) -> Headers:
+        """Those of some records."""
+        data = None if self.data is None else self.data.slice(begin, end - begin)
+        return Headers(self.counts[begin:end], data)
+
+    def wire(self) -> list[Any]:
+        """What a record ends with."""
+        if self.data is None:
+            return [_NO_HEADERS]
+        return [varints(self.counts), self.data]
+
+
+def record_batches(
+    keys: pa.ChunkedArray,
+    values: pa.ChunkedArray,
+    headers: Headers,
+    timestamps: Longs,
+    limit: int,
+) -> Iterator[KafkaBatch]:
+    """Records as batches for the brokers.
+
+    Args:
+        keys: Their keys, binary.
+        values: Their values, binary.
+        headers: Their headers.
+        timestamps: Their timestamps, epoch ms.
+        limit: Most bytes of a batch; a record that is larger goes alone.
+    """
+    sizes = _lengths(keys) + _lengths(values) + headers.sizes() + MOST_RECORD_OVERHEAD
+    ends = np.cumsum(sizes)
+    bounds = _batch_bounds(ends, limit)
+    first = 0
+    while first < len(bounds) - 1:
+        begin = bounds[first]
+        # Some batches at once: the fewer calls the better, but an array holds 2 GiB at most.
+        last = first + 1
+        reached = ends[begin] + _PIECE_BYTES
+        while last + 1 < len(bounds) and ends[bounds[last + 1] - 1] <= reached:
+            last += 1
+        places = [bound - begin for bound in bounds[first : last + 1]]
+        count = bounds[last] - begin
+        yield from _laid_out(
+            _array(keys.slice(begin, count)),
+            _array(values.slice(begin, count)),
+            headers.slice(begin, bounds[last]),
+            timestamps[begin : bounds[last]],
+            places,
+        )
+        first = last
+
+
+def varints(numbers: Longs) -> pa.BinaryArray:
+    """Zigzag varints of numbers."""
+    if not len(numbers) or (int(numbers.max()) < _TABLE_SIZE and int(numbers.min()) >= 0):
+        return _VARINTS.take(pa.array(numbers))
+    wide = numbers.astype(np.int64, copy=False)  # lengths have 32 bits
+    zigzag = ((wide << 1) ^ (wide >> 63)).view(np.uint64)
+    lengths = np.ones(len(numbers), np.int32)
+    for bits in range(_GROUP_BITS, 64, _GROUP_BITS):
+        lengths += zigzag >= np.uint64(1 << bits)
+    ends = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
+    data = np.empty(ends[-1], np.uint8)
+    for place in range(int(lengths.max())):
+        own = lengths > place
+        group = (zigzag[own] >> np.uint64(_GROUP_BITS * place)) & np.uint64(_CONTINUED - 1)
+        group |= np.where(lengths[own] > place + 1, np.uint64(_CONTINUED), np.uint64(0))
+        data[ends[:-1][own] + place] = group
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(numbers), buffers)
+
+
+def _laid_out(
+    keys: pa.BinaryArray,
+    values: pa.BinaryArray,
+    headers: Headers,
+    timestamps: Longs,
+    places: Sequence[int],
+) -> Iterator[KafkaBatch]:
+    """The records of some batches, which begin at these places; the last place is the end."""
+    count = len(values)
+    begins, sizes = np.asarray(places[:-1]), np.diff(places)
+    numbers = np.arange(count) - np.repeat(begins, sizes)
+    deltas = timestamps - np.repeat(timestamps[begins], sizes)
+    stamp = varints(deltas) if deltas.any() else _SAME_TIMESTAMP
+    key_parts, value_parts = _sized(keys), _sized(values)
+    last_parts = headers.wire()
+    parts = (_ATTRIBUTES, stamp, varints(numbers), *key_parts, *value_parts, *last_parts)
+    lengths = np.zeros(count, np.int64)
+    for part in parts:
+        lengths += len(part) if isinstance(part, bytes) else pc.binary_length(part).to_numpy()
+    records = pc.binary_join_element_wise(varints(lengths), *parts, b"")
+    _validity, offsets, data = records.buffers()
+    ends = np.frombuffer(offsets, np.int32)
+    view = memoryview(data)
+    newest = np.maximum.reduceat(timestamps, begins)
+    for batch, (begin, end) in enumerate(itertools.pairwise(places)):
+        yield KafkaBatch(
+            view[ends[begin] : ends[end]], end - begin, int(timestamps[begin]), int(newest[batch])
+        )
+
+
+def _sized(data: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """Lengths and bytes; of a null the length -1 and no bytes."""
+    lengths = varints(pc.binary_length(data).fill_null(0).to_numpy())
+    if not data.null_count:
+        return lengths, data
+    return pc.if_else(data.is_valid(), lengths, _NULL), data.fill_null(b"")
+
+
+def _batch_bounds(ends: Longs, limit: int) -> list[int]:
+    """Where batches begin, and where the last one ends."""
+    bounds = [0]
+    while (begin := bounds[-1]) < len(ends):
+        reached = int(ends[begin - 1]) if begin else 0
+        fit = int(np.searchsorted(ends, reached + limit, side="right"))
+        bounds.append(min(max(fit, begin + 1), begin + MOST_BATCH_ROWS))
+    return bounds
+
+
+def _lengths(data: pa.ChunkedArray) -> Longs:
+    lengths: Longs = pc.binary_length(data).fill_null(0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _array(data: pa.ChunkedArray) -> pa.BinaryArray:
+    return data.chunk(0) if data.num_chunks == 1 else pa.concat_arrays(data.chunks)

@@ -1,0 +1,334 @@
+"""Staging a batch in Spark's tasks: rows come as Arrow, and become one sorted Parquet file a task.
+
+What the columns mean, and which rows count as what, is as in `_rows.staged_rows`, which says the
+same in Spark's terms for file systems that only Spark can write.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sequitur.consumer import (
+    LATE,
+    NO_KEY,
+    QUARANTINE_REASONS,
+    TOO_LARGE,
+    EventTimeSpec,
+    SourcePartition,
+    bin_limit_ms,
+)
+from sequitur.consumer.time.adaptive_delay import LAST_BIN
+from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each
+from sequitur.pipelines.store.part_files import PartFile
+from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from sequitur.consumer import TimeBounds
+    from sequitur.producer.kafka.record_limit import RecordLimit
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+SUMMARY_SCHEMA: Final = "summary binary"
+_CHUNK_BYTES: Final = 64 << 20
+"""So much is sorted at once; a task holds two or three times that."""
+LARGE_ROW_BYTES: Final = 16 << 10
+"""A row with more than that in key, value and headers is large: it goes to Python by its size."""
+_NO_REASON: Final = -1
+_REASONS: Final = (LATE, *QUARANTINE_REASONS)
+_TOO_LARGE: Final = _REASONS.index(TOO_LARGE)
+_NO_KEY: Final = _REASONS.index(NO_KEY)
+_NO_TIME: Final = (1 << 63) - 1
+"""Stands for a missing event time where rows are sorted: those rows come last."""
+_BIN_LIMITS: Final = np.array([bin_limit_ms(number) for number in range(LAST_BIN + 1)])
+
+RUN_ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("output_partition", pa.int32()),
+        ("event_time_ms", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a task saw.
+
+    Attributes:
+        file: Name of the file it wrote, still hidden; None when there were no rows.
+        size_bytes: The file's size.
+        read: Rows.
+        left_out: Rows without a topic: large ones, which are read by themselves.
+        large: Rows that are large by their key and value.
+        reasons: Rows of these by reason.
+        on_time_ms: Smallest and greatest event time on time; None without any.
+        behind_ms: Smallest and greatest event time behind the frontier; None without any.
+        maxima: Greatest usable event time of each source partition.
+        lateness: How late rows were, by source partition: rows, late rows, and rows by bin.
+    """
+
+    file: str | None = None
+    size_bytes: int = 0
+    read: int = 0
+    left_out: int = 0
+    large: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    on_time_ms: tuple[int, int] | None = None
+    behind_ms: tuple[int, int] | None = None
+    maxima: dict[SourcePartition, int] = field(default_factory=dict)
+    lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What rows are late against, where that is to be learned.
+
+    Attributes:
+        seen_ms: Greatest event time of each source partition that has had one.
+        frontier_ms: The frontier.
+    """
+
+    seen_ms: Mapping[SourcePartition, int]
+    frontier_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunWriter:
+    """Writes the rows of a task as a part of a run; for `mapInArrow`.
+
+    The rows have the columns of a run but for `event_time_ms` and `reason`, or those, too.
+
+    Attributes:
+        folder: The run's folder; it is there.
+        event_time: Where the event time stands, when it is to be read here: in a field at the top
+            of the value. None when the rows have it.
+        frontier_ms: Rows behind it are marked.
+        bounds: Rows of other times go to quarantine.
+        clocks: Count how late rows are against these.
+        limit: What the output topic takes of one row; None when rows do not go there.
+    """
+
+    folder: str
+    event_time: EventTimeSpec | None
+    frontier_ms: int
+    bounds: TimeBounds
+    clocks: Clocks | None = None
+    limit: RecordLimit | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write batches; give one row with the `Summary`."""
+        summary = self.write(batches)
+        yield pa.RecordBatch.from_pydict({"summary": [pickle.dumps(summary)]})
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Summary:
+        """Write batches into one file, each chunk of them sorted, and say what was in them.
+
+        The file appears under its name when whoever asked for all the tasks' files says so
+        (`show`): one of a task that was given up, or comes too late, is never seen.
+        """
+        summary = Summary()
+        with PartFile(self.folder, RUN_ARROW_SCHEMA) as file:
+            for chunk in _chunks(_with_topics(batches, summary)):
+                for part in _by_output(self._staged(chunk, summary)):
+                    file.write(part)
+        summary.file, summary.size_bytes = file.name, file.size_bytes
+        return summary
+
+    def _staged(self, rows: pa.Table, summary: Summary) -> pa.Table:
+        """The rows of a chunk as they stand in the run, sorted; they are counted in passing."""
+        times, reasons = self._event_times(rows)
+        self._refuse(times, reasons)
+        sizes = payload_sizes(rows)
+        summary.large += int(np.count_nonzero(sizes > LARGE_ROW_BYTES))
+        if self.limit is not None:
+            too_large = np.array(not_taken(rows, sizes, self.limit), np.int64)
+            reasons[too_large[reasons[too_large] == _NO_REASON]] = _TOO_LARGE
+            if self.limit.needs_key:
+                keyless = rows["key"].is_null().to_numpy()
+                reasons[keyless & (reasons == _NO_REASON)] = _NO_KEY
+        usable = reasons == _NO_REASON
+        behind = usable & (times < self.frontier_ms)
+        reasons[behind] = 0  # late
+        times[~usable] = _NO_TIME
+        _count(summary, times, reasons, usable, behind)
+        for source, place in sources(rows):
+            self._look_at(summary, source, times[place][usable[place]])
+        outputs = rows["output_partition"].to_numpy()
+        # Stable, so that rows of one source partition stay in the order of their offsets.
+        order = np.argsort(times, kind="stable")
+        if outputs.min() != outputs.max():
+            order = order[np.argsort(outputs[order], kind="stable")]
+        times, reasons, usable = times[order], reasons[order], usable[order]
+        sorted_rows = rows.select(RUN_ARROW_SCHEMA.names[:-2]).take(pa.array(order))
+        named = pa.nulls(len(order), pa.string())
+        if (reasons != _NO_REASON).any():
+            codes = pa.array(reasons, mask=reasons == _NO_REASON)
+            named = pa.array(_REASONS, pa.string()).take(codes)
+        return sorted_rows.append_column(
+            "event_time_ms", pa.array(times, mask=None if usable.all() else ~usable)
+        ).append_column("reason", named)
+
+    def _refuse(self, times: Longs, reasons: Any) -> None:
+        """Give times that are not believed their reasons."""
+        bounds = self.bounds
+        outside = (reasons == _NO_REASON) & (
+            (times < bounds.earliest_ms) | (times > bounds.latest_ms)
+        )
+        if not outside.any():
+            return
+        for reason, first, last in reversed(bounds.refusals()):
+            reasons[outside & (times >= first) & (times <= last)] = _REASONS.index(reason)
+
+    def _event_times(self, rows: pa.Table) -> tuple[Longs, Any]:
+        """Event times, and places of reasons in `_REASONS`; with a reason there is no time."""
+        if self.event_time is None:
+            named = pc.index_in(rows["reason"], pa.array(_REASONS, pa.string()))
+            reasons = named.fill_null(_NO_REASON).to_numpy().astype(np.int8)
+            return rows["event_time_ms"].fill_null(_NO_TIME).to_numpy().copy(), reasons
+        reasons = np.full(len(rows), _NO_REASON, np.int8)
+        values = rows["value"].combine_chunks()
+        times, found = PlainJsonTimes(self.event_time).read(values)
+        slow = np.flatnonzero(~found)
+        if len(slow):
+            read, why = read_each(self.event_time, values, slow)
+            times[slow] = [_NO_TIME if ms is None else ms for ms in read]
+            reasons[slow] = [_NO_REASON if one is None else _REASONS.index(one) for one in why]
+        return times, reasons
+
+    def _look_at(self, summary: Summary, source: SourcePartition, times: Longs) -> None:
+        """Take in the usable event times of rows of one source partition."""
+        if not len(times):
+            return
+        summary.maxima[source] = max(int(times.max()), summary.maxima.get(source, 0))
+        if self.clocks is None or source not in self.clocks.seen_ms:
+            return
+        lateness = self.clocks.seen_ms[source] - times
+        numbers = np.searchsorted(_BIN_LIMITS, np.clip(lateness, 0, _BIN_LIMITS[-1]))
+        rows, late, bins = summary.lateness.get(source, (0, 0, {}))
+        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+            if number:
+                bins[int(number)] = bins.get(int(number), 0) + int(count)
+        late += int(np.count_nonzero(times < self.clocks.frontier_ms))
+        summary.lateness[source] = (rows + len(times), late, bins)
+
+
+def _with_topics(batches: Iterator[pa.RecordBatch], summary: Summary) -> Iterator[pa.RecordBatch]:
+    """The rows of batches that have a topic; the others are counted."""
+    for batch in batches:
+        topics = batch["topic"]
+        summary.left_out += topics.null_count
+        yield batch.filter(topics.is_valid()) if topics.null_count else batch
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together up to a size."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        size += batch.get_total_buffer_size()
+        if size >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _by_output(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows sorted by output partition, in one piece for each: a row group has rows of one alone."""
+    outputs = rows["output_partition"].to_numpy()
+    bounds = [0, *(np.flatnonzero(np.diff(outputs)) + 1).tolist(), len(outputs)]
+    for begin, end in itertools.pairwise(bounds):
+        yield rows.slice(begin, end - begin)
+
+
+def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
+    """The source partitions of rows, and which rows each has. There is nearly always one.
+
+    Args:
+        rows: Columns topic and partition, and at least one row.
+    """
+    topics = rows["topic"].combine_chunks().dictionary_encode()
+    codes = topics.indices.to_numpy().astype(np.int64)
+    numbers = rows["partition"].to_numpy().astype(np.int64)
+    both = codes << 32 | numbers
+    if both.min() == both.max():
+        yield SourcePartition(topics.dictionary[0].as_py(), int(numbers[0])), slice(None)
+        return
+    for one in np.unique(both).tolist():
+        topic = topics.dictionary[one >> 32].as_py()
+        yield SourcePartition(topic, one & 0xFFFFFFFF), both == one
+
+
+def payload_sizes(rows: pa.Table) -> Longs:
+    """Bytes of the key, the value and the headers of rows, with what headers take beside."""
+    sizes = np.zeros(len(rows), np.int64)
+    for name in ("key", "value"):
+        sizes += pc.binary_length(rows[name]).fill_null(0).to_numpy()
+    headers = rows["headers"].combine_chunks()
+    if headers.null_count == len(headers):
+        return sizes
+    each = headers.flatten()
+    lengths = np.full(len(each), HEADER_LENGTHS, np.int64)
+    for number in (0, 1):
+        lengths += pc.binary_length(pc.struct_field(each, number)).fill_null(0).to_numpy()
+    counts = pc.list_value_length(headers).fill_null(0).to_numpy()
+    reached = np.concatenate(([0], np.cumsum(lengths)))
+    ends = np.cumsum(counts)
+    sizes += reached[ends] - reached[ends - counts]
+    return sizes
+
+
+def not_taken(
+    rows: pa.Table, sizes: Longs, limit: RecordLimit, added: Sequence[bytes] = ()
+) -> list[int]:
+    """The places of rows that a topic does not take as records.
+
+    Args:
+        rows: Columns key, value and headers.
+        sizes: Their `payload_sizes`, with what is added to them.
+        limit: What the topic takes.
+        added: Of what is added to each row about so much.
+    """
+    found = []
+    for place in np.flatnonzero(sizes > limit.surely_bytes).tolist():
+        key, value, headers = (rows[name][place].as_py() for name in ("key", "value", "headers"))
+        parts = [part for one in headers or () for part in (one["key"].encode(), one["value"])]
+        if not limit.takes((key, value, *parts, *added), len(headers or ()) + len(added)):
+            found.append(place)
+    return found
+
+
+def _count(summary: Summary, times: Longs, reasons: Any, usable: Any, behind: Any) -> None:
+    summary.read += len(times)
+    for place, count in enumerate(np.bincount(reasons[reasons != _NO_REASON])):
+        if count:
+            reason = _REASONS[place]
+            summary.reasons[reason] = summary.reasons.get(reason, 0) + int(count)
+    summary.on_time_ms = _reach(summary.on_time_ms, times[usable & ~behind])
+    summary.behind_ms = _reach(summary.behind_ms, times[behind])
+
+
+def _reach(before: tuple[int, int] | None, times: Longs) -> tuple[int, int] | None:
+    if not len(times):
+        return before
+    first, last = int(times.min()), int(times.max())
+    return (first, last) if before is None else (min(first, before[0]), max(last, before[1]))

@@ -1,0 +1,143 @@
+"""Where rows are cut into slices that fit into memory: by row groups, or by what was counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from sequitur.pipelines.rows.run_writer import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from sequitur.consumer import SourcePartition
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+SourceRanges: TypeAlias = "Mapping[SourcePartition, tuple[int, int]]"
+"""Offsets of source partitions: the first and the last that are meant."""
+
+_BLOCK_BITS: Final = 6
+"""Offsets are counted by blocks of 64: what is known of many rows has to be small."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlice:
+    """Rows of some event times.
+
+    Attributes:
+        first_ms: The smallest event time.
+        last_ms: The greatest.
+        size_bytes: About so much.
+    """
+
+    first_ms: int
+    last_ms: int
+    size_bytes: int
+
+
+def time_cuts(spans: Sequence[tuple[int, int, int]], limit: int) -> list[int]:
+    """The last event time of each slice, so that slices have about `limit` bytes.
+
+    Rows are taken to be spread evenly over the time of their row group.
+
+    Args:
+        spans: First and last event time of each row group, and its bytes.
+        limit: Bytes of a slice.
+    """
+    if not spans:
+        return []
+    first, last, size = np.array(spans, np.float64).T
+    end = max(one[1] for one in spans)
+    slices = int(size.sum() // limit)
+    if not slices:
+        return [end]
+    times = np.unique(np.concatenate((first, last)))
+    times = np.unique(np.concatenate((times, np.linspace(times[0], times[-1], 4 * slices + 2))))
+    spread = np.maximum(last - first, 1.0)
+    reached = np.array([(np.clip((at - first) / spread, 0, 1) * size).sum() for at in times])
+    wanted = np.arange(1, slices + 1) * limit
+    cuts = np.floor(np.interp(wanted, reached, times)).astype(np.int64)
+    return [*np.unique(cuts[cuts < end]).tolist(), end]
+
+
+def counted_times(pieces: Iterable[pa.Table], row_bytes: float, limit: int) -> Iterator[TimeSlice]:
+    """Slices of rows by their event times; only one of a single event time is larger than `limit`.
+
+    Args:
+        pieces: The rows' column event_time_ms, without nulls.
+        row_bytes: Bytes of a row.
+        limit: Bytes of a slice.
+    """
+    found = [np.unique(rows["event_time_ms"].to_numpy(), return_counts=True) for rows in pieces]
+    if not found:
+        return
+    times, place = np.unique(np.concatenate([one for one, _ in found]), return_inverse=True)
+    counts = np.bincount(place, np.concatenate([count for _, count in found]))
+    ends = np.cumsum(counts * row_bytes)
+    for begin, end in pairwise(_bounds(ends, limit)):
+        size = ends[end - 1] - (ends[begin - 1] if begin else 0)
+        yield TimeSlice(int(times[begin]), int(times[end - 1]), int(size))
+
+
+def counted_sources(
+    pieces: Iterable[pa.Table], row_bytes: float, limit: int
+) -> Iterator[SourceRanges]:
+    """Slices of rows by where they come from, in the order of topic (its bytes), partition, offset.
+
+    Args:
+        pieces: The rows' columns topic, partition and offset.
+        row_bytes: Bytes of a row.
+        limit: Bytes of a slice.
+    """
+    found: dict[SourcePartition, list[tuple[Longs, Longs]]] = {}
+    for rows in pieces:
+        offsets = rows["offset"].to_numpy()
+        for source, place in sources(rows):
+            blocks, counts = np.unique(offsets[place] >> _BLOCK_BITS, return_counts=True)
+            found.setdefault(source, []).append((blocks, counts))
+    if not found:
+        return
+    ordered = sorted(found, key=lambda source: (source.topic.encode(), source.partition))
+    owners: list[Longs] = []
+    several_blocks: list[Longs] = []
+    sizes: list[np.ndarray[Any, Any]] = []
+    for number, source in enumerate(ordered):
+        blocks, counts = (np.concatenate(column) for column in zip(*found[source], strict=True))
+        own, place = np.unique(blocks, return_inverse=True)
+        owners.append(np.full(len(own), number))
+        several_blocks.append(own)
+        sizes.append(np.bincount(place, counts) * row_bytes)
+    owner, block = np.concatenate(owners), np.concatenate(several_blocks)
+    for begin, end in pairwise(_bounds(np.cumsum(np.concatenate(sizes)), limit)):
+        edges = [
+            begin,
+            *(np.flatnonzero(np.diff(owner[begin:end])) + begin + 1).tolist(),
+            end,
+        ]
+        yield {
+            ordered[owner[low]]: (
+                int(block[low]) << _BLOCK_BITS,
+                ((int(block[high - 1]) + 1) << _BLOCK_BITS) - 1,
+            )
+            for low, high in pairwise(edges)
+        }
+
+
+def _bounds(ends: np.ndarray[Any, Any], limit: int) -> list[int]:
+    """Where slices begin, and where the last one ends; each has one element at least.
+
+    Args:
+        ends: The size of all up to each element, itself included.
+        limit: Size of a slice.
+    """
+    bounds = [0]
+    while (begin := bounds[-1]) < len(ends):
+        reached = ends[begin - 1] if begin else 0
+        bounds.append(max(int(np.searchsorted(ends, reached + limit, side="right")), begin + 1))
+    return bounds

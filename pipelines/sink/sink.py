@@ -1,0 +1,332 @@
+"""Rows into a topic, in order: exactly once by transactions, or at least once by Spark's sink."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
+
+from sequitur.consumer import Delivery, OutputTimestamp, TimestampRule
+from sequitur.pipelines._errors import SinkError, SinkUnansweredError
+from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.pipelines.kafka.topics import TopicTimestamps
+from sequitur.pipelines.rows.columns import output_partition, varying_number
+from sequitur.pipelines.rows.record_timestamps import TIMESTAMP_COLUMN, with_timestamp_column
+from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.pipelines.sink.partition_writer import WRITTEN_SCHEMA, PartitionWriter
+from sequitur.pipelines.sink.record_columns import with_records
+from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
+from sequitur.pipelines.spark.tasks import all_of, reason_of
+from sequitur.producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.producer import KafkaSettings
+
+Rows: TypeAlias = DataFrame | Selection | SideSelection
+"""Rows to be written: as Spark has them, or as tasks will find them in files, in their order."""
+
+_ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
+_BATCH_BYTES: Final = 256 << 10
+_FIRST_BATCH_ROWS: Final = 1 << 11
+_MOST_BATCH_ROWS: Final = 1 << 13
+_UNANSWERED: Final = re.compile(
+    "(TransactionUnanswered|TransactionOutcome|Retriable|BrokerUnreachable)Error: "
+)
+"""What a task raises for brokers that do not answer."""
+_OPTIONS: Final = {
+    "kafka.acks": "all",
+    "kafka.enable.idempotence": "true",  # keeps the order of a partition through retries
+    "kafka.linger.ms": "5",
+    "kafka.batch.size": str(_BATCH_BYTES),
+    "kafka.compression.type": "lz4",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTopic:
+    """A topic to write to.
+
+    Attributes:
+        name: Its name.
+        partitions: Its number of partitions.
+        timestamps: What it does with the timestamps of records.
+    """
+
+    name: str
+    partitions: int
+    timestamps: TopicTimestamps = _ANY_TIMESTAMPS
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Topics that a job writes to."""
+
+    released: OutputTopic
+    late: OutputTopic
+    quarantine: OutputTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Rows for a topic.
+
+    Attributes:
+        rows: The rows.
+        topic: The topic.
+        order: What rows of Spark's are sorted by; others have an order of their own.
+        timestamps: What the records' timestamps are taken from.
+        tells_event_time: Whether a record whose timestamp is not its event time carries it in a
+            header.
+    """
+
+    rows: Rows
+    topic: OutputTopic
+    order: Sequence[str] = ()
+    timestamps: OutputTimestamp = OutputTimestamp.NOW
+    tells_event_time: bool = True
+
+
+class TopicSink:
+    """Writes rows to topics.
+
+    Args:
+        spark: The session.
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        checkpoint: The job's folder, claimed already.
+        outages: How long brokers that do not answer are waited for.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        settings: ReorderSettings,
+        checkpoint: Checkpoint,
+        outages: Outages,
+    ) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._settings = settings
+        self._outages = outages
+        self._batch_rows = _FIRST_BATCH_ROWS
+        self._numbers = itertools.count()
+        self._tokens = (
+            CommitTokens(
+                kafka,
+                app=settings.app_name,
+                documents=checkpoint,
+                outages=outages,
+                transaction_timeout_ms=milliseconds(settings.transaction_timeout),
+            )
+            if settings.delivery is Delivery.EXACTLY_ONCE
+            else None
+        )
+
+    def open(
+        self,
+        topics: Iterable[OutputTopic],
+        *,
+        newest: int,
+        done: int,
+        written: Collection[str] | None = None,
+    ) -> None:
+        """To be called once, before anything is written: check what the topics hold of this job.
+
+        Args:
+            topics: All topics that will be written to.
+            newest: The newest step that was begun; -1 before the first.
+            done: The newest step that is done.
+            written: The topics that the newest writes to, if it is not done; None for all.
+
+        Raises:
+            CommitTokenError: It is not known what a topic holds, or it is not ours.
+            TopicError: The brokers do not answer.
+        """
+        if self._tokens is not None:
+            partitions = {topic.name: topic.partitions for topic in topics}
+            self._tokens.open(partitions, newest=newest, done=done, written=written)
+
+    def write(
+        self, outgoing: Sequence[Outgoing], step: int, now_ms: int, clock_ms: int
+    ) -> list[int]:
+        """Write a step's rows, each partition of a topic in order; how many each topic has.
+
+        One task writes one partition through one idempotent producer, so what it writes stays in
+        its order. Returns once the brokers have acknowledged all of it. A step writes to a topic
+        once: repeated, what is there already is left out, and counted.
+
+        Args:
+            outgoing: What goes to each topic.
+            step: The step.
+            now_ms: What the step takes for now (`now_of_step`): no record gets a newer timestamp.
+            clock_ms: What the machine's clock says.
+
+        Raises:
+            SinkError: Some of the rows are not there; what is, is known by the commit tokens.
+        """
+        rules = [self._rule(out, now_ms, clock_ms) for out in outgoing]
+        sends = [
+            _Send(place, self._writer(out.topic, step, rule), out.rows, partition, rule)
+            for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True))
+            if not isinstance(out.rows, DataFrame)
+            for partition in range(out.topic.partitions)
+        ]
+        counts = [0] * len(outgoing)
+        for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True)):
+            if isinstance(out.rows, DataFrame):
+                counts[place] = self._plan(out.rows, out, step, rule)
+        for send, rows in zip(sends, self._sent(sends, outgoing, step), strict=True):
+            counts[send.place] += rows
+        return counts
+
+    def _sent(self, sends: Sequence[_Send], outgoing: Sequence[Outgoing], step: int) -> list[int]:
+        """Send rows by partition, again and again while brokers do not answer; how many they are.
+
+        What an earlier attempt has written is left out, and counted, as in a step repeated.
+        """
+
+        def attempt() -> list[int]:
+            with _sink_errors(outgoing, step):
+                return all_of(self._spark, sends)
+
+        return self._outages.outlast(attempt, _passes) if sends else []
+
+    def _rule(self, out: Outgoing, now_ms: int, clock_ms: int) -> TimestampRule:
+        topic = out.topic.timestamps
+        if topic.newest_ms is not None:
+            now_ms = min(now_ms, clock_ms + topic.newest_ms)
+        floor_ms, oldest_ms = milliseconds(self._settings.timestamp_floor), topic.oldest_ms
+        return TimestampRule(
+            taken_from=out.timestamps,
+            now_ms=now_ms,
+            floor_ms=floor_ms if oldest_ms is None else min(floor_ms, oldest_ms),
+            # Spark's own sink takes no timestamps: its records have the time of sending.
+            is_kept=topic.are_kept and self._tokens is not None,
+            tells_event_time=out.tells_event_time,
+        )
+
+    def _plan(self, rows: DataFrame, out: Outgoing, step: int, rule: TimestampRule) -> int:
+        """Have Spark bring rows to their partitions, sort them and write them."""
+        sorted_rows = (
+            with_timestamp_column(rows, rule)
+            .withColumn("to", output_partition(self._spark, out.topic.partitions))
+            .repartitionById(out.topic.partitions, "to")
+            .sortWithinPartitions(*out.order)
+        )
+        if self._tokens is None:
+            return self._at_least_once(sorted_rows, out.topic)
+        return self._exactly_once(sorted_rows, out.topic, step, rule)
+
+    def step_is_done(self, step: int) -> None:
+        """To be told of each step, after its rows are out and its done mark is written."""
+        if self._tokens is not None:
+            self._tokens.step_is_done(step)
+
+    def _at_least_once(self, rows: DataFrame, topic: OutputTopic) -> int:
+        observed = Observation(f"{topic.name}-{next(self._numbers)}")
+        (
+            rows.select("key", "value", "headers", F.col("to").alias("partition"))
+            .observe(observed, F.count(F.lit(1)).alias("rows"))
+            .write.format("kafka")
+            .mode("append")
+            .options(**{f"kafka.{key}": value for key, value in self._kafka.java().items()})
+            .options(**_OPTIONS)
+            .option("topic", topic.name)
+            .save()
+        )
+        return int(observed.get["rows"])
+
+    def _exactly_once(
+        self, rows: DataFrame, topic: OutputTopic, step: int, rule: TimestampRule
+    ) -> int:
+        writer = self._writer(topic, step, rule)
+        # One batch of Arrow is one of Kafka: Python sends it as it is. Only large rows end one
+        # early, and without a column of headers it costs little to look for that.
+        bound_arrow_batches(self._spark, writer.batch_rows, by_size=True)
+        columns = rows.select("key", "value", "headers", "partition", TIMESTAMP_COLUMN)
+        records = with_records(columns, writer.batch_rows, varying_number(writer.base_ms))
+        with _sink_errors([Outgoing(rows, topic)], step):
+            counts = records.mapInArrow(writer, WRITTEN_SCHEMA).collect()
+        count, size = (sum(int(row[name]) for row in counts) for name in ("rows", "bytes"))
+        if size:
+            self._batch_rows = _batch_rows(size / count)
+        return count
+
+    def _writer(self, topic: OutputTopic, step: int, rule: TimestampRule) -> PartitionWriter:
+        if self._tokens is None:
+            raise RuntimeError("rows are sent by partition with delivery = exactly-once only")
+        return PartitionWriter(
+            kafka=self._kafka,
+            app=self._settings.app_name,
+            job=self._tokens.job,
+            topic=topic.name,
+            partitions=topic.partitions,
+            step=step,
+            base_ms=rule.earliest_ms,
+            batch_rows=self._batch_rows,
+            transaction_timeout_ms=milliseconds(self._settings.transaction_timeout),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """Sends selected rows of files to an output partition, in a task.
+
+    Attributes:
+        place: Which of the step's topics it is.
+        writer: Writes to it.
+        rows: The rows.
+        partition: The partition.
+        rule: Which timestamps they get.
+    """
+
+    place: int
+    writer: PartitionWriter
+    rows: Selection | SideSelection
+    partition: int
+    rule: TimestampRule
+
+    def __call__(self) -> int:
+        """Send them; how many they are."""
+        rows, _size = self.writer.send(
+            self.partition,
+            lambda limit: self.rows.batches(self.partition, min(limit, _BATCH_BYTES), self.rule),
+        )
+        return rows
+
+
+def _passes(error: Exception) -> str | None:
+    return str(error) if isinstance(error, SinkUnansweredError) else None
+
+
+@contextlib.contextmanager
+def _sink_errors(outgoing: Sequence[Outgoing], step: int) -> Iterator[None]:
+    """What a task died of, as an error that says what was to be written."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        names = ", ".join(repr(out.topic.name) for out in outgoing)
+        reason = reason_of(error)
+        kind = SinkUnansweredError if _UNANSWERED.match(reason) else SinkError
+        raise kind(f"step {step} cannot be written to {names}: {reason}") from error
+
+
+def _batch_rows(row_bytes: float) -> int:
+    """The largest power of two of rows that makes a batch of the size wanted."""
+    wanted = max(1, int(_BATCH_BYTES / row_bytes))
+    return min(_MOST_BATCH_ROWS, 1 << (wanted.bit_length() - 1))

@@ -1,0 +1,39 @@
+"""Spark's Python daemon, with what our tasks import loaded before it forks their processes.
+
+Each Python process of Spark's is a fork of its daemon (`spark.python.daemon.module`). What is
+loaded here is loaded once, while Spark plans its first batch, and not by each process when its
+first task waits for it. So is what the garbage collector may pass over: see
+`sequitur.pipelines.spark.tasks`.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from typing import Any
+
+from pyspark import daemon
+
+
+class _Traceback:
+    """Python's `traceback`, silent on that whoever had asked is gone.
+
+    The job has ended then, or given a task up; nobody has to be told by each of its workers.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(traceback, name)
+
+    def print_exc(self) -> None:
+        """Print the exception that is handled."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+
+
+daemon.traceback = _Traceback()  # type: ignore[assignment,attr-defined] # it stands for a module
+
+if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()
+    daemon.manager()

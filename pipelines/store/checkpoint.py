@@ -1,0 +1,396 @@
+"""The folder a reorder job keeps its state in, on any file system that Spark can write.
+
+::
+
+    format.json      whose folder this is: the job, its topics, the format's version
+    delivery.json    exactly-once delivery: the id that stands in this job's commit tokens
+    delivery-established.json    each output partition has had a token since
+    owners/, heartbeats/    which process has it: see `store.ownership`
+    spark/           Spark's own checkpoint; `spark-<name>` since the input was reset
+    runs/<name>/     Parquet: the rows a batch staged, by output partition and event time
+    behind/<name>/   Parquet: those of them that were behind the frontier, judged
+    repeats/<name>/  Parquet: places in the source of rows that the step drops as repeats
+    keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
+    topology/<name>/ what a topology left of a step: outputs, events that wait, what bolts keep
+    replays/         Parquet: dead letters that somebody wants processed again
+    frontier/<step>  JSON: what the step decided, written before anything of it goes out
+    processed/<step> JSON: what became of a step's events, written before their outputs go out
+    done/<step>      JSON: what went out, written once all of it is acknowledged
+
+What keeps it whole, whoever else is at work on it:
+
+- Documents are created whole or not at all, and never over one that is there; whoever finds
+  another's where its own was to stand, stops.
+- A `<name>` belongs to one attempt at a step: `<step>-<owner generation>-<attempt>`. It stands in
+  the document that makes it count. So nobody writes over what another relies on.
+- A folder is deleted once a newer document stands that no longer names it, by a life that wrote
+  that document, and never if a newer life has made it.
+- Before a document is written, all that it rests on outlasts a power cut (`store.durable`).
+- Nothing in it says where it stands: it can be moved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sequitur.consumer import (
+    NOTHING_DONE,
+    StepDone,
+    StepEntry,
+)
+from sequitur.pipelines._errors import CheckpointError, OwnershipError
+from sequitur.pipelines.store.documents import BEGIN_ANEW, read_document
+from sequitur.pipelines.store.held_files import HeldFiles, below
+from sequitur.pipelines.store.ownership import Ownership
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER, SparkPart, files_around
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from sequitur.pipelines.store.storage import Storage
+
+CHECKPOINT_FORMAT: Final = 5
+_KIND: Final = "sequitur-reorder"
+_KEPT_STEPS: Final = 100
+_PUT_BACK: Final = f"Put frontier/ and done/ back as they were together, or {BEGIN_ANEW}"
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """What must stay the same for as long as a checkpoint lives.
+
+    Attributes:
+        input_topics: The topics read, empty with a pattern.
+        input_pattern: The pattern of the topics read, if it is one.
+        event_time: Where the event time stands.
+        output_topic: The ordered topic.
+        output_partitions: Its partitions: another number would send keys elsewhere.
+        mode: Whether rows are held, and what is kept of their keys.
+        topology: Name of the topology that runs behind it, if one does.
+    """
+
+    input_topics: tuple[str, ...]
+    input_pattern: str | None
+    event_time: str
+    output_topic: str
+    output_partitions: int
+    mode: str
+    topology: str | None = None
+
+
+def check_format(root: str, found: Mapping[str, Any]) -> None:
+    """Check that a folder's `format.json` is one that this version reads.
+
+    Raises:
+        CheckpointError: It belongs to something else, or to another version.
+    """
+    if found.get("kind") != _KIND:
+        raise CheckpointError(f"{root} is not a reorder job's")
+    if found.get("format") != CHECKPOINT_FORMAT:
+        raise CheckpointError(
+            f"{root} has format {found.get('format')}; this version reads {CHECKPOINT_FORMAT}: let "
+            "the version that wrote it release what it holds (--available-now --drain), then give "
+            "the job a checkpoint and an app of its own"
+        )
+
+
+class Checkpoint:
+    """The folder, and what stands in it.
+
+    Args:
+        storage: Where it is.
+
+    Attributes:
+        spark: Spark's own part of it.
+        held: The files of runs and folds.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.spark = SparkPart(storage)
+        self.held = HeldFiles(storage)
+        self._storage = storage
+        self._ownership = Ownership(storage)
+        self._attempts = itertools.count()
+
+    @property
+    def root(self) -> str:
+        """The folder as a URI."""
+        return self._storage.root
+
+    @property
+    def owner(self) -> int:
+        """Our owner generation; 0 before `claim`."""
+        return self._ownership.generation
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has been seen that has taken it over."""
+        return self._ownership.is_lost
+
+    def local(self, folder: str) -> Path | None:
+        """Where a folder of these is for programs; None on a file system that only Hadoop reaches.
+
+        On a cluster a local folder is one that all machines share: Spark itself needs that, too.
+        """
+        return self._storage.local(below(self.root, folder))
+
+    def new_name(self, step: int) -> str:
+        """A name for what this attempt at a step is going to write; no other attempt has it."""
+        return f"{_name(step)}-{self.owner:06d}-{next(self._attempts)}"
+
+    def spark_folder(self, source: str) -> str:
+        """Where Spark keeps its own checkpoint."""
+        return f"{self.root}/{source}"
+
+    def run_folder(self, name: str) -> str:
+        """Where a run stands."""
+        return self.held.run_folder(name)
+
+    def behind_folder(self, name: str) -> str:
+        """Where the rows of a step stand that were behind the frontier."""
+        return f"{self.root}/behind/{name}"
+
+    def repeats_folder(self, name: str) -> str:
+        """Where it stands which rows a step drops as repeats."""
+        return f"{self.root}/repeats/{name}"
+
+    def keys_folder(self, name: str) -> str:
+        """Where a fold stands."""
+        return self.held.keys_folder(name)
+
+    def topology_folder(self, name: str) -> str:
+        """Where it stands what a topology left of a step."""
+        return f"{self.root}/topology/{name}"
+
+    @property
+    def replays_folder(self) -> str:
+        """Where requests to replay dead letters stand."""
+        return f"{self.root}/replays"
+
+    def size_bytes(self, folder: str) -> int:
+        """Size of what stands in one of these folders."""
+        return self._storage.size_bytes(below(self.root, folder))
+
+    def sync(self, folder: str) -> None:
+        """Return once a folder, with all that is in it, outlasts a power cut."""
+        self._storage.sync(folder)
+
+    def claim(self, identity: JobIdentity) -> None:
+        """Make the folder this job's, or check that it is; then take it over for this process.
+
+        Raises:
+            CheckpointError: It belongs to another job, to another version, or to something else.
+            OwnershipError: Another process has it.
+        """
+        storage = self._storage
+        document = {"format": CHECKPOINT_FORMAT, "kind": _KIND, **asdict(identity)}
+        document["input_topics"] = sorted(identity.input_topics)
+        if not storage.exists("format.json"):
+            if storage.names(""):
+                raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
+            storage.make_folder("")
+            # The first of all, so that a folder that is not empty always says whose it is.
+            storage.create("format.json", _text(document))
+        self._compare(self.read_document("format.json", dict) or {}, document)
+        folders = ["runs", "behind", "repeats", "keys", "frontier", "done"]
+        if identity.topology is not None:
+            folders += ["topology", "processed", "replays"]
+        for folder in folders:
+            storage.make_folder(folder)
+        self._ownership.take()
+        for folder in ("frontier", "done", "processed"):
+            # Whoever wrote the newest of them may have died before it was sure to last.
+            storage.sync(folder)
+
+    def check_owner(self) -> None:
+        """Check that the folder is still ours.
+
+        Raises:
+            OwnershipError: Another process has taken it over.
+        """
+        self._ownership.check()
+
+    def close(self) -> None:
+        """Let go of the folder, so that the next life need not wait."""
+        self._ownership.release()
+
+    def latest(self) -> tuple[StepEntry | None, StepDone]:
+        """The newest step, and the newest that is done.
+
+        Raises:
+            CheckpointError: They cannot be read, or do not fit together.
+        """
+        entry = self._newest("frontier", StepEntry.from_document)
+        last = self._newest("done", StepDone.from_document) or NOTHING_DONE
+        step = -1 if entry is None else entry.step
+        if last.step > step:
+            raise CheckpointError(
+                f"{self.root}: step {last.step} is done, but the last in frontier/ is {step}: part "
+                f"of the log is gone. {_PUT_BACK}"
+            )
+        if entry is not None and last.step < step - 1:
+            # A step is logged once the one before it is done, with all counts up to there.
+            last = StepDone(step - 1, entry.before, stamped_ms=entry.logged_ms)
+        return entry, last
+
+    def check_log(self, entry: StepEntry | None, batch_id: int | None = None) -> None:
+        """Check that the log is not gone where Spark has read on behind its first batch.
+
+        Without it nothing is known of what was read and is held: to begin at Spark's next batch
+        would pass that over without a word.
+
+        Args:
+            entry: The newest step.
+            batch_id: The batch that Spark begins; None at the start.
+
+        Raises:
+            CheckpointError: It is gone.
+        """
+        if entry is not None:
+            return
+        found = f"batch {batch_id}" if batch_id else self.spark.traces()
+        if found is not None:
+            raise CheckpointError(
+                f"{self.root}: Spark has got to {found}, but frontier/ has no step: the log of "
+                f"what was read, and of what is held, is gone. {_PUT_BACK}"
+            )
+
+    def write_entry(self, entry: StepEntry) -> None:
+        """Log what a step decided, and let go of what no step from it on will read.
+
+        Raises:
+            OwnershipError: Another process has logged the step, or has taken over.
+        """
+        # What this entry takes for read, Spark must not plan anew.
+        written = files_around(entry.source, entry.batch_id) if entry.batch_id >= 0 else []
+        written += [f"{folder}/{entry.name}" for folder in ("runs", "behind", "repeats", "keys")]
+        self._storage.sync(*written)
+        self._log(f"frontier/{_name(entry.step)}", entry.to_document())
+        keys = () if entry.keys is None else entry.keys.folds
+        self._keep("runs", {run.name for run in entry.runs})
+        self._keep("keys", {fold.name for fold in keys})
+        self._keep("behind", {entry.name})
+        self._keep("repeats", {entry.name})
+        self._keep("", {entry.source}, prefix=FIRST_SPARK_FOLDER)
+
+    def write_done(self, done: StepDone) -> None:
+        """Mark a step as done, and forget one that is long over.
+
+        Raises:
+            OwnershipError: Another process has marked it, or has taken over.
+        """
+        self._log(f"done/{_name(done.step)}", done.to_document())
+        over = done.step - _KEPT_STEPS
+        if over >= 0:
+            self._storage.delete(f"frontier/{_name(over)}")
+            self._storage.delete(f"done/{_name(over)}")
+
+    def tidy(self, entry: StepEntry) -> None:
+        """Delete what no step behind this one will read, once it is done, and for good."""
+        self._keep("runs", {run.name for run in entry.kept_runs})
+        self._keep("behind", ())
+        self._keep("repeats", ())
+
+    def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
+        """What became of a step's events; None as long as it is not known.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        return self.read_document(f"processed/{_name(step)}", meaning)
+
+    def write_processed(
+        self, step: int, document: Mapping[str, Any], *, written: str | None, kept: Collection[str]
+    ) -> None:
+        """Write what became of a step's events, and let go of what nobody needs from here on.
+
+        Args:
+            step: The step.
+            document: What became of them.
+            written: Name of the folder that this attempt has written, if it has.
+            kept: Names of the folders of earlier steps that are needed.
+
+        Raises:
+            OwnershipError: Another process has written it, or has taken over.
+        """
+        own = () if written is None else (written,)
+        self._storage.sync(*(f"topology/{name}" for name in own))
+        self._log(f"processed/{_name(step)}", document)
+        self._keep("topology", {*own, *kept})
+        if step >= _KEPT_STEPS:
+            self._storage.delete(f"processed/{_name(step - _KEPT_STEPS)}")
+
+    def read_document(
+        self, name: str, meaning: Callable[[dict[str, Any]], _Found]
+    ) -> _Found | None:
+        """What a document says; None when there is none.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        return read_document(self._storage, name, meaning)
+
+    def write_document(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a document, whole or not at all.
+
+        Raises:
+            OwnershipError: It is there already, or another process has taken over.
+        """
+        self._log(name, document)
+
+    def _log(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a document by which things are decided."""
+        self.check_owner()
+        if not self._storage.create(name, _text(document)):
+            self.check_owner()
+            raise OwnershipError(
+                f"{self.root}/{name} is there already: a process that had this checkpoint before "
+                "us was still at work. Nothing is lost; start the job again once it has ended"
+            )
+
+    def _keep(self, folder: str, names: Collection[str], *, prefix: str = "") -> None:
+        """Delete all in a folder but these, and but what newer lives than ours have made."""
+        for name in self._storage.names(folder):
+            is_one = name.startswith(prefix) and name not in names
+            if is_one and _owner_of(name.removeprefix(prefix).removeprefix("-")) <= self.owner:
+                self._storage.delete(f"{folder}/{name}" if folder else name)
+
+    def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        check_format(self.root, found)
+        for name, value in wanted.items():
+            if found.get(name) == value:
+                continue
+            if name == "output_partitions":
+                raise CheckpointError(
+                    f"{self.root}: topic {wanted['output_topic']!r} had {found.get(name)} "
+                    f"partitions and has {value} now, so keys would go elsewhere and lose their "
+                    "order: give the job another output topic, and a checkpoint of its own"
+                )
+            raise CheckpointError(
+                f"{self.root} belongs to a job with {name} = {found.get(name)!r}, "
+                f"not {value!r}: give the job a checkpoint of its own, or set it back"
+            )
+
+    def _newest(self, folder: str, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
+        names = self._storage.names(folder)
+        return self.read_document(f"{folder}/{names[-1]}", meaning) if names else None
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _owner_of(name: str) -> int:
+    """The generation that a folder's name holds."""
+    parts = name.split("-")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
+
+
+def _name(step: int) -> str:
+    """Names that sort as numbers do."""
+    return f"{step:012d}"

@@ -1,0 +1,109 @@
+"""Files that outlast a power cut.
+
+One rule, for all of a checkpoint: **before a document is written, all that it rests on is on the
+disk, and before anything is done by a document, the document is.** On the disk means the bytes of
+a file, its name in its folder, and that folder's name in its own. So a file is synced by whoever
+writes it, a tree of files before the document that names it, and a document before its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from sequitur.pipelines._errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def sync(path: Path) -> None:
+    """Return once the bytes of a file, or the names in a folder, outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_all(paths: Iterable[Path]) -> None:
+    """Return once files, and folders with all in them, outlast a power cut, with their names.
+
+    What is missing is passed over: temporary files vanish while one looks.
+    """
+    folders: set[Path] = set()
+    for path in paths:
+        if path.is_dir():
+            for below, _, names in os.walk(path, topdown=False):
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        sync(Path(below, name))
+                sync(Path(below))
+            folders.add(path.parent)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                sync(path)
+                folders.add(path.parent)
+    for folder in sorted(folders):
+        sync(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it, whose names outlast a power cut; one may be there."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        sync(path.parent)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file; when this returns its bytes outlast a power cut, though not its name."""
+    path.write_text(text)
+    sync(path)
+
+
+def create(path: Path, text: str) -> bool:
+    """Write a file whole or not at all, and never over another; when this returns it will last.
+
+    By a link, which fails where the name is taken, on NFS, too: of many that create one file at
+    once, one succeeds.
+
+    Returns:
+        Whether it was not there before.
+
+    Raises:
+        CheckpointError: The file system has no links.
+    """
+    written = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        write(written, text)
+        path.hardlink_to(written)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise CheckpointError(
+                f"{path.parent}: the file system has no hard links, by which one of two jobs on a "
+                "checkpoint gives way to the other: keep it on another file system"
+            ) from error
+        raise
+    finally:
+        written.unlink(missing_ok=True)
+    sync(path.parent)
+    return True
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file whole, over what is there; for what nothing rests on: it is not synced."""
+    written = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        written.write_text(text)
+        written.rename(path)
+    finally:
+        written.unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+"""The files of runs and folds, held against the log: each that it names is there, and no other.
+
+Whoever reads a folder takes what a listing gives for all there is. So a file that is lost would be
+passed over without a word, while counts only bound what is held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.store.documents import BEGIN_ANEW
+from sequitur.pipelines.store.part_files import is_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer import Fold, Run, StepEntry
+    from sequitur.pipelines.store.storage import Storage
+
+
+class HeldFiles:
+    """What stands in `runs/` and `keys/`.
+
+    Args:
+        storage: The checkpoint's folder.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def run_folder(self, name: str) -> str:
+        """Where a run stands."""
+        return f"{self._storage.root}/runs/{name}"
+
+    def keys_folder(self, name: str) -> str:
+        """Where a fold stands."""
+        return f"{self._storage.root}/keys/{name}"
+
+    def written_files(self, folder: str, rows: int) -> dict[str, int]:
+        """The files that Spark wrote into one of these folders, each with the number of its rows.
+
+        Args:
+            folder: The folder.
+            rows: How many rows Spark has counted on their way there.
+
+        Raises:
+            CheckpointError: The files have others.
+        """
+        found = self._storage.parquet_rows(below(self._storage.root, folder))
+        if (there := sum(found.values())) != rows:
+            raise CheckpointError(f"{folder}: {rows} rows were written, and its files have {there}")
+        return found
+
+    def whole_run(self, run: Run) -> str:
+        """The folder of a run, once all of its files are seen to be there.
+
+        Raises:
+            CheckpointError: One is not, or one is there that was not logged.
+        """
+        return self._whole(self.run_folder(run.name), run.files)
+
+    def whole_fold(self, fold: Fold) -> str:
+        """The folder of a fold, likewise."""
+        return self._whole(self.keys_folder(fold.name), fold.files)
+
+    def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
+        """Check that all is there that a step, or those behind it, will read.
+
+        Args:
+            entry: The newest step.
+            is_done: Whether it is done.
+
+        Raises:
+            CheckpointError: Something is gone.
+        """
+        for run in entry.kept_runs if is_done else entry.runs:
+            self.whole_run(run)
+        for fold in () if entry.keys is None else entry.keys.folds:
+            self.whole_fold(fold)
+
+    def _whole(self, folder: str, files: Mapping[str, int]) -> str:
+        """Hold a listing against the log: a reader takes what a listing gives for all there is."""
+        there = set(filter(is_shown, self._storage.names(below(self._storage.root, folder))))
+        if gone := sorted(files.keys() - there):
+            raise CheckpointError(
+                f"{folder}/{gone[0]}, with {files[gone[0]]} rows that were read and are still "
+                f"needed, is gone; files that are: {len(gone)} of {len(files)}. Put the folder "
+                f"back, or {BEGIN_ANEW}"
+            )
+        if unknown := sorted(there - files.keys()):
+            raise CheckpointError(
+                f"{folder}/{unknown[0]} is in no log of the job's, and its rows would be counted "
+                "among those that were read: take it away"
+            )
+        return folder
+
+
+def below(root: str, folder: str) -> str:
+    """The name that something in a checkpoint has there; a name is one already."""
+    return folder.removeprefix(root).removeprefix("/")

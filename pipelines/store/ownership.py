@@ -1,0 +1,237 @@
+"""Whose a checkpoint is at the moment: of several drivers one owns it, and the others stop.
+
+Each life of a driver takes an *owner generation*: it creates the document with the next number,
+which one process alone can do::
+
+    owners/<generation>      who took it
+    heartbeats/<generation>  written over each second, until that life says that it is over
+
+Two rules, of which each covers what the other cannot:
+
+- **At the start** a driver that finds the newest owner alive is refused, and told whose heartbeat
+  that is. This is a courtesy, and may be wrong: a process that was paused looks dead.
+- **Always** the generation decides. What a life writes is named after it, what it logs is created
+  exclusively and holds its generation, and it deletes nothing of a newer one. A life that finds a
+  newer owner, or another's document where its own was to stand, stops. So an older driver that
+  wakes up can neither destroy nor log anything that the newer one relies on.
+
+A heartbeat is a number that grows. Whether it does is watched by the watcher's clock alone, so
+clocks of two machines need not agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from py4j.protocol import Py4JError
+
+from sequitur.pipelines._errors import CheckpointError, OwnershipError
+from sequitur.pipelines.store.documents import read_document
+from sequitur.pipelines.store.processes import ProcessIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.pipelines.store.storage import Storage
+
+OWNERS_FOLDER: Final = "owners"
+HEARTBEATS_FOLDER: Final = "heartbeats"
+_OWNER_FORMAT: Final = 1
+_BEAT_S: Final = 1.0
+_STALE_S: Final = 5.0
+"""A driver whose heartbeat stands still for so long is taken for dead."""
+_LOOK_AGAIN_S: Final = 0.1
+_KEPT: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Beat:
+    count: int = 0
+    at_ms: int = 0
+    is_over: bool = False
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        return cls(int(document["count"]), int(document["at_ms"]), bool(document["is_over"]))
+
+
+class Ownership:
+    """This process's hold on a checkpoint: an owner generation, and a heartbeat in a thread.
+
+    `_newer` is set once, by the thread or by `check`, when there is an owner after us.
+
+    Args:
+        storage: The checkpoint's folder.
+        beat_s: Seconds between two heartbeats.
+        stale_s: A heartbeat that stands still for so many seconds is a dead process's.
+    """
+
+    def __init__(
+        self, storage: Storage, *, beat_s: float = _BEAT_S, stale_s: float = _STALE_S
+    ) -> None:
+        self._storage = storage
+        self._beat_s = beat_s
+        self._stale_s = stale_s
+        self._generation = 0
+        self._count = 0
+        self._newer: int | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
+
+    @property
+    def generation(self) -> int:
+        """Ours; 0 before `take`."""
+        return self._generation
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a newer owner has been seen."""
+        return self._newer is not None
+
+    def take(self) -> None:
+        """Take the checkpoint over from whoever had it last.
+
+        Raises:
+            OwnershipError: A process that is alive has it.
+        """
+        for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
+            self._storage.make_folder(folder)
+        document = {"format": _OWNER_FORMAT, **ProcessIdentity.own().to_document()}
+        text = json.dumps({**document, "taken_ms": _now_ms()}) + "\n"
+        while True:
+            newest = _newest(self._storage)
+            refuse_if_owned(self._storage, stale_s=self._stale_s)
+            if self._storage.create(_owner(newest + 1), text):
+                break  # else another driver started at the same moment: it is alive
+        self._generation = newest + 1
+        self._beat()
+        self._thread.start()
+        for old in range(newest - _KEPT, 0, -1):
+            if not self._storage.exists(_owner(old)):
+                break
+            self._storage.delete(_owner(old))
+            self._storage.delete(_heartbeat(old))
+
+    def check(self) -> None:
+        """To be called before anything is logged.
+
+        Raises:
+            OwnershipError: A newer owner has taken over.
+        """
+        if self._newer is None and (newest := _newest(self._storage)) > self._generation:
+            self._newer = newest
+        if self._newer is not None:
+            raise OwnershipError(
+                f"{self._storage.root}: {_who(self._storage, self._newer)}, has taken this "
+                f"checkpoint over (owner {self._newer}, we are {self._generation}); this process "
+                "stops, and has done nothing that the other has not seen"
+            )
+
+    def release(self) -> None:
+        """Say that this life is over, so that the next one need not wait."""
+        if not self._generation or self._over.is_set():
+            return
+        self._over.set()
+        self._thread.join()
+        with contextlib.suppress(OSError, Py4JError):  # then the next start waits for a while
+            self._write(_Beat(self._count, _now_ms(), is_over=True))
+
+    def _keep_beating(self) -> None:
+        while not self._over.wait(self._beat_s):
+            # A checkpoint that cannot be written now may be later; who logs steps will tell.
+            with contextlib.suppress(OSError, Py4JError):
+                newest = _newest(self._storage)
+                if newest > self._generation:
+                    self._newer = newest
+                    return
+                self._beat()
+
+    def _beat(self) -> None:
+        self._count += 1
+        self._write(_Beat(self._count, _now_ms()))
+
+    def _write(self, beat: _Beat) -> None:
+        document = {"count": beat.count, "at_ms": beat.at_ms, "is_over": beat.is_over}
+        self._storage.replace(_heartbeat(self._generation), json.dumps(document) + "\n")
+
+
+def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: bool = True) -> None:
+    """Check that no driver that is alive has a checkpoint.
+
+    Args:
+        storage: The checkpoint's folder.
+        stale_s: A heartbeat that stands still for so many seconds is a dead process's.
+        watches: Whether to watch it, where the owner may be alive and its clock is not ours.
+
+    Raises:
+        OwnershipError: One has it.
+    """
+    generation = _newest(storage)
+    if not generation:
+        return
+    owner = _owner_at(storage, generation)
+    first = _beat_of(storage, generation)
+    if first.is_over or (owner is not None and owner.is_gone()):
+        return
+    age_ms = _now_ms() - first.at_ms
+    is_fresh = owner is not None and owner.is_near() and 0 <= age_ms < 1000 * stale_s
+    last = first
+    if watches and not is_fresh:
+        last = _watched(storage, generation, first, stale_s)
+    if is_fresh or (last.count != first.count and not last.is_over):
+        ago_s = max(0.0, (_now_ms() - last.at_ms) / 1000)
+        raise OwnershipError(
+            f"{storage.root}: {_who(storage, generation)}, has this checkpoint, last seen "
+            f"{ago_s:.0f} s ago: a checkpoint is one job's, and one process's. Stop that one, or "
+            "give this job a checkpoint and an app of its own"
+        )
+
+
+def _watched(storage: Storage, generation: int, first: _Beat, stale_s: float) -> _Beat:
+    """The heartbeat once it has changed, or after a while."""
+    deadline_s = time.monotonic() + stale_s
+    last = first
+    while last == first and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_AGAIN_S)
+        last = _beat_of(storage, generation)
+    return last
+
+
+def _who(storage: Storage, generation: int) -> str:
+    owner = _owner_at(storage, generation)
+    return "another process" if owner is None else str(owner)
+
+
+def _newest(storage: Storage) -> int:
+    return max((int(n) for n in storage.names(OWNERS_FOLDER) if n.isdecimal()), default=0)
+
+
+def _beat_of(storage: Storage, generation: int) -> _Beat:
+    found = None
+    with contextlib.suppress(OSError, Py4JError, CheckpointError):
+        found = read_document(storage, _heartbeat(generation), _Beat.from_document)
+    return found or _Beat()  # it is about to be written, or its process has died before
+
+
+def _owner_at(storage: Storage, generation: int) -> ProcessIdentity | None:
+    """Who an owner is; None where that is not known. Whether it lives, its heartbeat tells."""
+    with contextlib.suppress(CheckpointError):
+        return read_document(storage, _owner(generation), ProcessIdentity.from_document)
+    return None
+
+
+def _owner(generation: int) -> str:
+    return f"{OWNERS_FOLDER}/{generation:012d}"
+
+
+def _heartbeat(generation: int) -> str:
+    return f"{HEARTBEATS_FOLDER}/{generation:012d}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

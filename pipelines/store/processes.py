@@ -1,0 +1,88 @@
+"""Who a process is, so that another can tell whether it still runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PROC: Final = Path("/proc")
+_STATE, _STARTED = 0, 19
+"""Fields of `/proc/PID/stat` behind the command's name: see proc(5), there counted from 3."""
+_ENDED: Final = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process.
+
+    Attributes:
+        host: The name of its machine or container.
+        process: Its id there.
+        space: Within what such an id is one process's: this start of the machine, this container;
+            None where that cannot be told.
+        started: When it started, in ticks of that machine: an id is given out again.
+    """
+
+    host: str
+    process: int
+    space: str | None = None
+    started: int | None = None
+
+    @classmethod
+    def own(cls) -> Self:
+        """This process."""
+        process = os.getpid()
+        found = _status(process)
+        return cls(socket.gethostname(), process, _space(), None if found is None else found[1])
+
+    def is_gone(self) -> bool:
+        """Whether it has ended for sure; of one that is elsewhere nothing is known."""
+        if self.space is None or self.started is None or self.space != _space():
+            return False
+        found = _status(self.process)
+        return found is None or found[0] in _ENDED or found[1] != self.started
+
+    def is_near(self) -> bool:
+        """Whether it has this machine's clock."""
+        return self.space is not None and self.space == _space()
+
+    def to_document(self) -> dict[str, Any]:
+        """It as a JSON document."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        return cls(
+            host=document["host"],
+            process=document["process"],
+            space=document["space"],
+            started=document["started"],
+        )
+
+    def __str__(self) -> str:
+        """As a message names it."""
+        return f"host {self.host}, process {self.process}"
+
+
+def _space() -> str | None:
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _status(process: int) -> tuple[str, int] | None:
+    """State and start of a process; None when there is none, or no way to tell."""
+    try:
+        fields = (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[_STATE], int(fields[_STARTED])

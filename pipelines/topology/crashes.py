@@ -1,0 +1,199 @@
+"""Tasks whose Python process may die in a bolt: they are run again, and what kills them is found.
+
+A process dies of a segmentation fault, by the kernel when memory runs out, or by the watchdog in a
+call that nothing else can end. Spark then gives up the whole job, with the answers of tasks that
+were done; so each task leaves its answer in a file, and only the others are run again. A task that
+has died several times is run on halves of its input, until what is left is the one event, tuple or
+tick that kills it: that one is given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from uuid import uuid4
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from sequitur.pipelines._errors import BoltCrashError, TopologyTaskError
+from sequitur.pipelines.spark.tasks import all_of, reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.consumer.topology.step.parts import Answer, Trial
+
+    T = TypeVar("T")
+
+_DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+_MOST_POISON: Final = 100
+_FRUITLESS: Final = 3
+
+
+class Repeatable(Protocol):
+    """A task that can be run on a part of its input."""
+
+    @property
+    def trial(self) -> Trial:
+        """What of its input is given out."""
+
+    @property
+    def weight(self) -> int:
+        """About how much input there is."""
+
+    def count(self) -> int:
+        """How much input there is."""
+
+    def __call__(self) -> Answer:
+        """Run it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A task that leaves its answer in a file."""
+
+    task: Any
+    path: str
+
+    @classmethod
+    def of(cls, task: Any, folder: Path) -> Self:
+        return cls(task, str(folder / f"answer-{uuid4().hex}.pickle"))
+
+    def __call__(self) -> None:
+        answer = self.task()
+        written = Path(self.path + ".tmp")
+        written.write_bytes(pickle.dumps(answer))
+        written.rename(self.path)
+
+    def answer(self) -> Any:
+        """Its answer; None as long as it has none."""
+        path = Path(self.path)
+        return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301 - our own
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    task: Repeatable
+
+    def __call__(self) -> int:
+        return self.task.count()
+
+
+class SurvivingTasks:
+    """Runs tasks that may die.
+
+    Args:
+        spark: The session.
+        folder: Where answers are written; it is there.
+        max_crashes: After so many deaths of a task it is searched for what kills it.
+
+    Attributes:
+        crashes: How often a process has died.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, *, max_crashes: int) -> None:
+        self.crashes = 0
+        self._spark = spark
+        self._folder = folder
+        self._max_crashes = max_crashes
+
+    def run(self, tasks: Sequence[Repeatable]) -> list[Answer]:
+        """Run tasks side by side, and give their answers in order.
+
+        Raises:
+            BoltCrashError: A task dies again and again, and no single event does it.
+        """
+        recorded = [_Recorded.of(task, self._folder) for task in tasks]
+        # Those with most to do first, so that none of them is what all others wait for.
+        order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
+        if self._survives([recorded[place] for place in order]):
+            return [one.answer() for one in recorded]
+        # Spark does not say whose process it was, so each is on its own from here on.
+        return [
+            one.answer() or self._alone(task) for one, task in zip(recorded, tasks, strict=True)
+        ]
+
+    def repeat(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Run tasks in which no bolt is, all again when the process of one dies.
+
+        Raises:
+            BoltCrashError: They die again and again.
+        """
+        for _ in range(_FRUITLESS):
+            recorded = [_Recorded.of(task, self._folder) for task in tasks]
+            if self._survives(recorded):
+                return [one.answer() for one in recorded]
+        raise BoltCrashError(f"the Python process of a task dies again and again: {tasks[0]!r}")
+
+    def _alone(self, task: Any) -> Answer:
+        crashes, fruitless = 1, 0
+        while True:
+            if crashes >= self._max_crashes:
+                place = self._killer(task)
+                if place is None:
+                    fruitless += 1
+                else:
+                    poison = task.trial.poison | {place}
+                    task = replace(task, trial=replace(task.trial, poison=poison))
+                if fruitless >= _FRUITLESS or len(task.trial.poison) > _MOST_POISON:
+                    raise BoltCrashError(
+                        f"the Python process of a task dies again and again: {self.crashes} times, "
+                        f"{len(task.trial.poison)} events, tuples and ticks were given up for it"
+                    )
+            answer = self._tried(task)
+            if answer is not None:
+                return answer
+            crashes += 1
+
+    def _killer(self, task: Any) -> int | None:
+        """Place of what kills a task, by bisection; None if nothing does it by itself.
+
+        A task that dies when it is given nothing says nothing of any event.
+        """
+        if self._kills(task, 0, 0):
+            return None
+        (count,) = all_of(self._spark, [_Count(task)])
+        first, last = 0, count
+        while last - first > 1:
+            middle = (first + last) // 2
+            if self._kills(task, first, middle):
+                last = middle
+            else:
+                first = middle
+        return first if count and self._kills(task, first, last) else None
+
+    def _kills(self, task: Any, first: int, last: int) -> bool:
+        part = replace(task.trial, first=first, last=last)
+        return self._tried(replace(task, trial=part)) is None
+
+    def _tried(self, task: Any) -> Answer | None:
+        one = _Recorded.of(task, self._folder)
+        return one.answer() if self._survives([one]) else None
+
+    def _survives(self, recorded: Sequence[_Recorded]) -> bool:
+        """Run tasks; whether no process has died."""
+        try:
+            all_of(self._spark, recorded)
+        except (Py4JJavaError, PySparkException) as error:
+            if not _is_death(error):
+                raise TopologyTaskError(
+                    f"a task of the topology cannot go on: {reason_of(error)}"
+                ) from error
+            self.crashes += 1
+            return False
+        return True
+
+
+def _is_death(error: Py4JError | PySparkException) -> bool:
+    """Whether a job failed since a Python process died, and not by an exception in it."""
+    said = str(error)
+    with contextlib.suppress(AttributeError):
+        said += str(error.java_exception)  # type: ignore[union-attr]
+    return any(died in said for died in _DIED)

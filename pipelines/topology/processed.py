@@ -1,0 +1,154 @@
+"""What became of a step's events, as it stands in the checkpoint.
+
+Files are named from the checkpoint's folder in the document, and by path in memory: so a checkpoint
+can be moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sequitur.pipelines._errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+PROCESSED_FORMAT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTotals:
+    """Counts of events since the checkpoint began.
+
+    Attributes:
+        taken: Events that came out of the reorder stage.
+        replayed: Dead letters that were given back.
+        acked: Events whose trees are done.
+        dead: Events given up, and in the dead-letter topic.
+        pending: Events that wait: taken + replayed = acked + dead + pending.
+        failed: Attempts that failed.
+        outputs: Records that bolts put out, those of failed trees included.
+        late_acks: Acks that came too late, and were ignored.
+        untracked_failures: Failures of tuples that nobody waits for.
+        crashes: How often a task's process died.
+        busy_ms: How long the topology ran.
+    """
+
+    taken: int = 0
+    replayed: int = 0
+    acked: int = 0
+    dead: int = 0
+    pending: int = 0
+    failed: int = 0
+    outputs: int = 0
+    late_acks: int = 0
+    untracked_failures: int = 0
+    crashes: int = 0
+    busy_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What became of a step's events.
+
+    Attributes:
+        step: The step.
+        taken: Events that it released.
+        totals: Counts of this and all earlier steps.
+        next_due_ms: When the next event is to be tried again; None without any.
+        requests: Names of the replay requests that are taken in, as long as they are there.
+        records: Files of records by topic.
+        dead: Files of dead letters.
+        unfinished: Files with ids of roots whose outputs may not go out.
+        waiting: Files of events that wait, by task of the first stage.
+        states: Files of what bolts keep: component, task, path.
+        tasks: How many tasks the components of these had.
+        time_ms: The step's time; None before the first. Ticks are due from there on.
+        watermark_ms: Every event up to this event time is done; None as long as none is known.
+        least_waiting_ms: Least event time of events that wait; None without any.
+    """
+
+    step: int = -1
+    taken: int = 0
+    totals: ProcessTotals = field(default_factory=ProcessTotals)
+    next_due_ms: int | None = None
+    requests: tuple[str, ...] = ()
+    records: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dead: Sequence[str] = ()
+    unfinished: Sequence[str] = ()
+    waiting: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    states: Sequence[tuple[str, int, str]] = ()
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    time_ms: int | None = None
+    watermark_ms: int | None = None
+    least_waiting_ms: int | None = None
+
+    def to_document(self, root: Path) -> dict[str, Any]:
+        """It as a JSON document.
+
+        Args:
+            root: The checkpoint's folder.
+        """
+        moved = self._with_files(lambda path: Path(path).relative_to(root).as_posix())
+        document = asdict(moved)
+        document["waiting"] = sorted(moved.waiting.items())
+        return {"format": PROCESSED_FORMAT, **document}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], root: Path) -> Self:
+        """Read `to_document` back.
+
+        Args:
+            document: The document.
+            root: Where the checkpoint's folder is now.
+
+        Raises:
+            CheckpointError: Written by another version.
+        """
+        if document.get("format") != PROCESSED_FORMAT:
+            raise CheckpointError(
+                f"processed step of format {document.get('format')!r}; "
+                f"this version reads {PROCESSED_FORMAT}: go on with the version that wrote it, "
+                "or give the job a checkpoint of its own"
+            )
+        found = cls(
+            step=document["step"],
+            taken=document["taken"],
+            totals=ProcessTotals(**document["totals"]),
+            next_due_ms=document["next_due_ms"],
+            requests=tuple(document["requests"]),
+            records=document["records"],
+            dead=document["dead"],
+            unfinished=document["unfinished"],
+            waiting={place: tuple(paths) for place, paths in document["waiting"]},
+            states=[(component, task, path) for component, task, path in document["states"]],
+            tasks=document["tasks"],
+            time_ms=document["time_ms"],
+            watermark_ms=document["watermark_ms"],
+            least_waiting_ms=document["least_waiting_ms"],
+        )
+        return found._with_files(lambda path: str(root / path))
+
+    def folders(self) -> set[str]:
+        """Names of the folders whose files later steps need."""
+        later = [path for paths in self.waiting.values() for path in paths]
+        later += [path for _, _, path in self.states]
+        return {Path(path).parents[1].name for path in later}
+
+    def _with_files(self, moved: Callable[[str], str]) -> Self:
+        """The same with other names of its files."""
+
+        def each(paths: Sequence[str]) -> tuple[str, ...]:
+            return tuple(moved(path) for path in paths)
+
+        return replace(
+            self,
+            records={topic: each(paths) for topic, paths in self.records.items()},
+            dead=each(self.dead),
+            unfinished=each(self.unfinished),
+            waiting={place: each(paths) for place, paths in self.waiting.items()},
+            states=[(component, task, moved(path)) for component, task, path in self.states],
+        )

@@ -1,0 +1,442 @@
+"""A topology behind the reorder stage: what a step releases is given to bolts.
+
+What became of a step's events is written down before anything of it goes out: the files of records,
+the events that wait, what bolts keep. So bolts run once for a step, unless the job dies in the
+middle of them, and a step whose outputs went out in part is completed from the files: the same
+records in the same order.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError, Delivery, LatePolicy
+from sequitur.consumer.topology import (
+    Outputs,
+    due_ms,
+    next_tick_ms,
+    plan,
+    ticks_due,
+    watermark_after,
+)
+from sequitur.consumer.topology.step.parts import Waiting
+from sequitur.pipelines._errors import CheckpointError, TopologyFileError
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.sink.sink import Outgoing
+from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.part_files import show
+from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, Given
+from sequitur.pipelines.topology.files import (
+    OUTPUT_ORDER,
+    events,
+    read_pending,
+    write_waiting,
+)
+from sequitur.pipelines.topology.processed import Processed, ProcessTotals
+from sequitur.pipelines.topology.replay_requests import each_once, read_request, requests
+from sequitur.pipelines.topology.stages import StepRun
+from sequitur.producer.batching.partitioner import KeyPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.consumer import OutputTimestamp, ReorderSettings, StepEntry
+    from sequitur.consumer.topology import ProcessSettings, Topology
+    from sequitur.consumer.topology.step.run import StepResult
+    from sequitur.pipelines.sink.sink import OutputTopic, Rows
+    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.producer.kafka.record_limit import RecordLimit
+
+_FOLDERS: Final = ("outputs", "waiting", "unfinished", "states", "work")
+
+
+class Processing:
+    """Runs a topology on what steps release.
+
+    Args:
+        spark: The session.
+        checkpoint: The job's folder, claimed already.
+        topology: The topology.
+        settings: How it is run.
+        outputs: The topics it writes to, by name.
+        default: The topic of outputs without one of their own; the first stage has a task for each
+            of its partitions.
+        dead_letters: The topic for events given up.
+        limits: What the topics take of one record.
+        timestamps: What the timestamps of outputs are taken from.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        *,
+        topology: Topology,
+        settings: ProcessSettings,
+        outputs: Mapping[str, OutputTopic],
+        default: OutputTopic,
+        dead_letters: OutputTopic,
+        limits: Limits,
+        timestamps: OutputTimestamp,
+    ) -> None:
+        self._spark = spark
+        self._timestamps = timestamps
+        self._checkpoint = checkpoint
+        self._topology = topology
+        self._settings = settings
+        self._outputs = dict(outputs)
+        self._default = default
+        self._dead_letters = dead_letters
+        self._limits = limits
+        self._plan = plan(topology, default.partitions)
+        self._newest = Processed()
+        self._life = uuid4().hex
+        folders = {name: str(number) for number, name in enumerate(self._outputs)}
+        self._folders = {folder: name for name, folder in folders.items()}
+        self._topics = {
+            one.id: (folders[topic.name], topic.partitions)
+            for one in topology.outputs
+            if one.output is not None
+            for topic in [self._outputs[one.output.topic or default.name]]
+        }
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        """Folders of records: one for each topic, and that of the dead letters."""
+        return (*self._folders, DEAD_LETTERS)
+
+    @property
+    def topics(self) -> tuple[OutputTopic, ...]:
+        """All topics it writes to."""
+        return (*self._outputs.values(), self._dead_letters)
+
+    @property
+    def totals(self) -> ProcessTotals:
+        """Counts of all steps."""
+        return self._newest.totals
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many events wait that no new ones may be read."""
+        return self._newest.totals.pending >= self._settings.max_pending
+
+    def open(self, done: int, newest: int) -> None:
+        """Take up where the job was.
+
+        Args:
+            done: The newest step that is done; -1 before the first.
+            newest: The newest step that was begun.
+
+        Raises:
+            TopologyFileError: The topology does not go with what its bolts have kept, or has put
+                out.
+            CheckpointError: The step that is done was not processed.
+        """
+        for step in sorted({done, newest} - {-1}):
+            found = self._processed(step)
+            if found is not None:
+                self._check_states(found)
+                if step != done:
+                    self._check_outputs(found)
+            elif step == done:
+                raise CheckpointError(f"{self._checkpoint.root}: step {step} was not processed")
+            if found is not None and step == done:
+                self._newest = found
+
+    def topics_of(self, step: int) -> set[str] | None:
+        """The topics that a step writes to; None as long as it is not known."""
+        found = self._processed(step)
+        return None if found is None else {out.topic.name for out in self.outgoing(found)}
+
+    def due_ms(self, now_ms: int) -> int | None:
+        """When the next event is to be tried again or replayed; None when none waits."""
+        return now_ms if self._new_requests() else self._retry_due_ms(now_ms)
+
+    def _retry_due_ms(self, now_ms: int) -> int | None:
+        return due_ms(self._newest.next_due_ms, now_ms, policy=self._settings.retry)
+
+    @property
+    def tick_due_ms(self) -> int | None:
+        """When the next tick is due; None if no bolt has ticks, or before the first step."""
+        return next_tick_ms(self._topology.tick_intervals_ms, self._newest.time_ms)
+
+    def process(self, entry: StepEntry, due: Rows | None) -> Processed:
+        """Run the topology on what a step releases, unless that was done before the job died.
+
+        Args:
+            entry: The step.
+            due: What it releases.
+
+        Raises:
+            BoltCrashError: A task's process dies again and again.
+            ConservationError: An event is unaccounted for.
+        """
+        if due is not None and not isinstance(due, Selection):
+            raise TypeError("a topology reads what tasks find in files")
+        found = self._processed(entry.step)
+        if found is not None:
+            self._newest = found
+            return found
+        self._forget_requests()
+        before = self._newest
+        new_requests = self._new_requests()
+        retry_due_ms = self._retry_due_ms(entry.logged_ms)
+        is_due = retry_due_ms is not None and retry_due_ms <= entry.logged_ms
+        ticks = ticks_due(self._topology.tick_intervals_ms, before.time_ms, entry.logged_ms)
+        name = None
+        if due is None and not is_due and not new_requests and not ticks:
+            processed = replace(
+                before, step=entry.step, taken=0, records={}, dead=(), unfinished=()
+            )
+        else:
+            name = self._checkpoint.new_name(entry.step)
+            processed = self._run(entry, name, due, new_requests, ticks)
+        processed = replace(
+            processed,
+            time_ms=max(entry.logged_ms, before.time_ms or entry.logged_ms),
+            watermark_ms=watermark_after(
+                before.watermark_ms, reached_ms(entry), processed.least_waiting_ms
+            ),
+        )
+        self._checkpoint.write_processed(
+            entry.step, processed.to_document(self._root), written=name, kept=processed.folders()
+        )
+        self._newest = processed
+        return processed
+
+    def outgoing(self, processed: Processed) -> list[Outgoing]:
+        """The records of a step, by topic."""
+        unfinished: tuple[str, ...] = ()
+        if self._settings.outputs is Outputs.FINISHED:
+            unfinished = tuple(processed.unfinished)
+        found = [
+            Outgoing(
+                Selection((Part(tuple(files)),), (), OUTPUT_ORDER, unfinished),
+                self._outputs[topic],
+                timestamps=self._timestamps,
+            )
+            for topic, files in processed.records.items()
+            if files
+        ]
+        if processed.dead:
+            dead = Selection((Part(tuple(processed.dead)),), (), OUTPUT_ORDER)
+            found.append(Outgoing(dead, self._dead_letters, tells_event_time=False))
+        return found
+
+    def _run(
+        self,
+        entry: StepEntry,
+        name: str,
+        due: Selection | None,
+        new_requests: Sequence[Path],
+        ticks: Mapping[str, int],
+    ) -> Processed:
+        before, settings = self._newest, self._settings
+        folder = self._local(self._checkpoint.topology_folder(name))
+        for below in (*_FOLDERS, *(f"outputs/{place}" for place in self._places)):
+            (folder / below).mkdir(parents=True, exist_ok=True)
+        partitions = self._default.partitions
+        batch = Batch(
+            topology=self._topology,
+            plan=self._plan,
+            rules=replace(settings.rules, limits=self._output_limits()),
+            ackers=partitions if settings.ackers is None else settings.ackers,
+            now_ms=entry.logged_ms,
+            seed=(entry.step, entry.logged_ms),
+            folder=str(folder),
+            topics=self._topics,
+            dead_letters=(DEAD_LETTERS, self._dead_letters.partitions),
+            root=str(self._checkpoint.local(self._checkpoint.root)),
+            letter_limit=self._limits.of(self._dead_letters.name),
+            watermark_ms=before.watermark_ms,
+            ticks=ticks,
+            life=self._life,
+        )
+        begun_s = time.monotonic()
+        replayed = self._replayed(batch, new_requests)
+        waiting = {
+            place: (*before.waiting.get(place, ()), *replayed[place][1])
+            for place in range(partitions)
+        }
+        result = StepRun(
+            self._spark,
+            batch,
+            [Given(due, waiting[place], place) for place in range(partitions)],
+            {(component, task): path for component, task, path in before.states},
+            max_crashes=settings.max_crashes,
+        ).run()
+        shutil.rmtree(folder / "work")
+        added = sum(count for count, _ in replayed)
+        busy_ms = round(1000 * (time.monotonic() - begun_s))
+        totals = _added(before.totals, result, replayed=added, busy_ms=busy_ms)
+        if totals.taken + totals.replayed != totals.acked + totals.dead + totals.pending:
+            raise ConservationError(f"step {entry.step}: an event is unaccounted for: {totals}")
+        return Processed(
+            step=entry.step,
+            taken=result.counts["taken"],
+            totals=totals,
+            next_due_ms=result.next_due_ms,
+            requests=(*before.requests, *(path.name for path in new_requests)),
+            records={
+                self._folders[place]: paths
+                for place, paths in result.records.items()
+                if place in self._folders
+            },
+            dead=result.dead,
+            unfinished=result.unfinished,
+            waiting=result.waiting,
+            states=[(component, task, path) for (component, task), path in result.states.items()],
+            tasks={component: self._plan.tasks[component] for component, _ in result.states},
+            least_waiting_ms=result.least_waiting_ms,
+        )
+
+    def _output_limits(self) -> dict[str, RecordLimit]:
+        return {
+            one.id: self._limits.of(one.output.topic or self._default.name)
+            for one in self._topology.outputs
+            if one.output is not None
+        }
+
+    def _replayed(self, batch: Batch, new_requests: Sequence[Path]) -> list[tuple[int, list[str]]]:
+        """Dead letters that are given back: how many for each task, and files of them."""
+        partitioner = KeyPartitioner(self._default.partitions)
+        given: list[list[Waiting]] = [[] for _ in range(self._default.partitions)]
+        waiting = (
+            one.event
+            for paths in (self._newest.waiting.values() if new_requests else ())
+            for one in read_pending(paths)
+        )
+        requested = (event for path in new_requests for event in events(read_request(path)))
+        for event in each_once(requested, waiting):
+            key, partition = event[0], event[5] % self._default.partitions
+            place = partition if key is None else partitioner.partition(key)
+            given[place].append(Waiting(event, 0, None))
+        folder = batch.path("waiting")
+        return [
+            (len(some), show(folder, [write_waiting(folder, some)]) if some else [])
+            for some in given
+        ]
+
+    def _new_requests(self) -> tuple[Path, ...]:
+        folder = self._local(self._checkpoint.replays_folder)
+        return tuple(path for path in requests(folder) if path.name not in self._newest.requests)
+
+    def _forget_requests(self) -> None:
+        """Delete the requests that the newest step has taken in: it is done, and out."""
+        folder = self._local(self._checkpoint.replays_folder)
+        for name in self._newest.requests:
+            (folder / name).unlink(missing_ok=True)
+        if self._newest.requests:
+            durable.sync(folder)  # one that came back would be taken in again
+        self._newest = replace(self._newest, requests=())
+
+    @property
+    def _root(self) -> Path:
+        return self._local(self._checkpoint.root)
+
+    def _local(self, folder: str) -> Path:
+        local = self._checkpoint.local(folder)
+        if local is None:
+            raise RuntimeError(f"{folder} is not on a local file system")
+        return local
+
+    def _processed(self, step: int) -> Processed | None:
+        """What became of a step's events; None as long as it is not known."""
+        return self._checkpoint.processed(
+            step, lambda document: Processed.from_document(document, self._root)
+        )
+
+    def _check_outputs(self, found: Processed) -> None:
+        written = (topic for topic, files in found.records.items() if files)
+        gone = [topic for topic in written if topic not in self._outputs]
+        if gone:
+            raise TopologyFileError(
+                f"{self._checkpoint.root}: step {found.step} has records for topic {gone[0]!r}, to "
+                "which no output goes any more: give the topology that output back until the step "
+                "is done"
+            )
+
+    def _check_states(self, found: Processed) -> None:
+        tasks = self._plan.tasks
+        for component, had in found.tasks.items():
+            if component not in tasks:
+                raise TopologyFileError(
+                    f"{self._checkpoint.root} keeps state of a bolt {component!r}, which the "
+                    "topology has not: give the job a checkpoint of its own, or the bolt back"
+                )
+            if tasks[component] != had:
+                raise TopologyFileError(
+                    f"{self._checkpoint.root} keeps state of {had} tasks of bolt {component!r}, "
+                    f"which has {tasks[component]} now: tuples would go to other tasks than what "
+                    "was kept of them; its parallelism has to stay"
+                )
+
+
+def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology: Topology) -> None:
+    """Check that settings go together with a topology.
+
+    Raises:
+        TopologyFileError: They do not; the message names the setting.
+    """
+    if reorder.delivery is not Delivery.EXACTLY_ONCE:
+        raise TopologyFileError(
+            f'reorder.delivery = "{reorder.delivery}": a topology\'s outputs are written '
+            "exactly-once only"
+        )
+    if reorder.late_policy is LatePolicy.EMIT:
+        raise TopologyFileError(
+            'reorder.late_policy = "emit": late events would reach bolts out of order; '
+            "send them to a topic"
+        )
+    written = [*topology.topics(reorder.output_topic), *reorder.written_topics[1:]]
+    written.append(process.dead_letters(reorder.output_topic))
+    twice = [name for name in written if written.count(name) > 1]
+    if twice:
+        raise TopologyFileError(f"topic {twice[0]!r} is written to for two purposes")
+    read = [name for name in written if name in reorder.input_topics]
+    if read:
+        raise TopologyFileError(f"topic {read[0]!r} is read, and written to by the topology")
+
+
+def reached_ms(entry: StepEntry) -> int | None:
+    """Event time up to which a step has given all out; None before the first event.
+
+    That is the frontier. In silence, when every partition is idle and nothing is held, it goes on
+    with the clock from there.
+    """
+    clock = entry.clock
+    if clock.frontier_ms == BEFORE_ALL_TIME_MS:
+        return None
+    idle_ms = [one.idle_at_ms for one in clock.partitions.values() if one.was_idle]
+    if entry.live_runs or not idle_ms or len(idle_ms) < len(clock.partitions):
+        return clock.frontier_ms
+    silent_ms = entry.logged_ms - max(one or entry.logged_ms for one in idle_ms)
+    return clock.frontier_ms + max(0, silent_ms)
+
+
+def _added(
+    before: ProcessTotals, result: StepResult, *, replayed: int, busy_ms: int
+) -> ProcessTotals:
+    counts = result.counts
+    return ProcessTotals(
+        taken=before.taken + counts["taken"],
+        replayed=before.replayed + replayed,
+        acked=before.acked + counts["acked"],
+        dead=before.dead + counts["dead"],
+        pending=counts["waiting"],
+        failed=before.failed + counts["failed"],
+        outputs=before.outputs + counts["outputs"],
+        late_acks=before.late_acks + counts["late_acks"],
+        untracked_failures=before.untracked_failures + counts["untracked_failures"],
+        crashes=before.crashes + counts["crashes"],
+        busy_ms=before.busy_ms + busy_ms,
+    )

@@ -1,0 +1,166 @@
+"""Replay requests: events given back to a process job, by files in its checkpoint.
+
+A dead-lettered event cannot go through the input topic again: it would be late there. So whoever
+wants it tried once more leaves its row in the job's checkpoint::
+
+    replays/<name>.parquet    rows to be taken in, in the columns of a run, by event time
+
+The running job, or its next start, takes them into its pending events as first attempts, and
+remembers the names of the files it has taken in. Names sort by the time they were written at, and
+none is given twice.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.checkpoint import check_format
+from sequitur.pipelines.store.documents import understood
+from sequitur.pipelines.store.storage import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from sequitur.consumer import ReorderSettings
+
+REPLAYS_FOLDER: Final = "replays"
+_SUFFIX: Final = ".parquet"
+_HIDDEN_PREFIX: Final = "_"
+_HIDDEN_SUFFIX: Final = ".tmp"
+_REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
+_IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
+"""The order of events everywhere: ties of event time go by where they came from."""
+
+
+def replays_folder(settings: ReorderSettings) -> Path:
+    """Where the requests to the job with these settings go; it need not be there yet.
+
+    Raises:
+        CheckpointError: The job's checkpoint is not on a local path, is not there, is another
+            job's, or that of a job without a topology.
+    """
+    location = settings.checkpoint
+    root = local_path(location)
+    if root is None:
+        raise CheckpointError(f"{location}: a replay can be requested on a local path only")
+    try:
+        found = understood(f"{location}/format.json", (root / "format.json").read_bytes(), dict)
+    except FileNotFoundError:
+        raise CheckpointError(f"{location} is not a job's checkpoint: has it ever run?") from None
+    except OSError as error:
+        raise CheckpointError(f"{location} cannot be read: {error}") from error
+    check_format(location, found)
+    if found.get("topology") is None:
+        raise CheckpointError(f"{location}: no topology runs there that events could be given to")
+    wanted: dict[str, Any] = {
+        "input_topics": sorted(settings.input_topics),
+        "input_pattern": settings.input_pattern,
+        "event_time": str(settings.event_time),
+        "output_topic": settings.output_topic,
+    }
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise CheckpointError(
+                f"{location} belongs to a job with {name} = {found.get(name)!r}, not {value!r}"
+            )
+    return root / REPLAYS_FOLDER
+
+
+def write_request(folder: Path, rows: pa.Table) -> Path:
+    """Write a request, whole or not at all; when this returns it survives a power cut.
+
+    Args:
+        folder: The checkpoint's folder of requests; it is made where it is missing.
+        rows: The events, at least one, in the columns of `RUN_ARROW_SCHEMA` and any order:
+            key, value and headers as they first came, `output_partition` and `reason` null.
+
+    Returns:
+        The request's file; its rows are sorted by event time, then by place in the source.
+
+    Raises:
+        ValueError: There are no rows, or one has no event time or no place in the source.
+        CheckpointError: The folder cannot be written.
+    """
+    if not len(rows):
+        raise ValueError("a request needs an event")
+    rows = rows.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    for name in _REQUIRED:
+        if rows[name].null_count:
+            raise ValueError(f"an event without {name} cannot be replayed")
+    rows = rows.sort_by([(name, "ascending") for name in _IN_ORDER])
+    stem = f"{time.time_ns():020d}-{uuid4().hex}"
+    hidden = folder / f"{_HIDDEN_PREFIX}{stem}{_HIDDEN_SUFFIX}"
+    shown = folder / f"{stem}{_SUFFIX}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            pq.write_table(rows, hidden, compression="none", store_schema=False)
+            durable.sync(hidden)
+            hidden.rename(shown)
+        finally:
+            hidden.unlink(missing_ok=True)
+        durable.sync(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written: {error}") from error
+    return shown
+
+
+def each_once(
+    requested: Iterable[tuple[Any, ...]], waiting: Iterable[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """The events of requests, but those that wait already, or come twice.
+
+    An event is known by its place in the source and by what it says: once a topic was made anew,
+    another event may stand in the same place.
+
+    Args:
+        requested: The values of events, in the order of `EventValues`.
+        waiting: Likewise, of those that wait.
+    """
+    known = {_said(event) for event in waiting}
+    for event in requested:
+        said = _said(event)
+        if said not in known:
+            known.add(said)
+            yield event
+
+
+def _said(event: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All but the timestamp: of a dead letter that is the time at which it was written."""
+    key, value, headers, *place = event[:7]
+    return (key, value, tuple(headers or ()), *place)
+
+
+def requests(folder: Path) -> tuple[Path, ...]:
+    """The requests in a folder, oldest first; none where there is no folder."""
+    try:
+        names = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return ()
+    return tuple(
+        path
+        for path in names
+        if path.suffix == _SUFFIX and not path.name.startswith((".", _HIDDEN_PREFIX))
+    )
+
+
+def read_request(path: Path) -> pa.Table:
+    """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time.
+
+    Raises:
+        CheckpointError: It cannot be read, or is no request.
+    """
+    try:
+        found = pq.ParquetFile(path).read()
+        return found.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path} is not a replay request: {error}") from error

@@ -1,0 +1,76 @@
+"""Dead letters, as their topic takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sequitur.consumer import (
+    OVERSIZED_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
+)
+from sequitur.consumer.topology import (
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+    DEAD_PATH_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+    OutputRecord,
+    Root,
+)
+from sequitur.pipelines.rows.oversized import MOST_KEY_BYTES, write_oversized
+from sequitur.pipelines.topology.files import EVENT_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    from sequitur.consumer.topology.step.parts import Waiting
+    from sequitur.pipelines.topology.batch import Batch
+
+    _Headers: TypeAlias = "Sequence[tuple[str, bytes | None]]"
+
+_SHORT_DETAIL: Final = 1 << 10
+
+
+def dead_letter(one: Waiting, batch: Batch) -> OutputRecord:
+    """An event given up, as its topic takes it: with less of its traceback, or whole in a file."""
+    key, value, headers = one.event[:3]
+    for detail in (one.detail, one.detail and one.detail[-_SHORT_DETAIL:]):
+        added = _added(one, batch, detail)
+        if _fits(batch, key, value, [*headers, *added]):
+            return OutputRecord(Root(1, one.event), key, value, [*headers, *added])
+    names = (*EVENT_COLUMNS, "reason", "detail")
+    row = dict(zip(names, (*one.event, one.reason, one.detail), strict=True))
+    row["headers"] = [{"key": name, "value": said} for name, said in headers]
+    file = (OVERSIZED_HEADER, write_oversized(batch.root, row).encode())
+    kept = key if key is not None and len(key) <= MOST_KEY_BYTES else None
+    if not _fits(batch, kept, None, [*added, file]):
+        kept, added = None, _added(one._replace(path=None), batch, None)
+    return OutputRecord(Root(1, one.event), kept, None, [*added, file])
+
+
+def _fits(batch: Batch, key: bytes | None, value: bytes | None, headers: _Headers) -> bool:
+    parts = [part for name, said in headers for part in (name.encode(), said)]
+    return batch.letter_limit.takes((key, value, *parts), len(headers))
+
+
+def _added(one: Waiting, batch: Batch, detail: str | None) -> _Headers:
+    """The headers of a dead letter behind the event's own."""
+    time_ms, topic, partition, offset = one.event[3:7]
+    told = {
+        DEAD_REASON_HEADER: one.reason,
+        DEAD_DETAIL_HEADER: detail,
+        DEAD_ATTEMPTS_HEADER: one.attempts,
+        DEAD_PATH_HEADER: one.path,
+        DEAD_TOPOLOGY_HEADER: batch.topology.name,
+        DEAD_TIME_HEADER: batch.now_ms,
+        DEAD_EVENT_TIME_HEADER: time_ms,
+        SOURCE_TOPIC_HEADER: topic,
+        SOURCE_PARTITION_HEADER: partition,
+        SOURCE_OFFSET_HEADER: offset,
+    }
+    return [(name, str(said).encode()) for name, said in told.items() if said is not None]

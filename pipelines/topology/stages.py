@@ -1,0 +1,39 @@
+"""Running a topology on the events of a step, in Spark's tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sequitur.consumer.topology.step.run import StepRun as Run
+from sequitur.pipelines.topology.crashes import SurvivingTasks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.pipelines.topology.batch import Batch, Given
+
+
+class StepRun(Run):
+    """Runs a topology on the events of a step.
+
+    Args:
+        spark: The session.
+        batch: What all tasks share; its folders are there.
+        givens: The events of each task of the first stage.
+        states: Paths of what bolts kept in the step before.
+        max_crashes: See `SurvivingTasks`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        batch: Batch,
+        givens: Sequence[Given],
+        states: Mapping[tuple[str, int], str],
+        *,
+        max_crashes: int,
+    ) -> None:
+        tasks = SurvivingTasks(spark, batch.path("work"), max_crashes=max_crashes)
+        super().__init__(batch, givens, states, tasks)

@@ -1,0 +1,46 @@
+"""Files of what bolts want kept from one step to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from sequitur.pipelines.store import durable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def write_states(
+    folder: Path, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], str]
+) -> dict[tuple[str, int], str]:
+    """Write what bolts want kept; what they kept before and has not changed is not written anew.
+
+    Args:
+        folder: Where it is written.
+        states: It, pickled, by component and task.
+        kept: Files of what they kept before.
+
+    Returns:
+        The files.
+    """
+    paths = {}
+    for place, state in states.items():
+        path = folder / f"{uuid4().hex}.pickle"
+        if not (place in kept and _is_linked(Path(kept[place]), path, state)):
+            path.write_bytes(state)
+        durable.sync(path)
+        paths[place] = str(path)
+    return paths
+
+
+def _is_linked(kept: Path, path: Path, state: bytes) -> bool:
+    """Give the file with this content a second name, if it has it, and the file system can."""
+    if kept.stat().st_size != len(state) or kept.read_bytes() != state:
+        return False
+    try:
+        path.hardlink_to(kept)
+    except OSError:
+        return False
+    return True

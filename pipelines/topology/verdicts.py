@@ -1,0 +1,40 @@
+"""Files of what becomes of events that are not done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sequitur.consumer.topology.step.parts import Verdict
+from sequitur.pipelines.topology.files import read_table, write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+VERDICTS_SCHEMA = pa.schema(
+    [
+        ("id", pa.uint64()),
+        ("attempts", pa.int32()),
+        ("retry_at_ms", pa.int64()),
+        ("is_dead", pa.bool_()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("path", pa.string()),
+    ]
+)
+"""See `Verdict`."""
+
+
+def write_verdicts(folder: Path, verdicts: Sequence[Verdict]) -> str:
+    """Write verdicts into a file of their own; its path."""
+    columns = list(zip(*verdicts, strict=True)) or [()] * len(VERDICTS_SCHEMA)
+    arrays = [pa.array(one, part.type) for one, part in zip(columns, VERDICTS_SCHEMA, strict=True)]
+    return write_table(folder, pa.table(arrays, schema=VERDICTS_SCHEMA))
+
+
+def read_verdicts(path: str) -> list[Verdict]:
+    """Read what `write_verdicts` wrote."""
+    columns = read_table(path).to_pydict().values()
+    return [Verdict(*told) for told in zip(*columns, strict=True)]

@@ -1,0 +1,72 @@
+"""The name of a producer that was given none: its journal's, or a new one that no other host has.
+
+A name is the first half of each event's id, so two producers of one name give ids that look like
+repeats. A journal is made once and may move to another host, as a volume does whose container is
+started elsewhere: its name goes before any other, and only a new journal gets a new name. The name
+has the host in it for people, and random digits since hosts are cloned and all called localhost.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from typing import TYPE_CHECKING, Final
+
+from sequitur.producer._event_id import UNNAMED_PREFIX, check_producer_name
+from sequitur.producer.journal.codec import (
+    FORMAT_VERSION,
+    PREAMBLE_LENGTH,
+    decode_frame,
+    decode_preamble,
+    segment_seed,
+)
+from sequitur.producer.journal.frames import Head
+from sequitur.producer.journal.journal import segment_numbers
+from sequitur.producer.journal.scan import segment_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
+_MAX_HOST_LENGTH: Final = 63
+
+
+def unnamed_producer(journal: Path | None, host: str | None = None) -> str:
+    """The name of a producer that was given none.
+
+    Args:
+        journal: The journal's directory, which need not be there yet; None without a journal: then
+            each life gets digits of its own anyway.
+        host: Of this machine; asked of the system by default.
+    """
+    if journal is None:
+        return UNNAMED_PREFIX
+    known = journal_producer(journal)
+    if known is not None:
+        return known
+    own = _NO_NAME.sub("-", host if host is not None else socket.gethostname())
+    own = own[:_MAX_HOST_LENGTH].strip("-.") or "host"
+    return check_producer_name(f"{UNNAMED_PREFIX}-{own}-{secrets.token_hex(4)}")
+
+
+def journal_producer(journal: Path) -> str | None:
+    """Whose journal it is; None when there is none, or its segments do not begin as they should.
+
+    Takes no lock. Opening a journal that is damaged says what is wrong with it.
+    """
+    try:
+        names = [path.name for path in journal.iterdir()]
+    except OSError:
+        return None
+    for segment in reversed(segment_numbers(names)):
+        try:
+            data = (journal / segment_name(segment)).read_bytes()
+        except OSError:
+            continue
+        if decode_preamble(data[:PREAMBLE_LENGTH]) != (FORMAT_VERSION, segment):
+            continue
+        placed = decode_frame(data, PREAMBLE_LENGTH, segment_seed(segment))
+        if placed is not None and isinstance(placed.frame, Head):
+            return placed.frame.producer
+    return None

@@ -1,0 +1,101 @@
+"""Records out of what callers give: serialized, checked, and put where a partitioner wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from sequitur.producer._record import Record, check_types
+
+if TYPE_CHECKING:
+    from sequitur.producer.kafka.record_batch import Header
+
+Serializer: TypeAlias = Callable[[Any], bytes]
+"""Makes the bytes of a key or value. None is not given to it: it stays None, a tombstone."""
+
+Partitioner: TypeAlias = Callable[[bytes | None, list[int], list[int]], int]
+"""Chooses a partition, as aiokafka's: of the key's bytes, all partitions, those with a leader."""
+
+_NO_HEADERS: Final = ()
+
+
+class RecordMaker:
+    """Makes the records of one producer.
+
+    Args:
+        key_serializer: Makes a key's bytes.
+        value_serializer: Makes a value's bytes.
+        partitioner: Chooses the partition of each event that names none; None for Java's choice.
+        has_leader: Whether a topic's partition has a leader, as far as is known.
+
+    Attributes:
+        is_plain: Whether events are taken as they are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+        partitioner: Partitioner | None,
+        has_leader: Callable[[str, int], bool],
+    ) -> None:
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._partitioner = partitioner
+        self._has_leader = has_leader
+        self._serializes = key_serializer is not None or value_serializer is not None
+        self.is_plain = not self._serializes and partitioner is None
+
+    def record(
+        self,
+        value: Any,
+        key: Any = None,
+        headers: Sequence[Header] | None = _NO_HEADERS,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Record:
+        """An event as a record.
+
+        Raises:
+            TypeError: A part of it is of a wrong type.
+        """
+        if self._serializes:
+            if self._value_serializer is not None and value is not None:
+                value = self._value_serializer(value)
+            if self._key_serializer is not None and key is not None:
+                key = self._key_serializer(key)
+        if headers is None:
+            headers = _NO_HEADERS
+        record = Record(value, key, headers, partition, timestamp_ms)
+        check_types(record)
+        return record
+
+    def record_of(self, event: Any) -> Record:
+        """The record of what `send_many` is given: a `Record`, or a value by itself.
+
+        Raises:
+            TypeError: A part of it is of a wrong type.
+        """
+        if not isinstance(event, Record):
+            return self.record(event)
+        return self.record(
+            event.value, event.key, event.headers, event.partition, event.timestamp_ms
+        )
+
+    def placed(self, record: Record, topic: str, partitions: int) -> Record:
+        """The record with the partition that the partitioner chooses, if there is one.
+
+        Raises:
+            ValueError: The topic has no such partition.
+        """
+        if self._partitioner is None or record.partition is not None:
+            return record
+        everywhere = list(range(partitions))
+        led = [partition for partition in everywhere if self._has_leader(topic, partition)]
+        chosen = self._partitioner(record.key, everywhere, led or everywhere)
+        if chosen not in everywhere:
+            raise ValueError(
+                f"the partitioner gave {chosen!r}: topic {topic} has 0 to {partitions - 1}"
+            )
+        return Record(record.value, record.key, record.headers, int(chosen), record.timestamp_ms)

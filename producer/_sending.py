@@ -1,0 +1,176 @@
+"""The calls by which users give events to a producer: `send`, `send_and_wait`, `send_many`.
+
+Types are checked here, at the call: what becomes of an event that was accepted is a value, which
+code that was written for another client may never look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from sequitur.producer._errors import BrokerError
+from sequitur.producer._outcomes import Delivery, NotPersisted
+from sequitur.producer._ticket import Ticket
+from sequitur.producer.batching.send_many import ManySender
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Iterable, Sequence
+
+    from sequitur.producer._core import Core
+    from sequitur.producer._outcomes import Outcome, Persisted
+    from sequitur.producer._record import Record
+    from sequitur.producer._record_maker import RecordMaker
+    from sequitur.producer.batching.partition_queue import Route
+    from sequitur.producer.kafka.record_batch import Header
+
+
+class Sending(ABC):
+    """What of `IdempotentProducer` takes events."""
+
+    _maker: RecordMaker
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Sequence[Header] | None = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Accept one event; waits for room while the buffer is full.
+
+        Args:
+            topic: Where it goes.
+            value: Its payload, bytes or what `value_serializer` takes; None is a tombstone.
+            key: Chooses the partition, as in Java; bytes or what `key_serializer` takes.
+            headers: Names and values.
+            partition: The partition, if it is not to be chosen.
+            timestamp_ms: See `Record`; leave it.
+
+        Returns:
+            Its delivery, to be awaited for its outcome, which comes within `delivery_timeout`. An
+            event that cannot be sent (too large, no such topic) has an outcome, too: it raises
+            nothing, unless `result_or_raise` of the delivery is awaited.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed. The event is not accepted.
+            TypeError: An argument is of a wrong type; likewise.
+        """
+        core = self._accepting()
+        if not isinstance(topic, str):
+            raise TypeError(f"topic is {type(topic).__name__}, expected str")
+        record = self._maker.record(value, key, headers, partition, timestamp_ms)
+        accumulator = core.accumulator
+        route = accumulator.routes.get(topic)
+        if route is None or not accumulator.room.is_free:
+            ready = await self._ready(core, topic)
+            if isinstance(ready, NotPersisted):
+                return _settled(ready)
+            route = ready
+        if not self._maker.is_plain:
+            record = self._maker.placed(record, topic, route.partitions)
+        return accumulator.add(route, record)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Sequence[Header] | None = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Persisted:
+        """`send` one event and wait until it is in the log; its partition and offset.
+
+        Raises:
+            NotPersistedError: It is not in the log, nor ever will be.
+            PossiblyPersistedError: Nobody knows whether it is.
+            ProducerClosedError: As in `send`.
+            TypeError: As in `send`.
+        """
+        delivery = await self.send(
+            topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return await delivery.result_or_raise()
+
+    async def send_many(
+        self,
+        topic: str,
+        events: Iterable[Record | Any] | AsyncIterable[Record | Any] | Any,
+        *,
+        ticket: Ticket | None = None,
+    ) -> Ticket:
+        """Accept many events; waits for room whenever the buffer is full.
+
+        Args:
+            topic: Where they go.
+            events: Records, or plain values, from an iterable or an async iterable; or an Arrow
+                table or record batch with the columns `value` and, as wanted, `key`, `headers`,
+                `partition`, `timestamp_ms`.
+            ticket: Counts them, a new one by default. Who may be cancelled here keeps his own.
+
+        Returns:
+            The ticket, to be awaited for how many were persisted, and which were not.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed in between.
+            SendManyError: The iterable or a serializer raised, or an event is of a wrong type
+                (its cause is a `TypeError`); it has the ticket of what came before. When this call
+                is cancelled, it is the cause of the `CancelledError`.
+        """
+        core = self._accepting()
+        ticket = Ticket() if ticket is None else ticket
+
+        async def ready() -> Route | NotPersisted:
+            self._accepting()
+            return await self._ready(core, topic)
+
+        await ManySender(core, topic, ticket, self._maker, ready).send(events)
+        return ticket
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The partitions of a topic; asks the cluster if need be.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed.
+            BrokerError: It is not known within `delivery_timeout`.
+        """
+        return set(range(await self._accepting().partitions(topic)))
+
+    async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
+        """The topic's route once there is room, or why there is none."""
+        route = core.accumulator.routes.get(topic)
+        if route is not None and core.accumulator.room.is_free:
+            return route
+        try:
+            return await self._route_with_room(core, topic)
+        except BrokerError as error:
+            return NotPersisted(str(error))
+
+    async def _route_with_room(self, core: Core, topic: str) -> Route:
+        try:
+            route = await core.route_with_room(topic)
+        except BrokerError:
+            self._accepting()  # that it was closed meanwhile says more
+            raise
+        self._accepting()
+        return route
+
+    @abstractmethod
+    def _accepting(self) -> Core:
+        """The started parts of the producer.
+
+        Raises:
+            ProducerClosedError: It takes nothing.
+        """
+
+
+def _settled(outcome: Outcome) -> Delivery:
+    delivery = Delivery(loop=asyncio.get_running_loop())
+    delivery.set_result(outcome)
+    return delivery

@@ -1,0 +1,511 @@
+"""Where events are accepted: into the open batch of their partition's lane, up to a limit of bytes.
+
+Batches leave in cuts. A cut takes all there are, of all lanes, full or not: so everything accepted
+before it is in this round of the journal or an earlier one, and nothing accepted after it is. Where
+a batch could not be sent soon, a cut takes what came since the last and leaves the batch open: it
+is in the journal then, and grows.
+
+The mutable state, named once:
+
+- `Lane.append` appends to the open batch, and takes nothing while none is open; so the hot path is
+  one call, and everything rare happens when it answers None.
+- `Accumulator.room` counts the bytes of all records that are accepted and not settled. It is what
+  holds senders back.
+- `Accumulator.next_event` is the number of the next event; it grows with each accepted one, and
+  with none that is refused.
+- `Accumulator.full` and `ripe` say why to cut: a batch is full, or the oldest event has waited long
+  enough. `filled` are the lanes that have something; the first to have starts the linger's timer.
+
+Nothing here does I/O; the sender takes the batches out.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.producer._event_id import EVENT_ID_HEADER
+from sequitur.producer._given_up import GivenUp
+from sequitur.producer._outcomes import Delivery, NotPersisted
+from sequitur.producer._record import check_all
+from sequitur.producer.batching.buffer_budget import Room
+from sequitur.producer.batching.partition_queue import Batch, Lane, Route
+from sequitur.producer.kafka.compression import HEADER_SIZE
+from sequitur.producer.kafka.record_batch import new_builder, seal
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Sequence
+    from random import Random
+    from types import ModuleType
+
+    from sequitur.producer._given_up import OnGivenUp
+    from sequitur.producer._record import Record
+    from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer._ticket import Ticket
+    from sequitur.producer.batching.columns import Columns, Piece
+    from sequitur.producer.kafka.record_batch import Builder, Header
+
+BULK_RECORDS: Final = 256
+"""From so many on, to lay them out a column at a time is worth its constant costs."""
+
+# What a record makes of us that is of the right types and still none: too large, for a partition
+# that is not there, with a number that no field holds.
+_BAD_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
+
+
+class Accumulator:
+    """The lanes of all topics.
+
+    Args:
+        settings: How batches are made.
+        producer_name: The name that goes into the event ids.
+        next_event: The number of the next event.
+        loop: Runs the linger timers.
+        random: Spreads events without a key.
+        buffer_size: Bytes on their way, beyond which senders wait.
+        on_due: Called when there is a reason to cut.
+        on_given_up: Called with an event that is refused; None if nobody wants it.
+        journal_event_bytes: The largest event that the journal takes; None without one.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        producer_name: str,
+        next_event: int,
+        loop: asyncio.AbstractEventLoop,
+        random: Random,
+        buffer_size: int,
+        on_due: Callable[[], None],
+        on_given_up: OnGivenUp | None = None,
+        journal_event_bytes: int | None = None,
+    ) -> None:
+        self.routes: dict[str, Route] = {}
+        self.next_event = next_event
+        self.room = Room(loop, buffer_size)
+        self.filled: dict[Lane, None] = {}
+        self.full = False
+        self.ripe = False
+        self.cuts = 0
+        # Waits until what is accepted now is in the journal; of another cut, another.
+        self.keeper: Callable[[], Awaitable[object]] | None = None
+        self.live: dict[Batch, None] = {}
+        self._settings = settings
+        self._linger_s = settings.linger.total_seconds()
+        self._id_prefix = producer_name.encode("ascii") + b":"
+        self._loop = loop
+        self._random = random
+        self._on_due = on_due
+        self._on_given_up = on_given_up
+        self._journal_event_bytes = journal_event_bytes
+        self._linger: asyncio.TimerHandle | None = None
+        self._bulk: Any = None  # the module, once it is loaded
+        self._loading: asyncio.Future[ModuleType] | None = None
+        self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
+
+    def add(self, route: Route, record: Record) -> Delivery:
+        """Accept one event; the delivery of one that cannot be is done at once."""
+        delivery = Delivery(self.keeper, loop=self._loop)
+        timestamp_ms = record.timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        try:
+            event_id = b"%b%d" % (self._id_prefix, self.next_event)
+            headers = [*record.headers, (EVENT_ID_HEADER, event_id)]
+            key = record.key
+            if record.partition is None and key is not None:
+                lane = route.lanes[route.keys.partition(key)]
+            else:
+                lane = self._lane(route, record)
+            added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
+            if added is None:
+                lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
+        except _BAD_RECORD as error:
+            delivery.set_result(self._refused(route, record, error))
+            self.room.let_in()
+            return delivery
+        entries = lane.entries
+        if entries is None or lane.owner is not None:
+            entries = lane.claim(None)
+        entries.append(delivery)
+        lane.count += 1
+        if record.timestamp_ms is not None:
+            self._date(lane)
+        self.next_event += 1
+        self.room.take(added.size)
+        if added.size > route.batch_bytes:
+            self._seal(lane)
+        return delivery
+
+    def add_many(
+        self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool = False
+    ) -> int:
+        """Accept events until the buffer is full; those that cannot be are settled at once.
+
+        Args:
+            route: Where they go.
+            records: The events.
+            ticket: Whose they are.
+            whole: Accept all of them, though the buffer be full before the last.
+
+        Returns:
+            How many of `records` are dealt with; at least one.
+
+        Raises:
+            WrongRecordError: One of them is of a wrong type; none was accepted.
+        """
+        if self._add_columns(route, records, ticket, whole=whole):
+            return len(records)
+        check_all(records)
+        return self._add_each(route, records, ticket, whole=whole)
+
+    def _add_each(
+        self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
+    ) -> int:
+        known = route.keys.learn([r.key for r in records if type(r.key) is bytes])
+        lanes = route.lanes
+        prefix = self._id_prefix
+        now_ms = int(time.time() * 1000)
+        event = self.next_event
+        index = first = ticket.accepted
+        left = free = self.room.limit - self.room.used
+        batch_bytes = route.batch_bytes
+        for record in records:
+            # The hot loop: what every event passes. All that is rare is in the calls it makes.
+            timestamp_ms = record.timestamp_ms
+            if timestamp_ms is None:
+                timestamp_ms = now_ms
+            try:
+                headers = [*record.headers, (EVENT_ID_HEADER, b"%b%d" % (prefix, event))]
+                key = record.key
+                if record.partition is None and key is not None:
+                    lane = lanes[known[key]]
+                else:
+                    lane = self._lane(route, record)
+                added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
+                if added is None:
+                    self.next_event = event
+                    lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
+            except _BAD_RECORD as error:
+                index += 1
+                ticket.accepted = index
+                ticket.settle([index - 1], self._refused(route, record, error))
+                continue
+            entries = lane.entries
+            if entries is None or lane.owner is not ticket:
+                entries = lane.claim(ticket)
+            entries.append(index)
+            lane.count += 1
+            if timestamp_ms is not now_ms:
+                self._date(lane)
+            event += 1
+            index += 1
+            size = added.size
+            left -= size
+            if size > batch_bytes:
+                self._seal(lane)
+            if left <= 0 and not whole:
+                break
+        ticket.accepted = index
+        self.next_event = event
+        self.room.take(free - left)
+        return index - first
+
+    def _add_columns(
+        self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
+    ) -> bool:
+        """Accept events a column at a time: all of them, or none if they are not alike enough."""
+        columns = self._columns_of(route, records)
+        if columns is None:
+            return False
+        size = int(columns.sizes.sum())
+        if not whole and size > self.room.limit - self.room.used:
+            return False
+        now_ms = int(time.time() * 1000)
+        indices = (columns.order + ticket.accepted).tolist()
+        pieces: list[Piece] = []
+        start = 0
+        for partition, end in zip(columns.partitions, columns.ends, strict=True):
+            while start < end:
+                lane = route.lanes[route.sticky.current if partition is None else partition]
+                piece = self._reserve(route, lane, columns, (start, end), now_ms)
+                pieces.append(piece)
+                entries = lane.entries
+                if entries is None or lane.owner is not ticket:
+                    entries = lane.claim(ticket)
+                entries += indices[start : piece.end]
+                lane.count = piece.builder.count
+                start = piece.end
+                if start < end:
+                    self._seal(lane)
+                    if partition is None:
+                        route.sticky.move_on(lane.partition, self._random.random())
+        self._bulk.fill(columns, pieces, self.next_event)
+        self.next_event += len(records)
+        ticket.accepted += len(records)
+        self.room.take(size)
+        return True
+
+    def _columns_of(self, route: Route, records: Sequence[Record]) -> Columns | None:
+        """Records as columns; None if they are few, not alike, or it is too early for columns.
+
+        What lays out columns brings Arrow with it, a fifth of a second and 35 MiB: few daemons
+        ever need it, and the loop cannot stand still for so long. The first bulk has it loaded
+        beside the loop, and goes the way of single records until it is there.
+        """
+        if len(records) < BULK_RECORDS:
+            return None
+        if self._bulk is None:
+            if self._loading is None:
+                self._loading = self._loop.run_in_executor(
+                    None, import_module, "sequitur.producer.batching.columns"
+                )
+                self._loading.add_done_callback(self._on_loaded)
+            return None
+        columns: Columns | None = self._bulk.columns_of(
+            records, route.keys, self._id_prefix, self.next_event
+        )
+        if columns is None or int(columns.sizes.max()) > route.batch_bytes - HEADER_SIZE:
+            return None
+        return columns
+
+    def _on_loaded(self, loading: asyncio.Future[ModuleType]) -> None:
+        if not loading.cancelled():
+            self._bulk = loading.result()
+
+    def _reserve(
+        self, route: Route, lane: Lane, columns: Columns, among: tuple[int, int], now_ms: int
+    ) -> Piece:
+        """Take events into the lane's open batch if it takes any, else into another."""
+        piece: Piece | None
+        if lane.open is not None:
+            builder = lane.open.builder
+            if isinstance(builder, self._bulk.BulkBuilder):
+                self._resume(lane)
+                piece = builder.reserve(columns, *among, now_ms)
+                if piece is not None:
+                    return piece
+            self._seal(lane)
+        fresh = self._bulk.BulkBuilder(route.batch_bytes, now_ms)
+        self._open(lane, fresh, self.next_event + int(columns.order[among[0]]))
+        piece = fresh.reserve(columns, *among, now_ms)
+        assert piece is not None, "an event larger than a batch is no column's"
+        return piece
+
+    def cut(
+        self, grows: Callable[[Lane], bool]
+    ) -> tuple[list[tuple[Lane, Batch]], list[tuple[Lane, Batch]]]:
+        """Take all batches, each lane's in their order.
+
+        Args:
+            grows: Whether to leave a lane's open batch open.
+
+        Returns:
+            The batches that will not change any more, and those that were left open.
+        """
+        batches: list[tuple[Lane, Batch]] = []
+        growing: list[tuple[Lane, Batch]] = []
+        for lane in self.filled:
+            if lane.open is not None and grows(lane):
+                batches += [(lane, batch) for batch in lane.sealed]
+                lane.sealed.clear()
+                growing.append((lane, lane.open))
+                lane.pause()
+            else:
+                batches += [(lane, batch) for batch in lane.cut()]
+        for _, batch in (*batches, *growing):
+            batch.last_event = self.next_event - 1
+        self.filled.clear()
+        self.full = self.ripe = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self.cuts += 1
+        return batches, growing
+
+    def refill(self, lane: Lane) -> None:
+        """Take a batch that was left open in the next cut, which is due now."""
+        self.filled[lane] = None
+        self.ripe = True
+
+    @property
+    def flushing(self) -> bool:
+        """Whether somebody waits for everything to have its outcome."""
+        return bool(self._flushes)
+
+    def take_over(self, batch: Batch) -> None:
+        """Hold a batch that was accepted in a former life; there is room for it, whatever it is."""
+        self.live[batch] = None
+        self.room.take(batch.size)
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when each event accepted until now has its outcome."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        waited_for = {batch for batch in self.live if not batch.told}
+        if waited_for:
+            self._flushes.append((waited_for, future))
+        else:
+            future.set_result(None)
+        if self.filled:
+            self.ripen()
+        return future
+
+    def told(self, batch: Batch) -> None:
+        """The outcomes of a batch were told."""
+        batch.told = True
+        for waited_for, future in self._flushes:
+            waited_for.discard(batch)
+            if not waited_for and not future.done():
+                future.set_result(None)
+        if self._flushes:
+            self._flushes = [flush for flush in self._flushes if not flush[1].done()]
+
+    def release(self, batch: Batch) -> None:
+        """A batch is no longer held; its bytes are free."""
+        del self.live[batch]
+        self.room.give_back(batch.size)
+
+    def replace(self, batch: Batch, parts: tuple[Batch, Batch]) -> None:
+        """A batch goes on as its two halves."""
+        del self.live[batch]
+        for part in parts:
+            self.live[part] = None
+        for waited_for, _ in self._flushes:
+            if batch in waited_for:
+                waited_for.discard(batch)
+                waited_for.update(parts)
+
+    def _lane(self, route: Route, record: Record) -> Lane:
+        """The lane of a record without a key, or with a partition."""
+        partition = record.partition
+        if partition is None:
+            partition = route.sticky.current
+        elif not 0 <= partition < route.partitions:
+            raise ValueError(
+                f"partition {partition}: topic {route.topic} has 0 to {route.partitions - 1}"
+            )
+        return route.lanes[partition]
+
+    def _start_batch(
+        self,
+        route: Route,
+        lane: Lane,
+        record: Record,
+        headers: list[Header],
+        timestamp_ms: int,
+    ) -> tuple[Lane, Any]:
+        """Open a batch with a record that did not fit, and give its lane and what `append` gave.
+
+        A record larger than a batch opens one of its own, so only here can one be too large.
+
+        Raises:
+            ValueError: The record is too large.
+        """
+        grown = self._grow(lane, record, headers, timestamp_ms)
+        if grown is not None:
+            return lane, grown
+        builder = new_builder(route.batch_bytes)
+        added = builder.append(0, timestamp_ms, record.key, record.value, headers)
+        assert added is not None
+        if builder.size() > route.batch_bytes:
+            self._check_size(route, builder)
+            # It was compressed to be measured, and a builder cannot go on from there.
+            builder = new_builder(route.batch_bytes)
+            builder.append(0, timestamp_ms, record.key, record.value, headers)
+        if lane.open is not None:
+            self._seal(lane)
+            if record.key is None and record.partition is None:
+                # The new batch is the first of the next sticky partition.
+                route.sticky.move_on(lane.partition, self._random.random())
+                lane = route.lanes[route.sticky.current]
+                self._resume(lane)
+                shared = lane.append(lane.count, timestamp_ms, None, record.value, headers)
+                if shared is not None:
+                    return lane, shared
+                if lane.open is not None:
+                    self._seal(lane)
+        self._open(lane, builder, self.next_event)
+        return lane, added
+
+    def _grow(
+        self, lane: Lane, record: Record, headers: list[Header], timestamp_ms: int
+    ) -> Any | None:
+        """Add a record to a batch that the journal has so far; None if it takes none."""
+        if not lane.is_paused:
+            return None
+        self._resume(lane)
+        return lane.append(lane.count, timestamp_ms, record.key, record.value, headers)
+
+    def _resume(self, lane: Lane) -> None:
+        if lane.is_paused:
+            lane.resume()
+            self._fill(lane)
+
+    def _open(self, lane: Lane, builder: Builder, first_event: int) -> None:
+        batch = Batch(lane.topic, lane.partition, self._loop.time(), first_event)
+        lane.start(batch, builder)
+        self.live[batch] = None
+        self._fill(lane)
+
+    def _fill(self, lane: Lane) -> None:
+        """The lane has something for the next cut."""
+        self.filled[lane] = None
+        if self._linger is None:
+            self._linger = self._loop.call_later(self._linger_s, self.ripen)
+
+    def _date(self, lane: Lane) -> None:
+        """The last record of the lane bears a timestamp of its sender's."""
+        batch = lane.open or lane.sealed[-1]
+        batch.dated = True
+
+    def _check_size(self, route: Route, builder: Builder) -> None:
+        size = builder.size()
+        limit = self._settings.max_request_size
+        if size > limit:
+            raise ValueError(f"{size} bytes are more than max_request_size, {limit}")
+        if self._journal_event_bytes is not None and size > self._journal_event_bytes:
+            raise ValueError(
+                f"{size} bytes are more than the journal takes of one event: an eighth of "
+                f"journal_limit, {self._journal_event_bytes}"
+            )
+        if size > route.max_batch_bytes:
+            packed = len(seal(builder, self._settings.compression))
+            if packed > route.max_batch_bytes:
+                raise ValueError(
+                    f"{packed} bytes are more than topic {route.topic} takes: its "
+                    f"max.message.bytes is {route.max_batch_bytes}"
+                )
+
+    def ripen(self) -> None:
+        """Let what there is wait no longer for more events."""
+        self.ripe = True
+        self._on_due()
+
+    def _refused(self, route: Route, record: Record, error: Exception) -> NotPersisted:
+        outcome = _refusal(error)
+        if self._on_given_up is not None:
+            given_up = GivenUp(
+                topic=route.topic,
+                partition=record.partition,
+                event_id=None,
+                key=record.key,
+                value=record.value,
+                headers=tuple((name, value) for name, value in record.headers),
+                timestamp_ms=record.timestamp_ms,
+                outcome=outcome,
+            )
+            self._on_given_up([given_up])
+        return outcome
+
+    def _seal(self, lane: Lane) -> None:
+        lane.seal()
+        self.full = True
+        self._on_due()
+
+
+def _refusal(error: Exception) -> NotPersisted:
+    reason = str(error) if isinstance(error, ValueError) else f"no Kafka record: {error!r}"
+    return NotPersisted(reason)

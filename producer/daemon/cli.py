@@ -1,0 +1,47 @@
+"""`produce-events`, also `python -m sequitur.producer` and `sequitur produce`: the daemon as a program.
+
+It writes one line to standard output, at its end: what became of the events, as JSON. All else goes
+to standard error. Its exit status:
+
+| status | when |
+|---|---|
+| 0 | the source ended or a signal came; what was accepted is in the topic or the dead-letter file, or in the journal, from where the next start sends it |
+| 1 | as 0, but of some events it is not sure that they are in the topic, and no journal keeps them |
+| 2 | the settings were refused |
+| 3 | it could not start, the source or the journal failed, or the dead-letter file is full; the log says why |
+
+A second signal changes nothing of that: without a journal it usually means 1.
+"""  # noqa: E501 - a table's row is one line
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from sequitur.producer._errors import ProducerError
+from sequitur.producer.daemon.daemon import run_daemon
+from sequitur.producer.daemon.settings import ProduceJob
+from sequitur.producer.program import run_program
+from sequitur.producer.settings_flags import with_flags
+
+_app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
+
+
+@_app.command()
+@with_flags(ProduceJob)
+def produce(settings: ProduceJob) -> None:
+    """Send the events of a source to a topic, once and in order.
+
+    Without --journal, the journal of each --name is in the user's state folder; with --durability
+    none there is none.
+    """
+    report = run_daemon(settings.kafka, settings.producer, settings.produce)
+    typer.echo(json.dumps(report.as_json()))
+    if report.exit_status:
+        raise typer.Exit(report.exit_status)
+
+
+def main() -> None:
+    """Run the daemon as a program of its own."""
+    run_program("produce-events", _app, errors=(ProducerError,))

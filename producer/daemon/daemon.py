@@ -1,0 +1,300 @@
+"""The daemon `produce-events`: takes events from a source and sends them, until told to stop.
+
+Its life has three parts:
+
+1. *Start.* The topic is made, the producer gets its identity; for as long as Kafka is away this is
+   tried again. A signal ends it at once: nothing was accepted.
+2. *Run.* The source gives its events to the intake. When it ends by itself, what it gave is sent.
+3. *Drain.* The first SIGINT or SIGTERM stops the source; what was accepted is sent, and the answers
+   are waited for, up to `drain_timeout` from the signal. The second one ends that at once.
+
+Either way the report tells of each event that was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.producer._client import IdempotentProducer
+from sequitur.producer._errors import ProducerError, RetriableError
+from sequitur.producer._log import Logger
+from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake
+from sequitur.producer.daemon.log import configure_logging
+from sequitur.producer.daemon.report import DaemonReport, health_snapshot
+from sequitur.producer.daemon.settings import dead_letter_file
+from sequitur.producer.sources import (
+    DeadLetterFile,
+    StoppingError,
+    check_source,
+    make_source,
+    parse_address,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer.daemon.health import HealthSnapshot
+    from sequitur.producer.daemon.settings import ProduceSettings
+    from sequitur.producer.settings import KafkaSettings
+    from sequitur.producer.sources import Source
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_NO_TIME: Final = timedelta(milliseconds=100)
+_COMPLAIN_EVERY_S: Final = 10.0
+_TOPIC_RETRY_S: Final = 1.0
+
+_log = Logger(__name__)
+
+
+def run_daemon(
+    kafka: KafkaSettings, producer: ProducerSettings, produce: ProduceSettings
+) -> DaemonReport:
+    """Run the daemon until its source ends or a signal comes; logs go to standard error.
+
+    Raises:
+        BrokerError: The cluster turned us down.
+        SourceError: The source cannot be made of these settings, or read.
+    """
+    configure_logging(produce.log_format)
+    check_source(produce)
+    return asyncio.run(_Daemon(kafka, producer, produce).run())
+
+
+class _Daemon:
+    """One run. `_stopping` is set by the first signal, `_at_once` by the second or at the limit."""
+
+    def __init__(
+        self, kafka: KafkaSettings, producer: ProducerSettings, produce: ProduceSettings
+    ) -> None:
+        self._kafka = kafka
+        self._produce = produce
+        self._source: Source = make_source(produce, max_event_bytes=producer.max_request_size)
+        self._dead_letters = _open_dead_letters(
+            dead_letter_file(produce, producer), produce.dead_letter_limit
+        )
+        self._given_up = GivenUpEvents(self._dead_letters, self._source.name)
+        self._producer = IdempotentProducer(kafka, producer, on_given_up=self._given_up.keep)
+        self._has_journal = producer.journaling != "none"
+        self._stopping = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self._beside: list[asyncio.Task[None]] = []
+        self._started = False
+        self._reading = False
+        self._taking = False
+        self._error: str | None = None
+
+    async def run(self) -> DaemonReport:
+        """Send until the source ends, or a signal comes and what is held is sent."""
+        async with AsyncExitStack() as stack:
+            self._listen()
+            stack.callback(self._listen_no_more)
+            stack.callback(self._dead_letters.close)
+            if self._produce.health is not None:
+                await self._serve_health(stack, self._produce.health)
+            _log.info("starting", topic=self._produce.topic, source=self._source.name)
+            if not self._has_journal:
+                _log.warning("no journal: what is on its way is lost with this process")
+            self._beside += [asyncio.create_task(e) for e in (self._complain(), self._watch())]
+            try:
+                await self._unless_at_once(self._start())
+                if self._started:
+                    await self._unless_at_once(self._read())
+                limit = self._produce.drain_timeout
+                await self._unless_at_once(self._producer.close(limit))
+            finally:
+                await self._producer.close(_NO_TIME)
+                for task in self._beside:
+                    task.cancel()
+        report = self._report()
+        _log.info("ended", **report.as_json())
+        return report
+
+    async def _unless_at_once(self, part: Coroutine[Any, Any, None]) -> None:
+        """Carry a part of our life out, but not beyond the drain's limit or a second signal."""
+        task = asyncio.create_task(part)
+        at_once = asyncio.create_task(self._at_once.wait())
+        await asyncio.wait((task, at_once), return_when=asyncio.FIRST_COMPLETED)
+        at_once.cancel()
+        if task.done():
+            await task
+        else:
+            task.cancel()
+
+    async def _start(self) -> None:
+        """Get to where the source may begin."""
+        await self._producer.start()
+        if self._produce.create_topic:
+            creating = self._create_topic()
+            if self._produce.topic in self._producer.recovered_topics():
+                # It was there, and the journal takes events for it also while Kafka is away.
+                self._beside.append(asyncio.create_task(self._unless_refused(creating)))
+            else:
+                await creating
+        self._started = True
+
+    async def _unless_refused(self, creating: Coroutine[Any, Any, None]) -> None:
+        try:
+            await creating
+        except ProducerError as error:
+            _log.warning("topic not created; it was there before", reason=str(error))
+
+    async def _create_topic(self) -> None:
+        from sequitur.producer.kafka.topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
+
+        produce = self._produce
+        while True:
+            try:
+                created = await create_topic(
+                    self._kafka,
+                    produce.topic,
+                    partitions=produce.partitions,
+                    replication_factor=produce.replication_factor,
+                )
+            except RetriableError as error:
+                _log.warning("topic not created yet", reason=str(error))
+                await asyncio.sleep(_TOPIC_RETRY_S)
+            else:
+                break
+        if created:
+            _log.info("topic created", topic=produce.topic, partitions=produce.partitions)
+
+    async def _read(self) -> None:
+        """Run the source; when it ends by itself, send all that it gave."""
+        intake = ProducerIntake(
+            self._producer,
+            self._produce.topic,
+            self._source.name,
+            self._dead_letters,
+            self._stopping,
+            journals=self._has_journal,
+        )
+        position = self._producer.recovered_position(self._source.name)
+        self._reading = True
+        try:
+            await intake.open()
+            self._taking = True
+            await self._source.run(intake, position)
+        except StoppingError:
+            return
+        except (ProducerError, OSError) as error:
+            if not self._at_once.is_set():  # else the producer was closed before it
+                self._fail("the source failed", error)
+            return
+        finally:
+            self._reading = self._taking = False
+        if not self._stopping.is_set():
+            _log.info("the source has ended", **self._on_its_way())
+            await self._producer.flush()
+
+    async def _watch(self) -> None:
+        """End at once when the producer has failed: no source could give anything to anyone."""
+        self._fail("the producer failed", await self._producer.failure())
+        self._at_once.set()
+
+    def _fail(self, what: str, error: Exception) -> None:
+        self._error = self._error or f"{what}: {error}"
+        _log.error(what, reason=str(error))
+
+    async def _complain(self) -> None:
+        """Say what is waited for, every now and then."""
+        while True:
+            await asyncio.sleep(_COMPLAIN_EVERY_S)
+            if not self._started:
+                _log.warning("no Kafka yet", bootstrap_servers=self._kafka.bootstrap_servers)
+            elif not self._reading:
+                _log.warning("waiting for answers", **self._on_its_way())
+
+    def _on_its_way(self) -> dict[str, int]:
+        counts = self._producer.statistics()
+        return {
+            "buffered_bytes": counts.buffered_bytes,
+            "batches_in_flight": counts.batches_in_flight,
+        }
+
+    def _report(self) -> DaemonReport:
+        return DaemonReport.of(
+            self._producer.statistics(),
+            name=self._producer.name,
+            topic=self._produce.topic,
+            dead_lettered=self._dead_letters.written,
+            kept=self._kept(),
+            has_journal=self._has_journal,
+            error=self._error,
+        )
+
+    def _kept(self) -> int:
+        """Events that have no answer and are in the journal, from where the next start sends them.
+
+        Known once the producer is closed.
+        """
+        if not self._has_journal:
+            return 0
+        counts = self._producer.statistics()
+        settled = counts.persisted + counts.not_persisted + self._given_up.possibly_persisted
+        return counts.accepted + counts.recovered - settled
+
+    async def _serve_health(self, stack: AsyncExitStack, address: str) -> None:
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - only with health
+
+        from sequitur.producer.daemon import health  # noqa: PLC0415 - imports a web server
+
+        heartbeat = await stack.enter_async_context(health.Heartbeat())
+        registry = CollectorRegistry()
+        registry.register(health.DaemonCollector(self._snapshot))
+        application = health.health_application(self._snapshot, registry, heartbeat)
+        host, port = parse_address(address)
+        server = health.HealthServer(application, host, port)
+        await stack.enter_async_context(server)
+        _log.info("health", host=host, port=server.port)
+
+    def _snapshot(self) -> HealthSnapshot:
+        unready = {}
+        if not self._started:
+            unready["kafka"] = "it did not answer yet"
+        elif not self._taking:
+            what = "the topic is not open yet" if self._reading else "it is read no more"
+            unready["source"] = what
+        elif (hold_up := self._producer.hold_up()) is not None:
+            unready["producer"] = hold_up
+        if self._stopping.is_set():
+            unready["daemon"] = "it stops"
+        return health_snapshot(
+            unready,
+            self._producer.statistics(),
+            self._source.statistics(),
+            dead_lettered=self._dead_letters.written,
+        )
+
+    def _listen(self) -> None:
+        """Turn signals into a stop."""
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+
+    def _listen_no_more(self) -> None:
+        """Let signals kill again."""
+        for number in _SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        _log.info("stopping", signal=signal.Signals(number).name)
+        if self._stopping.is_set() or not self._started:
+            _log.warning("ending at once; a further signal kills")
+            self._at_once.set()
+            self._listen_no_more()
+        else:
+            limit_s = self._produce.drain_timeout.total_seconds()
+            asyncio.get_running_loop().call_later(limit_s, self._at_once.set)
+        self._stopping.set()
+
+
+def _open_dead_letters(path: Path, limit_bytes: int) -> DeadLetterFile:
+    try:
+        return DeadLetterFile(path, limit_bytes=limit_bytes)
+    except OSError as error:
+        raise ProducerError(f"the dead-letter file {path} cannot be written: {error}") from error

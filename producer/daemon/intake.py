@@ -1,0 +1,173 @@
+"""Where the daemon's source puts its events: into the producer, and what is none beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from sequitur.producer._log import Logger
+from sequitur.producer._outcomes import PossiblyPersisted
+from sequitur.producer.journal.frames import Position
+from sequitur.producer.sources import DeadLettersFullError, StoppingError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from typing import Any, TypeVar
+
+    from sequitur.producer._client import IdempotentProducer
+    from sequitur.producer._given_up import GivenUp
+    from sequitur.producer._outcomes import Delivery
+    from sequitur.producer._record import Record
+    from sequitur.producer._ticket import Ticket
+    from sequitur.producer.sources import DeadLetterFile
+
+    T = TypeVar("T")
+
+_COMPLAIN_AFTER_S: Final = 10.0
+
+_log = Logger(__name__)
+
+
+class ProducerIntake:
+    """Takes the events of one source. An `Intake`.
+
+    Args:
+        topic: Where they go.
+        source: The source's name: key of its position, and its name in the dead-letter file.
+        dead_letters: Takes what cannot be sent.
+        stopping: Set when the daemon stops.
+        journals: Whether the producer has a journal.
+    """
+
+    def __init__(
+        self,
+        producer: IdempotentProducer,
+        topic: str,
+        source: str,
+        dead_letters: DeadLetterFile,
+        stopping: asyncio.Event,
+        *,
+        journals: bool = True,
+    ) -> None:
+        self.stopping = stopping
+        self.journals = journals
+        self._producer = producer
+        self._topic = topic
+        self._source = source
+        self._dead_letters = dead_letters
+
+    async def open(self) -> None:
+        """Wait until there is a topic to give events to, and room.
+
+        Raises:
+            BrokerError: There is none, or we may not write to it.
+            StoppingError: The daemon stops.
+        """
+        await self.accept(())
+
+    async def accept(self, records: Sequence[Record], position: bytes | None = None) -> Ticket:
+        """Take events, all or none, in this order; see `Intake.accept`."""
+        read_to = None if position is None else await self._position(position)
+        return await self._unless_stopping(self._producer.accept(self._topic, records, read_to))
+
+    async def accept_each(self, records: Sequence[Record]) -> Sequence[Delivery]:
+        """`accept` without a position, for callers that need the outcome of each event."""
+        return await self._unless_stopping(self._producer.accept_each(self._topic, records))
+
+    async def note_position(self, position: bytes) -> None:
+        """Journal a position without events, behind all that was accepted."""
+        await self._producer.note_position(await self._position(position))
+
+    def refuse(self, raw: bytes, where: str, reason: str) -> None:
+        """Put what cannot be sent into the dead-letter file."""
+        self._dead_letters.write(self._source, where, reason, raw)
+
+    def keep_copy(self, raw: bytes, where: str, reason: str) -> bool:
+        """Put what its sender is told of into the dead-letter file, if there is much room."""
+        if self._dead_letters.is_half_full:
+            return False
+        try:
+            self._dead_letters.write(self._source, where, reason, raw)
+        except DeadLettersFullError:
+            return False
+        return True
+
+    async def _position(self, position: bytes) -> Position:
+        """The position, once all that was refused before it is on disk."""
+        if self._dead_letters.owes_sync:
+            await asyncio.to_thread(self._dead_letters.sync)
+        return Position(self._source, position)
+
+    async def _unless_stopping(self, accepting: Coroutine[Any, Any, T]) -> T:
+        """Wait for room, but not once the daemon stops."""
+        task = asyncio.ensure_future(accepting)
+        stop = asyncio.ensure_future(self.stopping.wait())
+        complaint = asyncio.get_running_loop().call_later(_COMPLAIN_AFTER_S, self._complain)
+        try:
+            await asyncio.sleep(0)  # with room there is nothing to wait for, stopping or not
+            if not task.done():
+                await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if not task.done():
+                raise
+            # They were accepted in the very moment in which our caller lost patience: it must hear.
+        finally:
+            complaint.cancel()
+            stop.cancel()
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise StoppingError("the daemon stops, and there was no room before") from None
+
+    def _complain(self) -> None:
+        counts = self._producer.statistics()
+        _log.warning(
+            "the source is held back: Kafka takes nothing",
+            topic=self._topic,
+            buffered_bytes=counts.buffered_bytes,
+            batches_in_flight=counts.batches_in_flight,
+        )
+
+
+class GivenUpEvents:
+    """Puts events that the producer gives up into the dead-letter file.
+
+    Args:
+        dead_letters: The file.
+        source: Name of the source they came from.
+    """
+
+    def __init__(self, dead_letters: DeadLetterFile, source: str) -> None:
+        self.possibly_persisted = 0
+        self._dead_letters = dead_letters
+        self._source = source
+
+    def keep(self, events: Sequence[GivenUp]) -> None:
+        """Return once they are on disk: only then may the journal forget them. They are rare."""
+        for event in events:
+            reason = event.outcome.reason
+            if isinstance(event.outcome, PossiblyPersisted):
+                self.possibly_persisted += 1
+                reason = f"possibly persisted: {reason}"
+            self._dead_letters.write_whole(
+                self._source,
+                _place_of(event),
+                reason,
+                event.value,
+                key=event.key,
+                headers=event.headers,
+                timestamp_ms=event.timestamp_ms,
+            )
+        self._dead_letters.sync()
+        _log.warning(
+            "events given up: they are in the dead-letter file",
+            events=len(events),
+            reason=events[0].outcome.reason,
+        )
+
+
+def _place_of(event: GivenUp) -> str:
+    if event.event_id is None:
+        return f"on the way to topic {event.topic}"
+    return f"event {event.event_id} on the way to topic {event.topic} partition {event.partition}"

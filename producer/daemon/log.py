@@ -1,0 +1,78 @@
+"""The daemon's log: one line an event, on standard error, for people or as JSON.
+
+All of it goes through the standard library's logging, so that what the web server has to say stands
+in the same log, in the same form. The Kafka client is silent: `sequitur.producer.kafka.wire` says
+what it means.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Final, TextIO
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structlog.typing import Processor
+
+    from sequitur.producer.daemon.settings import LogFormat
+
+_QUIET: Final = ("asyncio", "aiohttp")
+"""Libraries of which only warnings are of use: they tell of each connection."""
+
+# Without the local variables: events are in them, and no log is to hold those.
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+
+
+def configure_logging(log_format: LogFormat, stream: TextIO | None = None) -> None:
+    """Log in this form from now on, and in no other.
+
+    Args:
+        log_format: `console` has colours on a terminal; `json` has one object a line with `event`,
+            `level`, `timestamp`, `logger` and the event's own fields.
+        stream: Where to; standard error by default.
+    """
+    stream = stream or sys.stderr
+    shared: Sequence[Processor] = (
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    )
+    if log_format == "json":
+        rendering: Sequence[Processor] = (
+            _TRACEBACKS,
+            structlog.processors.JSONRenderer(),
+        )
+    else:
+        rendering = (
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )

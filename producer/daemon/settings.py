@@ -1,0 +1,119 @@
+"""The section `[produce]`: what the daemon `produce-events` reads, and where it sends it.
+
+`[producer]` says how events are sent, and serves every program that sends. The names of both
+sections' fields are disjoint, since each is a flag of the same command.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from sequitur.producer._event_id import UNNAMED_PREFIX
+from sequitur.producer._settings import ProducerSettings
+from sequitur.producer.settings import Duration, KafkaSettings, Section, Settings, Size
+from sequitur.producer.sources import SourceSettings, parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DEAD_LETTERS: Final = ".dead-letters.jsonl"
+_NEVER: Final = timedelta(days=365)
+
+LogFormat = Literal["console", "json"]
+
+
+class ProduceSettings(SourceSettings, Section):
+    """What the daemon `produce-events` reads, and where it sends it."""
+
+    title = "Daemon"
+    panels: ClassVar = {
+        "Topic": ("topic", "create_topic", "partitions", "replication_factor"),
+        "Source": ("source", "format", "key"),
+        "Files and folders": ("follow", "poll_interval", "rotate_wait", "on_lost_file"),
+        "Replay": ("speed", "replay_event_time", "disorder", "late_share", "late_by", "seed"),
+        "CPU": ("rate_hz", "duration", "send_delay"),
+        "HTTP": tuple(name for name in SourceSettings.model_fields if name.startswith("http_")),
+    }
+
+    topic: str = Field(min_length=1, description="Topic the events go to")
+    create_topic: bool = Field(default=True, description="Create the topic when it is missing")
+    partitions: int = Field(
+        default=4, ge=1, le=10_000, description="Partitions of a topic that we create"
+    )
+    replication_factor: int = Field(
+        default=-1,
+        ge=-1,
+        description="Replicas of a topic that we create; -1: the broker's default",
+    )
+    drain_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How long a stopped daemon waits for the answers of what it has sent",
+    )
+    dead_letter: Path | None = Field(
+        default=None,
+        description="File for what could not be sent, with where it stood and why; without it, "
+        f"<journal>{_DEAD_LETTERS}",
+    )
+    dead_letter_limit: Size = Field(
+        default=1 << 30,
+        gt=0,
+        description="Bytes the dead-letter file may have, beyond which the daemon ends",
+    )
+    health: str | None = Field(
+        default=None,
+        description="HOST:PORT to answer /livez, /readyz and /metrics at; without it, nowhere",
+    )
+    log_format: LogFormat = Field(
+        default="console", description="How log lines look on standard error: console or json"
+    )
+
+    @field_validator("health")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_address(value)
+        return value
+
+
+class ProduceJob(Settings):
+    """What the daemon needs.
+
+    Other than a library's user it has a journal unless it is told to have none, and then takes its
+    time: events that are in a journal expire no sooner than somebody says they should.
+    """
+
+    kafka: KafkaSettings
+    producer: ProducerSettings
+    produce: ProduceSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_journal(cls, values: Any) -> Any:
+        """Runs before the sections check themselves, who want a directory for a durability."""
+        if not isinstance(values, dict):
+            return values
+        given = dict(values.get("producer") or {})
+        if given.get("durability") != "none":
+            given.setdefault("journal", default_journal(given.get("name")))
+            given.setdefault("delivery_timeout", _NEVER)
+        return {**values, "producer": given}
+
+
+def default_journal(name: str | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the daemon keeps the journal of a producer name, unless it is told otherwise."""
+    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "sequitur", "producers", f"{name or UNNAMED_PREFIX}.journal")
+
+
+def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
+    """Where what could not be sent goes: what the settings say, or beside the journal."""
+    if produce.dead_letter is not None:
+        return produce.dead_letter
+    journal = producer.journal or default_journal(producer.name)
+    return journal.with_name(journal.name + _DEAD_LETTERS)

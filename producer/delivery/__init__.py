@@ -1,0 +1,4 @@
+"""Batches to the brokers: numbered, journaled, sent, sent again, and settled.
+
+Called by the client alone. The sequencer is pure; what is around it does the I/O.
+"""

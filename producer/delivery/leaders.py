@@ -1,0 +1,129 @@
+"""Who leads a partition, and is there a connection to it: got in the background, with backoff."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from sequitur.producer._errors import BrokerError, FatalError
+from sequitur.producer._log import Logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from sequitur.producer._backoff import Backoff
+    from sequitur.producer.batching.partition_queue import Lane
+    from sequitur.producer.kafka.wire import Wire
+
+_log = Logger(__name__)
+
+
+class Links:
+    """Leaders and connections.
+
+    At most one task refreshes the metadata, and one a broker connects to it; each goes on, with
+    backoff, for as long as somebody asks for what it is to get.
+
+    Args:
+        wire: The way to the brokers.
+        backoff: How long to wait after a failure.
+        random: Jitter.
+        on_change: Called when a leader or a connection may have been got.
+    """
+
+    def __init__(
+        self, wire: Wire, backoff: Backoff, random: Random, *, on_change: Callable[[], None]
+    ) -> None:
+        self._wire = wire
+        self._backoff = backoff
+        self._random = random
+        self._on_change = on_change
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refresh_failures = 0
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._connect_failures: dict[int, int] = {}
+        self._connect_reasons: dict[int, str] = {}
+        self._refusals: dict[int, str] = {}
+
+    def leader(self, lane: Lane) -> int | None:
+        """The connected leader of a lane; None while it is being looked for."""
+        node = self._wire.leader(lane.topic, lane.partition)
+        if node is None:
+            lane.trouble = f"{lane.topic}-{lane.partition} has no leader"
+            self.refresh()
+            return None
+        if self._wire.is_connected(node):
+            return node
+        reason = self._connect_reasons.get(node)
+        lane.trouble = f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
+        if node not in self._connecting:
+            self._connecting[node] = asyncio.create_task(self._connect(node))
+        return None
+
+    def refresh(self) -> None:
+        """Ask for the leaders anew, soon."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh())
+
+    def stop(self) -> None:
+        """Get nothing any more."""
+        for task in (self._refreshing, *self._connecting.values()):
+            if task is not None:
+                task.cancel()
+
+    async def _refresh(self) -> None:
+        try:
+            if await self._wire.refresh():
+                self._refresh_failures = 0
+                # A leader election takes a moment; asking in a tight loop does not speed it up.
+                await asyncio.sleep(self._backoff.delay_ms(1, self._random.random()) / 1000)
+            else:
+                self._refresh_failures += 1
+                await self._wait(self._refresh_failures)
+        finally:
+            self._refreshing = None
+            self._on_change()
+
+    async def _connect(self, node: int) -> None:
+        try:
+            reason = await self._try_to_connect(node)
+            if reason is None:
+                self._connect_failures.pop(node, None)
+                self._connect_reasons.pop(node, None)
+                self._refusals.pop(node, None)
+                _log.debug("connected", broker=node)
+            else:
+                failures = self._connect_failures.get(node, 0) + 1
+                if failures == 1 or reason != self._connect_reasons.get(node):
+                    _log.warning("broker cannot be reached", broker=node, reason=reason)
+                self._connect_failures[node] = failures
+                self._connect_reasons[node] = reason
+                self.refresh()
+                # An event that expires during the backoff is told this reason, too.
+                self._on_change()
+                await self._wait(failures)
+        finally:
+            del self._connecting[node]
+            self._on_change()
+
+    async def _try_to_connect(self, node: int) -> str | None:
+        """None once there is a connection, else the reason why not.
+
+        A refusal is repeated until there is a connection: somebody has to act on it, and a broker
+        that is away for a moment does not take it back.
+        """
+        try:
+            if await self._wire.connect(node):
+                return None
+            reason = "the cluster no longer names it"
+        except FatalError as error:
+            self._refusals[node] = str(error)
+            return str(error)
+        except BrokerError as error:
+            reason = str(error)
+        refusal = self._refusals.get(node)
+        return f"{reason}; before that: {refusal}" if refusal else reason
+
+    async def _wait(self, failures: int) -> None:
+        await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)

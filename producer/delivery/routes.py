@@ -1,0 +1,286 @@
+"""Finding out how a topic is partitioned, and how large a batch it takes.
+
+What a journal holds of the topic is taken over with it: how many partitions it has, and its
+un-acked batches, which stand in the lanes before any new event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from sequitur.producer._backoff import Backoff
+from sequitur.producer._errors import FatalError, ProducerClosedError, RetriableError
+from sequitur.producer._log import Logger
+from sequitur.producer.batching.partition_queue import Batch, Lane, Route
+from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.delivery.spill import REFERENCE_BYTES
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.record_batch import Stamp
+from sequitur.producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from random import Random
+
+    from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer.batching.accumulator import Accumulator
+    from sequitur.producer.delivery.identities import Identities
+    from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.sender import Sender
+    from sequitur.producer.delivery.settlement import Settlement
+    from sequitur.producer.journal.state import Recovered
+    from sequitur.producer.kafka.wire import Wire
+
+_T = TypeVar("_T")
+
+_log = Logger(__name__)
+
+_LEARN_S: Final = 2.0
+"""How long brokers are asked about a topic that the journal knows, before its word is taken."""
+
+
+class Routes:
+    """Opens the routes of topics; one task a topic, for all who wait for it.
+
+    Args:
+        wire: The way to the brokers.
+        sender: Is told of lanes that have something to send.
+        identities: Know what lanes start under.
+        settlement: Is told of what is for partitions that are gone.
+        accumulator: Gets the routes.
+        settings: Sizes and timeouts.
+        random: Jitter, and the first sticky partition.
+        rounds: Holds new partitions back until the journal knows of them.
+        former: What the journal held at the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        wire: Wire,
+        sender: Sender,
+        identities: Identities,
+        settlement: Settlement,
+        accumulator: Accumulator,
+        settings: ProducerSettings,
+        random: Random,
+        rounds: Rounds,
+        former: Recovered,
+    ) -> None:
+        self._wire = wire
+        self._sender = sender
+        self._identities = identities
+        self._settlement = settlement
+        self._accumulator = accumulator
+        self._settings = settings
+        self._random = random
+        self._rounds = rounds
+        self._former = former
+        self._opening: dict[str, asyncio.Task[Route]] = {}
+
+    async def open(self, topic: str) -> Route:
+        """The topic's route, once it is known.
+
+        Raises:
+            RetriableError: There is no such topic, or no broker answers, for `delivery_timeout`.
+            FatalError: A broker turned us down.
+            ProducerClosedError: The producer was closed meanwhile.
+        """
+        task = self._opening.get(topic)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._find(topic))
+            self._opening[topic] = task
+            task.add_done_callback(lambda _: self._opening.pop(topic, None))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if task.cancelled() and waiting is not None and not waiting.cancelling():
+                raise ProducerClosedError("the producer is closed") from None
+            raise
+
+    def stop(self) -> None:
+        """Open nothing any more."""
+        for task in self._opening.values():
+            task.cancel()
+
+    async def _find(self, topic: str) -> Route:
+        known = self._former.partition_count(topic)
+        if known is None:
+            found = await self._learn(topic)
+        else:
+            try:
+                found = await asyncio.wait_for(self._learn(topic), _LEARN_S)
+            except (TimeoutError, RetriableError):
+                # The journal can take events while Kafka is away.
+                found = known, self._settings.max_request_size
+        partitions, max_batch_bytes = found
+        settings = self._settings
+        route = Route(
+            topic,
+            [self._lane(topic, partition) for partition in range(max(partitions, known or 0))],
+            partitions=partitions,
+            max_batch_bytes=max_batch_bytes,
+            # A record that is larger than these starts a batch of its own, and is checked there.
+            batch_bytes=min(
+                settings.batch_size, settings.max_request_size, settings.journal_limit // 16
+            ),
+            random=self._random.random(),
+            topic_id=self._wire.topic_id(topic),
+        )
+        self._accumulator.routes[topic] = route
+        self._follow(route)
+        return route
+
+    def follow(self) -> None:
+        """The cluster has told of its topics: go along with what has changed."""
+        for route in self._accumulator.routes.values():
+            self._follow(route)
+
+    def _follow(self, route: Route) -> None:
+        """Take note of a topic that was made anew, and of more or fewer partitions.
+
+        Partitions only vanish with their topic. What was for one that is gone is given up and told:
+        which partition of the new topic it would belong to is for its sender to say.
+        """
+        topic_id, partitions = self._wire.topic_id(route.topic), self._wire.partitions(route.topic)
+        if partitions is None:
+            return  # not there now; it may come back
+        if route.topic_id not in (None, topic_id) and topic_id is not None:
+            _log.warning(
+                "a topic was deleted and made anew: what it held is gone",
+                topic=route.topic,
+                partitions=partitions,
+            )
+        route.topic_id = topic_id or route.topic_id
+        before = route.partitions
+        if partitions != before:
+            first_new = len(route.lanes)
+            route.lanes += [self._lane(route.topic, p) for p in range(first_new, partitions)]
+            route.resize(partitions, self._random.random())
+            _log.info(
+                "a topic has another number of partitions",
+                topic=route.topic,
+                partitions=partitions,
+                before=before,
+            )
+        for lane in route.lanes[partitions:]:
+            self._settlement.give_up(
+                lane, f"{lane.topic} was made anew without partition {lane.partition}"
+            )
+        del route.lanes[partitions:]
+
+    async def _learn(self, topic: str) -> tuple[int, int]:
+        """How many partitions a topic has, and how large a batch it takes."""
+
+        async def partitions() -> int:
+            return await self._partitions(topic)
+
+        async def limit() -> int:
+            return await self._max_batch_bytes(topic)
+
+        count = await until_answered(partitions, self._settings, self._random)
+        return count, await until_answered(limit, self._settings, self._random)
+
+    def _lane(self, topic: str, partition: int) -> Lane:
+        """A partition's lane: what the journal holds of it, and then what is new.
+
+        Where the journal's numbering stood is of no matter: what is new begins at 0 under an
+        identity that no life had before.
+        """
+        sequencer = Sequencer[Batch](self._identities.current, window=self._settings.max_in_flight)
+        lane = Lane(topic, partition, sequencer)
+        now_s = asyncio.get_running_loop().time()
+        for kept in self._former.unacked.get((topic, partition), ()):
+            stamp = Stamp(kept.producer_id, kept.epoch, kept.base_sequence)
+            batch = Batch(
+                topic,
+                partition,
+                now_s,
+                kept.first_event_sequence,
+                last_event=kept.last_event_sequence,
+                count=kept.record_count,
+                size=REFERENCE_BYTES,
+                stored=True,
+                stamp=stamp,
+                journaled=stamp,
+                last_ms=kept.timestamp_ms,
+            )
+            sequencer.recover(
+                batch, batch.count, kept.base_sequence, Identity(kept.producer_id, kept.epoch)
+            )
+            self._accumulator.take_over(batch)
+            self._sender.poke(lane)
+        self._take_over_waiting(lane)
+        lane.active_at_s = now_s
+        self._rounds.renewed(lane)
+        return lane
+
+    def _take_over_waiting(self, lane: Lane) -> None:
+        """Take over what has no numbers yet; its bytes stay in the journal until they are sent."""
+        now_s = asyncio.get_running_loop().time()
+        for kept in self._former.waiting.get((lane.topic, lane.partition), ()):
+            batch = Batch(
+                lane.topic,
+                lane.partition,
+                now_s,
+                kept.first_event_sequence,
+                last_event=kept.last_event_sequence,
+                count=kept.record_count,
+                size=REFERENCE_BYTES,
+                stored=True,
+                waits=True,
+                kept=True,
+                dated=kept.dated,
+            )
+            lane.waiting.append(batch)
+            lane.inherited.append(batch)
+            self._accumulator.take_over(batch)
+            self._rounds.back_up(lane)
+            self._sender.poke(lane)
+        state = self._former.partitions.get((lane.topic, lane.partition))
+        if state is not None:
+            lane.inherited_from = Stamp(state.producer_id, state.epoch, state.next_sequence)
+
+    async def _partitions(self, topic: str) -> int:
+        found = self._wire.partitions(topic)
+        if found is None:
+            await self._wire.refresh([topic])
+            found = self._wire.partitions(topic)
+        if found is None:
+            raise RetriableError(f"topic {topic} is not there")
+        return found
+
+    async def _max_batch_bytes(self, topic: str) -> int:
+        try:
+            return await self._wire.max_message_bytes(topic)
+        except FatalError:
+            # Without the right to know it, the broker's refusal will tell.
+            return self._settings.max_request_size
+
+
+async def until_answered(
+    ask: Callable[[], Awaitable[_T]], settings: ProducerSettings, random: Random
+) -> _T:
+    """What `ask` gives; asked again with backoff for as long as `delivery_timeout`.
+
+    Raises:
+        RetriableError: The last one, when the time is over.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + settings.delivery_timeout.total_seconds()
+    backoff = Backoff(
+        initial_ms=milliseconds(settings.retry_backoff),
+        maximum_ms=milliseconds(settings.retry_backoff_max),
+    )
+    failures = 0
+    while True:
+        try:
+            return await ask()
+        except RetriableError:
+            failures += 1
+            wait_s = backoff.delay_ms(failures, random.random()) / 1000
+            if loop.time() + wait_s > deadline_s:
+                raise
+            await asyncio.sleep(wait_s)

@@ -1,0 +1,185 @@
+"""The few things a journal asks of a disk, and the real one.
+
+Tests put a model in its place that crashes between any two of these steps.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from sequitur.producer.journal.errors import JournalLockedError
+
+_LOCK_NAME: Final = "lock"
+# The kernel takes at most 1,024 buffers a call (IOV_MAX).
+_BUFFERS_PER_CALL: Final = 1024
+_PRIVATE_FILE: Final = 0o600
+_PRIVATE_DIRECTORY: Final = 0o700
+
+
+class DiskFile(Protocol):
+    """A file that is only ever appended to."""
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        """Writes all buffers at the end, or raises OSError with some of them written."""
+
+    def sync(self) -> None:
+        """Returns once what was appended survives a power cut."""
+
+    def truncate(self, length: int) -> None:
+        """Cuts the file to `length` bytes."""
+
+    def close(self) -> None:
+        """Gives the handle back."""
+
+
+class Disk(Protocol):
+    """One directory of files."""
+
+    @property
+    def place(self) -> str:
+        """The directory, as shown to users."""
+
+    def lock(self) -> None:
+        """Takes the directory for this process alone.
+
+        Raises:
+            JournalLockedError: another process has it.
+        """
+
+    def unlock(self) -> None:
+        """Gives the directory back."""
+
+    def names(self) -> list[str]:
+        """Names of all files."""
+
+    def read(self, name: str) -> bytes:
+        """A whole file."""
+
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
+        """So many bytes of a file from an offset on; fewer at its end."""
+
+    def free_bytes(self) -> int:
+        """How much more the disk has room for, as far as it tells."""
+
+    def open(self, name: str) -> DiskFile:
+        """A handle that appends; the file is created when missing."""
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Renames a file at once; durable after `sync_directory`."""
+
+    def unlink(self, name: str) -> None:
+        """Removes a file; durable after `sync_directory`."""
+
+    def sync_directory(self) -> None:
+        """Returns once created, renamed and removed files survive a power cut as such."""
+
+
+class _RealFile:
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, _PRIVATE_FILE)
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        for first in range(0, len(buffers), _BUFFERS_PER_CALL):
+            chunk = buffers[first : first + _BUFFERS_PER_CALL]
+            written = os.writev(self._descriptor, chunk)
+            if written < sum(map(len, chunk)):
+                self._append_rest(chunk, written)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._descriptor, length)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _append_rest(self, chunk: Sequence[bytes], written: int) -> None:
+        """After a short write; on a full disk the next one raises ENOSPC."""
+        rest = memoryview(b"".join(chunk))[written:]
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+
+class RealDisk:
+    """A directory of the file system; created, readable by its owner only, when missing."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock: int | None = None
+        # Kept open, so that a sync needs no descriptor at a time when there may be none.
+        self._handle: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The directory's path."""
+        return str(self._directory)
+
+    def lock(self) -> None:
+        """Takes an flock; the kernel gives it back when the process dies, however it dies."""
+        self._directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._directory / _LOCK_NAME, flags, _PRIVATE_FILE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).strip()
+            os.close(descriptor)
+            pid = int(holder) if holder.isdigit() else None
+            raise JournalLockedError(self.place, pid) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        self._lock = descriptor
+        self._handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def unlock(self) -> None:
+        """Gives the flock back; the lock file stays, so that two cannot lock different files."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def names(self) -> list[str]:
+        """Names of all files."""
+        return [path.name for path in self._directory.iterdir()]
+
+    def read(self, name: str) -> bytes:
+        """A whole file."""
+        return (self._directory / name).read_bytes()
+
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
+        """So many bytes of a file from an offset on."""
+        descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(descriptor, length, offset)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        """What the file system has left for users; a quota is not known before it is met."""
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
+
+    def open(self, name: str) -> DiskFile:
+        """A handle that appends."""
+        return _RealFile(self._directory / name)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Renames a file."""
+        (self._directory / name).rename(self._directory / new_name)
+
+    def unlink(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._directory / name).unlink()
+
+    def sync_directory(self) -> None:
+        """Syncs the directory itself, without which a new file may have no name after a crash."""
+        assert self._handle is not None
+        os.fsync(self._handle)

@@ -1,0 +1,36 @@
+"""Producer id and epoch: by what brokers tell producers, and lives of one, from each other."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+MAX_EPOCH: Final = 2**15 - 1
+_NO_PRODUCER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Producer id and epoch; a higher epoch of an id fences the lower ones."""
+
+    producer_id: int
+    epoch: int
+
+    @classmethod
+    def provisional(cls) -> Identity:
+        """What stands for an identity until a broker gives one; no life has the same.
+
+        Batches get their numbers under it, so that a journal can keep them, and are never sent
+        under it.
+        """
+        return cls(_NO_PRODUCER - 1 - secrets.randbits(62), 0)
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether no broker has given it."""
+        return self.producer_id < _NO_PRODUCER
+
+    def bumped(self) -> Identity | None:
+        """The next epoch of this producer id; None when there is none, and a new id is needed."""
+        return None if self.epoch == MAX_EPOCH else Identity(self.producer_id, self.epoch + 1)

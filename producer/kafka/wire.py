@@ -1,0 +1,495 @@
+"""Kafka's protocol, by aiokafka's wire layer: the only module that touches its private parts.
+
+`AIOKafkaClient` keeps the metadata and the connections, `AIOKafkaConnection` frames requests and
+matches answers to them; both do TLS and SASL. Neither is public API: a contract test
+(tests/unit/test_wire_contract.py) holds them to what is used here, so that an upgrade that breaks
+it is seen.
+
+A produce request is written the moment `produce` is called, not when its answer is awaited: so
+requests leave on a connection in the order of the calls, and the answers come back in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import functools
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import errors as kafka_errors
+from aiokafka.conn import CloseReason, create_conn
+from aiokafka.protocol.admin import DescribeConfigsRequest, SaslAuthenticateRequest
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.structs import TopicPartition
+
+from sequitur.producer._errors import (
+    BrokerError,
+    FatalError,
+    NameNotAllowedError,
+    OutcomeUnknownError,
+    RetriableError,
+    TakenOverError,
+)
+from sequitur.producer._log import Logger
+from sequitur.producer.kafka.connection_errors import translated, why_not_connected
+from sequitur.producer.kafka.describe_producers import DescribeProducersRequest
+from sequitur.producer.kafka.error_codes import COORDINATOR_MOVED, FENCED, NO_ERROR, meaning_of
+from sequitur.producer.kafka.event_search import find_events, until_replicated
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
+from sequitur.producer.kafka.metadata import ClusterClient
+from sequitur.producer.settings import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from datetime import timedelta
+
+    from aiokafka.conn import AIOKafkaConnection
+
+    from sequitur.producer.kafka.tokens import TokenProvider
+    from sequitur.producer.settings import KafkaSettings
+
+_ALL_IN_SYNC_REPLICAS: Final = -1
+_TOPIC_RESOURCE: Final = 2
+_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_WHY_NOT_TIMEOUT_MS: Final = 3_000
+_BOOTSTRAP_END_S: Final = 0.5
+_TOKEN_REFUSAL_SEEN: Final = b"\x01"
+
+_log = Logger(__name__)
+
+# The client logs every failed connection attempt as an error; what it means is ours to say.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """What a broker says of one batch.
+
+    Attributes:
+        code: Kafka's error code; 0 is none.
+        base_offset: Offset of the batch's first record, or -1.
+    """
+
+    code: int
+    base_offset: int
+
+
+class CoordinatorKind(enum.Enum):
+    """What a broker coordinates, by Kafka's numbers."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class Wire:
+    """Requests to the brokers of one cluster.
+
+    Args:
+        kafka: How to reach it.
+        client_id: Under which name we appear in the brokers' logs and quotas.
+        request_timeout: How long an answer is waited for.
+        token_provider: Gives the token for OAUTHBEARER; the token file by default.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        *,
+        client_id: str,
+        request_timeout: timedelta,
+        token_provider: TokenProvider | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._client_id = client_id
+        self._request_timeout_ms = milliseconds(request_timeout)
+        options = kafka.aiokafka(token_provider)
+        self._client = ClusterClient(
+            client_id=client_id, request_timeout_ms=self._request_timeout_ms, **options
+        )
+        del options["bootstrap_servers"]
+        self._security = options
+        self._bootstrapped = False
+        self._bootstrapping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Reach any broker and learn of the others.
+
+        Raises:
+            RetriableError: No broker answers.
+            FatalError: A broker answers, and turns us down.
+        """
+        if self._bootstrapped:
+            return
+        try:
+            await self._bootstrap()
+        except _NOT_CONNECTED as error:
+            raise await self._why_not_bootstrapped() from error
+        # Bootstrapping tells neither the cluster's id nor whether the brokers are new enough.
+        if not await self._client.force_metadata_update():
+            if self._client.too_old is not None:
+                raise FatalError(self._client.too_old)
+            reason = await self._why_not_bootstrapped()
+            if isinstance(reason, FatalError):
+                raise reason
+            raise RetriableError("no broker tells of its cluster")
+        self._bootstrapped = True
+
+    async def close(self) -> None:
+        """Close the connections."""
+        bootstrapping = self._bootstrapping
+        if bootstrapping is not None:
+            await asyncio.wait([bootstrapping], timeout=_BOOTSTRAP_END_S)
+            bootstrapping.cancel()
+        await self._client.close()
+
+    async def _bootstrap(self) -> None:
+        """Ask the addresses we started from.
+
+        Who is cancelled meanwhile does not cut it short: the client would forget the connection it
+        asks on, and leave it open.
+        """
+        if self._bootstrapping is None:
+            self._bootstrapping = asyncio.get_running_loop().create_task(self._client.bootstrap())
+            self._bootstrapping.add_done_callback(self._on_bootstrapped)
+        await asyncio.shield(self._bootstrapping)
+
+    def _on_bootstrapped(self, bootstrapping: asyncio.Task[None]) -> None:
+        self._bootstrapping = None
+        if not bootstrapping.cancelled():
+            bootstrapping.exception()  # whoever wanted to know may be gone
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster's id; None while it is not known."""
+        return self._client.cluster_id
+
+    def watch(self, on_update: Callable[[], None]) -> None:
+        """Call this whenever the cluster has told of its topics."""
+        self._client.on_update = on_update
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of a topic, another one after it was deleted and made anew; None if not known."""
+        return self._client.topic_ids.get(topic)
+
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions a topic has; None while that is not known."""
+        known = self._client.cluster.partitions_for_topic(topic)
+        return len(known) if known else None
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The broker that takes a partition's batches; None while there is none."""
+        node: int | None = self._client.cluster.leader_for_partition(
+            TopicPartition(topic, partition)
+        )
+        return None if node == -1 else node
+
+    async def refresh(self, topics: Iterable[str] = ()) -> bool:
+        """Ask the cluster for its topics and leaders anew; also for `topics` from now on.
+
+        When no broker that we know answers, the addresses we started from are asked again, since
+        brokers move (KIP-899).
+
+        Returns:
+            Whether some broker answered.
+        """
+        for topic in topics:
+            self._client.add_topic(topic)
+        if not self._bootstrapped:
+            # Before it has been, the client would wait for ever.
+            try:
+                await self.start()
+            except BrokerError as error:
+                if isinstance(error, FatalError):
+                    _log.warning("no broker takes us", reason=str(error))
+                return False
+        if await self._client.force_metadata_update():
+            return True
+        try:
+            await self._bootstrap()
+        except _NOT_CONNECTED:
+            return False
+        return bool(await self._client.force_metadata_update())
+
+    def is_connected(self, node: int) -> bool:
+        """Whether `produce` may be called for a broker."""
+        return self._connection(node) is not None
+
+    async def connect(self, node: int) -> bool:
+        """Connect to a broker; False if it is not known any more.
+
+        Raises:
+            RetriableError: It cannot be reached.
+            FatalError: It turns us down, or we it.
+        """
+        try:
+            if await self._client._get_conn(node) is not None:  # noqa: SLF001 - see the module
+                return True
+        except _NOT_CONNECTED as error:
+            _log.debug("no connection", broker=node, reason=repr(error))
+        broker = self._client.cluster.broker_metadata(node)
+        if broker is None:
+            return False
+        raise await self._why_not([(broker.host, broker.port)])
+
+    def produce(
+        self,
+        node: int,
+        topics: list[tuple[str, list[tuple[int, bytes]]]],
+        transactional_id: str | None = None,
+    ) -> Awaitable[dict[tuple[str, int], PartitionAnswer]]:
+        """Write a produce request, and return its answer to be awaited.
+
+        The connection must be there (`is_connected`). One batch a partition.
+
+        Raises:
+            RetriableError: At once: nothing was written.
+            OutcomeUnknownError: When awaited: no answer came.
+        """
+        connection = self._connection(node)
+        if connection is None:
+            raise RetriableError(f"no connection to broker {node}")
+        request = ProduceRequest(
+            transactional_id, _ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics
+        )
+        try:
+            answer = connection.send(request)
+        except (kafka_errors.KafkaError, OSError) as error:
+            # A failed write may have put part of the request on the wire, never the whole.
+            raise RetriableError(f"broker {node}: {error}") from error
+        return _read(connection, answer)
+
+    async def new_producer_id(self) -> Identity:
+        """A producer id that no one else has, with epoch 0.
+
+        Raises:
+            RetriableError: No broker answers, or none is ready yet.
+            FatalError: We may not write to this cluster.
+        """
+        answer = await self._ask_any(InitProducerIdRequest(None))
+        _check(answer.error_code, "a producer id")
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+    async def claim(self, transactional_id: str, held: Identity | None) -> Identity:
+        """The next epoch of the producer id that belongs to a transactional id.
+
+        No transaction is begun. Each caller gets an epoch that nobody had before, and batches
+        under an older one are refused wherever the newer one has written.
+
+        Args:
+            transactional_id: The name.
+            held: What the caller got last; None takes the name over from whoever has it.
+
+        Raises:
+            TakenOverError: Somebody else has got a newer epoch since.
+            NameNotAllowedError: We may not use that transactional id.
+            RetriableError: The coordinator does not answer, or is not ready.
+            FatalError: We may not write to this cluster.
+        """
+        node = await self.coordinator(CoordinatorKind.TRANSACTION, transactional_id)
+        answer = await self._ask(node, InitProducerIdRequest(transactional_id, held))
+        if answer.error_code in FENCED:
+            raise TakenOverError(transactional_id)
+        _check(answer.error_code, f"the producer id of {transactional_id}")
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+    async def max_message_bytes(self, topic: str) -> int:
+        """The largest batch that a topic takes (its `max.message.bytes`).
+
+        Raises:
+            RetriableError: No broker answers.
+            FatalError: We may not read the topic's configuration.
+        """
+        resources = [(_TOPIC_RESOURCE, topic, [_MAX_MESSAGE_BYTES])]
+        answer = await self._ask_any(DescribeConfigsRequest(resources))
+        code, _message, _type, _name, entries = answer.resources[0]
+        _check(code, f"the configuration of topic {topic}")
+        for name, value, *_ in entries:
+            if name == _MAX_MESSAGE_BYTES:
+                return int(value)
+        raise FatalError(f"topic {topic} has no {_MAX_MESSAGE_BYTES}")
+
+    async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
+        """The last sequence of us that a partition's in-sync replicas hold (KIP-664).
+
+        Returns:
+            None when it holds nothing of this producer id under this epoch, or would not say: that
+            takes the right to read the topic.
+
+        Raises:
+            RetriableError: The leader does not answer, or is none.
+        """
+        node = self.leader(topic, partition)
+        if node is None:
+            raise RetriableError(f"{topic}-{partition} has no leader")
+        ask = functools.partial(self._ask, node)
+        if await self._described(ask, topic, partition, identity) is None:
+            return None
+        # It tells of the leader's own append, which is lost if another leads before it is
+        # replicated: so what it has now is waited for, and it is asked once more.
+        await until_replicated(ask, topic, partition)
+        return await self._described(ask, topic, partition, identity)
+
+    async def _described(
+        self,
+        ask: Callable[[Any], Awaitable[Any]],
+        topic: str,
+        partition: int,
+        identity: Identity,
+    ) -> int | None:
+        answer = await ask(DescribeProducersRequest(topic, partition))
+        for _topic, partitions, _tags in answer.topics:
+            for _partition, code, _message, producers, _more in partitions:
+                if kafka_errors.for_code(code).retriable:
+                    raise RetriableError(f"what {topic}-{partition} holds: {meaning_of(code).name}")
+                for producer_id, epoch, last, *_ in producers:
+                    if (producer_id, epoch) == (identity.producer_id, identity.epoch) and last >= 0:
+                        return int(last)
+        return None
+
+    async def find_events(
+        self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
+    ) -> set[bytes]:
+        """Those event ids of `wanted` that a partition holds; see `kafka.event_search`.
+
+        Raises:
+            RetriableError: The leader does not answer, or is none.
+            FatalError: We may not read the topic.
+        """
+        node = self.leader(topic, partition)
+        if node is None:
+            raise RetriableError(f"{topic}-{partition} has no leader")
+        ask = functools.partial(self._ask, node)
+        return await find_events(ask, topic, partition, wanted, since_ms)
+
+    async def _why_not_bootstrapped(self) -> BrokerError:
+        return await self._why_not((host, port) for host, port, _ in self._client.hosts)
+
+    async def _why_not(self, addresses: Iterable[tuple[str, int]]) -> BrokerError:
+        """Why we cannot connect, which the client keeps to itself: found by trying once more.
+
+        A refusal is told before anything that may pass, such as another broker that is down.
+        """
+        wait_ms = min(self._request_timeout_ms, _WHY_NOT_TIMEOUT_MS)
+        found: BrokerError = RetriableError("it works at the second attempt")
+        for host, port in addresses:
+            try:
+                connection = await create_conn(
+                    host,
+                    port,
+                    client_id=self._client_id,
+                    request_timeout_ms=wait_ms,
+                    **self._security,
+                )
+                try:
+                    if self._kafka.sasl_mechanism == "OAUTHBEARER":
+                        await _check_token(connection)
+                finally:
+                    connection.close()
+            except (*_NOT_CONNECTED, EOFError) as error:
+                found = why_not_connected(error, f"{host}:{port}", self._kafka)
+            if isinstance(found, FatalError):
+                break
+        return found
+
+    async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
+        """The broker that keeps a group's offsets, or the state of a transactional id.
+
+        Raises:
+            RetriableError: No broker answers, or there is none yet.
+            FatalError: We may not use that name.
+        """
+        answer = await self._ask_any(FindCoordinatorRequest(key, kind.value))
+        _check(answer.error_code, f"the coordinator of {key}")
+        return int(answer.coordinator_id)
+
+    async def ask(self, node: int, request: Any) -> Any:
+        """Send any request to a broker; its answer.
+
+        Raises:
+            RetriableError: No answer; whether it was carried out is not known.
+            FatalError: The broker turns us down.
+        """
+        return await self._ask(node, request)
+
+    async def _ask_any(self, request: Any) -> Any:
+        node = self._client.get_random_node()
+        if node is None:
+            raise RetriableError("no broker is known")
+        return await self._ask(node, request)
+
+    async def _ask(self, node: int, request: Any) -> Any:
+        try:
+            return await self._client.send(node, request)
+        except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            raise translated(error) from error
+
+    def _connection(self, node: int) -> AIOKafkaConnection | None:
+        for (known, _group), connection in self._client._conns.items():  # noqa: SLF001 - see the module
+            if known == node and connection.connected():
+                return connection
+        return None
+
+
+async def _check_token(connection: AIOKafkaConnection) -> None:
+    """See whether the broker has taken the token of a login that seemed to work.
+
+    It refuses one by a challenge, to be answered before it says so by an error (RFC 7628, 3.2.3);
+    the client takes the challenge for a welcome. A login that is over is no longer answered to.
+
+    Raises:
+        SaslAuthenticationFailed: It has refused it, and says why.
+    """
+    answer = await connection.send(SaslAuthenticateRequest(_TOKEN_REFUSAL_SEEN))
+    refused = kafka_errors.SaslAuthenticationFailed
+    if answer.error_code == refused.errno:
+        raise refused(answer.error_message)
+
+
+async def _read(
+    connection: AIOKafkaConnection, answer: Awaitable[Any]
+) -> dict[tuple[str, int], PartitionAnswer]:
+    try:
+        response = await answer
+    except TimeoutError as error:
+        # Later answers on this connection would be taken for this one's: start over.
+        connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+        raise OutcomeUnknownError("no answer within the request timeout") from error
+    except (kafka_errors.KafkaError, OSError, EOFError) as error:
+        raise OutcomeUnknownError(f"the connection broke: {error}") from error
+    return {
+        (topic, partition[0]): PartitionAnswer(code=partition[1], base_offset=partition[2])
+        for topic, partitions in response.topics
+        for partition in partitions
+    }
+
+
+def _check(code: int, what: str) -> None:
+    if code == NO_ERROR:
+        return
+    name = meaning_of(code).name
+    if code == _NAME_NOT_ALLOWED:
+        raise NameNotAllowedError(f"{what}: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    error = kafka_errors.for_code(code)
+    if error.retriable or code in _NOT_YET:
+        raise RetriableError(f"{what}: {name}")
+    raise FatalError(f"{what}: {name}")
+
+
+_NOT_CONNECTED: Final = (kafka_errors.KafkaError, OSError, TimeoutError, ValueError, KeyError)
+"""What connecting raises; the last two are how aiokafka refuses a broker in a SCRAM login."""
+
+_NOT_YET: Final = frozenset({*COORDINATOR_MOVED, 51})
+"""A coordinator that has just come up, or is busy with another request of ours."""
+
+_NAME_NOT_ALLOWED: Final = 53
+
+
+async def close_within(wire: Wire, timeout_s: float) -> None:
+    """Close the wire; give up waiting for it after `timeout_s`."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(wire.close(), timeout_s)

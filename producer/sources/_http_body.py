@@ -1,0 +1,174 @@
+"""The bodies of requests: read within limits of time and size, counted by what has really come.
+
+A client that is slow holds no more than it has sent, and for no longer than the time limit; what it
+announces holds nothing. A compressed body is opened a slice at a time, and counts by what is in it,
+so that a small one that becomes large is cut off at the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from sequitur.producer.sources._errors import NoRoomError, StoppingError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+_SLICE_BYTES: Final = 64 << 10
+_ANY_ZLIB_HEADER: Final = 32 + zlib.MAX_WBITS
+_COMPRESSED: Final = frozenset({"gzip", "x-gzip", "deflate"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What requests may take.
+
+    Attributes:
+        body_bytes: The largest body, uncompressed.
+        pending_bytes: Bodies held at the same time; beyond, the answer is 503.
+        room_timeout_s: How long a request waits for room in the producer's buffer.
+        body_timeout_s: How long a body may take to come; beyond, the answer is 408. So long may
+            the head of a connection's first request take, too.
+        connections: So many at a time; 0 for half of the files that the process may have open, and
+            at most 1,000. Beyond, the answer is 503.
+        retry_after_s: When a client told 503 should try again.
+    """
+
+    body_bytes: int = 8 << 20
+    pending_bytes: int = 64 << 20
+    room_timeout_s: float = 5.0
+    body_timeout_s: float = 30.0
+    connections: int = 0
+    retry_after_s: int = 1
+
+
+class Bodies:
+    """Reads the bodies of all requests of one server.
+
+    Args:
+        limits: What they may take.
+    """
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._held_bytes = 0
+        self._reading: set[asyncio.Timeout] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Read nothing any more: what has not come whole by now is told to come again."""
+        self._stopped = True
+        now_s = asyncio.get_running_loop().time()
+        for timeout in self._reading:
+            timeout.reschedule(now_s)
+
+    @contextlib.asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
+        """The body of a request, uncompressed; it counts as held until the context is left.
+
+        Raises:
+            NoRoomError: Too much is held at the same time.
+            StoppingError: The server was stopped before the body had come.
+            web.HTTPException: It is too large, too slow, or not what its headers say.
+        """
+        length = request.content_length
+        if length is not None and length > self._limits.body_bytes:
+            raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes, length)
+        held = 0
+        try:
+            parts: list[bytes] = []
+            async with contextlib.aclosing(self._slices(request)) as slices:
+                async for part in slices:
+                    # One body is always let in, whatever its size.
+                    others = self._held_bytes - held
+                    if others and self._held_bytes + len(part) > self._limits.pending_bytes:
+                        raise NoRoomError("too many requests at the same time")
+                    held += len(part)
+                    self._held_bytes += len(part)
+                    if held > self._limits.body_bytes:
+                        raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes, held)
+                    parts.append(part)
+            yield b"".join(parts)
+        finally:
+            self._held_bytes -= held
+
+    async def _slices(self, request: web.Request) -> AsyncGenerator[bytes, None]:
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in {"identity", ""} | _COMPRESSED:
+            raise web.HTTPUnsupportedMediaType(
+                text=f"Content-Encoding {encoding!a}: expected gzip or deflate"
+            )
+        inflater = Inflater() if encoding in _COMPRESSED else None
+        async with contextlib.aclosing(self._chunks(request)) as chunks:
+            async for chunk in chunks:
+                if inflater is None:
+                    yield chunk
+                    continue
+                try:
+                    for part in inflater.feed(chunk):
+                        yield part
+                        await asyncio.sleep(0)  # opening takes long enough for others to wait
+                except zlib.error as error:
+                    raise web.HTTPBadRequest(text=f"the body is no {encoding}: {error}") from error
+        if inflater is not None and not inflater.is_whole:
+            raise web.HTTPBadRequest(text=f"the {encoding} body ends before its end")
+
+    async def _chunks(self, request: web.Request) -> AsyncGenerator[bytes, None]:
+        """What comes from the client, as it comes."""
+        if self._stopped:
+            raise StoppingError("the daemon stops")
+        deadline_s = asyncio.get_running_loop().time() + self._limits.body_timeout_s
+        while True:
+            # Not around the loop: what is done with a chunk is not the client's time.
+            timeout = asyncio.timeout_at(deadline_s)
+            try:
+                async with timeout:
+                    self._reading.add(timeout)
+                    chunk = await request.content.readany()
+            except TimeoutError as error:
+                if self._stopped:
+                    raise StoppingError("the daemon stops") from error
+                raise web.HTTPRequestTimeout(
+                    text=f"the body did not come within {self._limits.body_timeout_s:g} s"
+                ) from error
+            finally:
+                self._reading.discard(timeout)
+            if not chunk:
+                return
+            yield chunk
+
+
+class Inflater:
+    """Opens gzip and deflate, also several gzip files one behind the other; no I/O."""
+
+    def __init__(self) -> None:
+        self._opener = zlib.decompressobj(_ANY_ZLIB_HEADER)
+        self._begun = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing at the end."""
+        return not self._begun
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What is in `data`, at most 64 KiB at a time.
+
+        Raises:
+            zlib.error: It is nothing of the kind.
+        """
+        while data:
+            self._begun = True
+            part = self._opener.decompress(data, _SLICE_BYTES)
+            if part:
+                yield part
+            data = self._opener.unconsumed_tail
+            if self._opener.eof:
+                data = self._opener.unused_data
+                self._opener = zlib.decompressobj(_ANY_ZLIB_HEADER)
+                self._begun = False

@@ -1,0 +1,111 @@
+"""Events out of the bodies of requests, and what becomes of what is none.
+
+A body is taken apart a slice at a time, so that a large one keeps no other request waiting. Of what
+is no event its sender is told, and has it still; so only the first of a request are kept in the
+dead-letter file, which would otherwise grow by a hundred times what came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from sequitur.producer._record import Record
+from sequitur.producer.sources._line_splitter import LineSplitter
+
+if TYPE_CHECKING:
+    from sequitur.producer.sources._intake import Intake
+    from sequitur.producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._line_splitter import LineBatch
+
+MAX_LISTED: Final = 1_000
+"""So many refused lines are named in an answer."""
+MAX_KEPT: Final = 20
+MAX_KEPT_BYTES: Final = 64 << 10
+"""So much of one request is put into the dead-letter file."""
+
+_SLICE_BYTES: Final = 16 << 10
+
+
+class RefusedLine(msgspec.Struct, frozen=True):
+    """What is no event, as an answer names it."""
+
+    line: int
+    reason: str
+
+
+class BodyEvents:
+    """The events of one body.
+
+    Args:
+        intake: Keeps copies of what is no event.
+        place: Where the request came from, for those.
+
+    Attributes:
+        records: The events.
+        refused: The first of those that are none.
+        refused_count: How many are none.
+        kept: How many of these are in the dead-letter file.
+    """
+
+    def __init__(self, intake: Intake, place: str) -> None:
+        self.records: list[Record] = []
+        self.refused: list[RefusedLine] = []
+        self.refused_count = 0
+        self.kept = 0
+        self._intake = intake
+        self._place = place
+        self._kept_bytes = 0
+
+    async def parse_lines(self, parser: EventParser, body: bytes, key: bytes | None) -> None:
+        """Each line is an event."""
+        splitter = LineSplitter(parser.limit_bytes)
+        for start in range(0, len(body), _SLICE_BYTES):
+            self._take(parser, splitter.feed(body[start : start + _SLICE_BYTES]), key)
+            await asyncio.sleep(0)
+        self._take(parser, splitter.finish(), key)
+        self._close()
+
+    def parse_value(self, parser: EventParser, body: bytes, key: bytes | None) -> None:
+        """The body is an event."""
+        fits = len(body) <= parser.limit_bytes
+        parsed = parser.parse_value(body, key) if fits else parser.too_long(len(body))
+        if isinstance(parsed, Record):
+            self.records.append(parsed)
+        elif body.strip():
+            line = body.count(b"\n", 0, _place_of(parsed)) + 1
+            self._refuse(body, self._place, line, parsed)
+        self._close()
+
+    def _take(self, parser: EventParser, batch: LineBatch, key: bytes | None) -> None:
+        records, refusals = parser.parse(batch, key)
+        self.records += records
+        for refusal in refusals:
+            line = batch.first_line + refusal.index
+            self._refuse(refusal.raw, f"{self._place} line {line}", line, refusal.reason)
+
+    def _refuse(self, raw: bytes, where: str, line: int, reason: str) -> None:
+        self.refused_count += 1
+        if len(self.refused) < MAX_LISTED:
+            self.refused.append(RefusedLine(line, reason))
+        fits = self.kept < MAX_KEPT and self._kept_bytes + len(raw) <= MAX_KEPT_BYTES
+        # Of one that is larger by itself the file keeps the beginning.
+        if (fits or not self.kept) and self._intake.keep_copy(raw, where, reason):
+            self.kept += 1
+            self._kept_bytes += len(raw)
+
+    def _close(self) -> None:
+        left_out = self.refused_count - self.kept
+        if left_out and self.kept:
+            self._intake.keep_copy(
+                b"", self._place, f"{left_out} more of this request were no events: not kept"
+            )
+
+
+def _place_of(reason: str) -> int:
+    """The byte that a refusal of the JSON reader names; 0 if it names none."""
+    _, _, place = reason.rpartition("(byte ")
+    digits = place.rstrip(")")
+    return int(digits) if digits.isascii() and digits.isdigit() else 0

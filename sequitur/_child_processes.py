@@ -1,0 +1,63 @@
+"""Processes that a command starts for its own time, and ends with it, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def leaving_on_signals() -> Iterator[None]:
+    """Leave the block by an exception at SIGINT or SIGTERM; further signals change nothing.
+
+    So what the block has started is ended by its `finally` clauses, which take their time. For the
+    main thread.
+
+    Raises:
+        KeyboardInterrupt: At SIGINT.
+        SystemExit: At SIGTERM, with 128 and the signal's number.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        for each in _SIGNALS:
+            signal.signal(each, lambda *_: None)  # to be ignored would pass on to children
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    before = {each: signal.signal(each, leave) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def run_with_children(
+    command: Sequence[str], environ: Mapping[str, str], *, timeout_s: float
+) -> int:
+    """Run a command to its end; when it is not waited for any more, it is killed with its children.
+
+    Returns:
+        Its status.
+
+    Raises:
+        subprocess.TimeoutExpired: It took too long.
+    """
+    # A session of its own, so that all that it starts can be killed together.
+    process = subprocess.Popen(command, env=environ, start_new_session=True)
+    try:
+        return process.wait(timeout_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

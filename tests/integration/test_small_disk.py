@@ -1,0 +1,60 @@
+"""A journal on a disk that is far smaller than its limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.test_kill_rounds import Rounds, make_rounds, rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["make_rounds", "rounds"]
+
+_LIVES = 2
+_LINES = 40_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MiB where the daemon has its journal."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    place = tmp_path / "journal"
+    place.mkdir(mode=0o700)
+    mounting = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if mounting.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounting.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.usefixtures("small_disk")
+@pytest.mark.timeout(240)
+def test_killing_it_on_a_small_disk_loses_and_doubles_nothing(rounds: Rounds) -> None:
+    """The disk fills while the broker is paused, the daemon dies, and all drains in order."""
+    rounds.settings = ("--compression", "none", "--linger", "5 ms")
+    rounds.live_and_die(while_loaded=True)
+    for life in range(_LIVES):
+        rounds.growing.grow(_LINES)
+        rounds.broker.pause()
+        with rounds.start() as daemon:
+            rounds.recovered += daemon.wait_for("producer started")["recovered"]
+            daemon.wait_for("no room in the journal: senders wait")
+            if life % 2:  # it also gets going again by itself
+                rounds.broker.resume()
+                daemon.wait_for("there is room in the journal again")
+            daemon.kill()
+        rounds.broker.resume()
+    rounds.finish()
+    rounds.check()

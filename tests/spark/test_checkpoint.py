@@ -1,0 +1,352 @@
+"""What the job does when its checkpoint is not as it left it, or another process has it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    NewTopic,
+)
+
+from sequitur._topic_reader import read_topic
+from sequitur.consumer import StepKind
+from sequitur.consumer.topology import TopologyBuilder
+from sequitur.pipelines._errors import CheckpointError, OwnershipError, TopologyFileError
+from sequitur.pipelines.ordering.local_runs import LocalRuns
+from sequitur.pipelines.store.ownership import refuse_if_owned
+from sequitur.pipelines.store.processes import ProcessIdentity
+from sequitur.pipelines.store.storage import HadoopStorage, LocalStorage, open_storage
+from tests.spark import bolts
+from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.submitted_job import SubmittedJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.consumer.topology import Topology
+    from tests.conftest import MakeTopic
+    from tests.spark.conftest import HadoopFolder
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_700_000_000_000
+
+
+class _Crash(Exception):  # noqa: N818 - it stands for a kill
+    """The process dies here."""
+
+
+@contextlib.contextmanager
+def _dying_at(place: str) -> Iterator[None]:
+    """The process dies where this is called."""
+
+    def crash(*_: object, **__: object) -> None:
+        raise _Crash
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(place, crash)
+        with pytest.raises(_Crash):
+            yield
+
+
+def _times(job: Job) -> list[int]:
+    return sorted(time_of(record) - T0 for record in job.released())
+
+
+def _folder(job: Job) -> Path:
+    return Path(job.settings.checkpoint)
+
+
+def _lose_all(spark: Path) -> None:
+    shutil.rmtree(spark)
+
+
+def _lose_newest(spark: Path) -> None:
+    for folder in ("offsets", "commits"):
+        newest = max(int(path.name) for path in (spark / folder).iterdir() if path.name.isdecimal())
+        (spark / folder / str(newest)).unlink()
+        (spark / folder / f".{newest}.crc").unlink(missing_ok=True)
+
+
+def _change(spark: Path) -> None:
+    """As a copy of another checkpoint has it: its one batch went further than ours."""
+    (spark / "offsets" / ".0.crc").unlink()
+    planned = spark / "offsets" / "0"
+    *head, offsets = planned.read_text().splitlines()
+    planned.write_text("\n".join((*head, re.sub(r":\d+", ":10", offsets))))
+
+
+@pytest.mark.parametrize(("lives", "lose"), [(1, _lose_all), (2, _lose_newest), (1, _change)])
+def test_batch_that_is_planned_anew_is_refused(
+    job: Job, lives: int, lose: Callable[[Path], None]
+) -> None:
+    """Rows that Spark has planned otherwise are neither skipped nor doubled; a reset reads them."""
+    for life in range(lives):
+        job.produce([event(T0 + 20 * life + n, partition=n % 4) for n in range(20)])
+        job.run()
+    lose(_folder(job) / "spark")
+    job.produce([event(T0 + 1000 + n, partition=n % 4) for n in range(20)])
+    with pytest.raises(CheckpointError, match=r"has planned batch . anew.*--reset-input"):
+        job.run(drain=True)
+    report = job.run(drain=True, reset_input=True)
+    assert report.totals.read == report.totals.released == 20 * lives + 20
+    assert _times(job) == [*range(20 * lives), *range(1000, 1020)]
+
+
+def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
+    """Cut short in a step or behind the reset, it loses and doubles nothing, and goes on."""
+    job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
+    with _dying_at("sequitur.pipelines.sink.sink.TopicSink.write"):
+        job.with_settings(delay="0 s").run()
+    shutil.rmtree(_folder(job) / "spark")
+    with _dying_at(
+        "sequitur.pipelines.ordering.job.start_query"
+    ):  # the reset is logged, and nothing is read yet
+        job.run(reset_input=True)
+    assert job.kinds()[-1] is StepKind.RESET
+    for life in range(1, 3):
+        job.produce([event(T0 + 1000 * life + n, partition=n % 4) for n in range(20)])
+        job.run(drain=True)
+    assert _times(job) == [*range(20), *range(1000, 1020), *range(2000, 2020)]
+    assert not (_folder(job) / "spark").exists()
+
+
+def test_file_of_held_rows_that_is_lost_is_refused_at_the_start(job: Job) -> None:
+    """Also while another run is half out, so that counts alone would not tell."""
+    for life in range(2):
+        job.produce([event(T0 + 700 * life + 100 * n, partition=n % 4) for n in range(20)])
+        job.run()
+    lost = min(_folder(job).glob("runs/*/*.parquet"))
+    aside = lost.rename(_folder(job).parent / "aside")
+    with pytest.raises(CheckpointError, match=rf"{lost.name}, with \d+ rows .* is gone"):
+        job.run()
+    aside.rename(lost)
+    report = job.run(drain=True)
+    assert report.totals.read == report.totals.released + report.totals.late == 40
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_step_whose_done_mark_is_lost_is_finished_again(
+    job: Job, delivery: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark has committed its batch and will not repeat it; what is out is left out, or said."""
+    job = job.with_settings(delivery=delivery)
+    job.produce([event(T0 + 100 * n, partition=n % 4) for n in range(20)])
+    out = job.run().totals.released
+    assert 0 < out < 20
+    done = sorted(_folder(job).glob("done/0*"))
+    done[-1].unlink()
+    report = job.run(drain=True)
+    assert (report.totals.read, report.totals.released, report.totals.held) == (20, 20, 0)
+    assert sorted({*_times(job)}) == [100 * n for n in range(20)]
+    again = 0 if delivery == "exactly-once" else out
+    assert len(_times(job)) == 20 + again
+    said = capfd.readouterr().err
+    assert "has no done mark" in said
+    assert ("written once more" in said) is bool(again)
+
+
+def test_start_after_a_plan_that_was_cut_short(job: Job) -> None:
+    """Spark refuses what it had begun of its first plan: the next start of the job goes on."""
+    begun = _folder(job) / "spark" / "offsets"
+    job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
+    with _dying_at("sequitur.pipelines.ordering.job.start_query"):
+        job.run()
+    begun.mkdir(parents=True)
+    (begun / ".0.5f.tmp").touch()
+    (begun.parent / "metadata").write_text('{"id":"5f5f0d9c-6a5c-4ce1-b4ee-3ad2e3c8a0b6"}')
+    assert job.run(drain=True).totals.released == 20
+
+
+def _make_anew(job: Job) -> None:
+    """Delete the input topic and create it again."""
+    client = AdminClient(job.kafka.librdkafka())
+    client.delete_topics([job.topic])[job.topic].result(30)
+    wait_until(lambda: job.topic not in client.list_topics(timeout=30).topics)
+    client.create_topics([NewTopic(job.topic, 4, 1)])[job.topic].result(30)
+
+    def has_leaders() -> bool:
+        found = client.list_topics(timeout=30).topics.get(job.topic)
+        return found is not None and sum(p.leader >= 0 for p in found.partitions.values()) == 4
+
+    wait_until(has_leaders)
+
+
+def test_topic_that_was_made_anew_is_refused(job: Job) -> None:
+    """Grown past the old offsets it looks the same: its id tells. A reset reads all of it."""
+    old, new = [range(40), range(5000, 5100)]
+    job.produce([event(T0 + n, partition=n % 4) for n in old])
+    held = job.run().totals.held
+    assert held > 0
+    _make_anew(job)
+    job.produce([event(T0 + n, partition=n % 4) for n in new])
+    with pytest.raises(CheckpointError, match=r"deleted and made anew.*--reset-input"):
+        job.run(drain=True)
+    report = job.run(drain=True, reset_input=True)
+    assert report.totals.read == report.totals.released == 140
+    assert _times(job) == [*old, *new]
+
+
+def test_topic_that_is_made_anew_under_a_running_job_is_refused(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read of it is not logged under the old one's offsets."""
+    job.produce([event(T0 + n, partition=n % 4) for n in range(40)])
+    stage = LocalRuns.stage
+
+    def staged_meanwhile(*given: Any, **named: Any) -> Any:
+        found = stage(*given, **named)
+        _make_anew(job)
+        return found
+
+    job.run()
+    job.produce([event(T0 + 100, partition=0)])
+    monkeypatch.setattr(LocalRuns, "stage", staged_meanwhile)
+    with pytest.raises(CheckpointError, match="made anew"):
+        job.run()
+    assert job.steps[-1][1].totals.read == 40
+
+
+def test_second_job_on_a_checkpoint_is_refused_at_the_start(job: Job) -> None:
+    """Before anything is read, and by name of the process that has it."""
+    with job.running() as running:
+        wait_until((_folder(job) / "spark" / "metadata").exists)
+        owner = ProcessIdentity.own()
+        with pytest.raises(OwnershipError, match=f"{owner}, has this checkpoint, last seen"):
+            job.run()
+        assert running.running()
+    job.run()
+
+
+def test_older_driver_that_wakes_up_destroys_nothing(job: Job) -> None:
+    """Paused in a step, taken for dead and overtaken, it stops by name; the newer loses nothing."""
+    folder = _folder(job)
+    job.produce([event(T0 + n, partition=n % 4) for n in range(100)])
+    job.run()
+    older = SubmittedJob(job.kafka, job.settings)
+    with older:
+        wait_until(lambda: len(_owners(folder)) == 2)
+        process = json.loads(_owners(folder)[-1].read_text())["process"]
+        before = len(_runs(folder))
+        job.produce([event(T0 + 100 + n, partition=n % 4) for n in range(100)])
+        wait_until(lambda: len(_runs(folder)) > before)
+        os.kill(process, signal.SIGSTOP)
+        wait_until(lambda: _looks_dead(folder))
+        job.run()
+        job.produce([event(T0 + 200 + n, partition=n % 4) for n in range(100)])
+        os.kill(process, signal.SIGCONT)
+        said = older.end(status=3)
+        assert "has taken this checkpoint over (owner 3, we are 2)" in said
+    assert job.run(drain=True).totals.released == 300
+    assert _times(job) == list(range(300))
+
+
+def _looks_dead(folder: Path) -> bool:
+    """Whether a driver that is started now would be let in."""
+    try:
+        refuse_if_owned(LocalStorage(folder))
+    except OwnershipError:
+        return False
+    return True
+
+
+def _owners(folder: Path) -> list[Path]:
+    return sorted((folder / "owners").glob("0*"))
+
+
+def _runs(folder: Path) -> list[Path]:
+    return list((folder / "runs").iterdir())
+
+
+def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
+    """Runs, events that wait and what bolts keep are found where the folder is now."""
+    here = job.running_topology(bolts.word_count(), retry_delay="5 s")
+    here.produce([event(T0, text="so"), event(T0 + 1, text="bad")])
+    here.produce([event(T0 + 5000, text="so", partition=p) for p in range(4)])
+    with here.running():  # "bad" fails once, and waits
+        wait_until(lambda: any((done.processed or {}).get("pending") for _, done in here.steps))
+    moved = tmp_path / "moved"
+    _folder(job).rename(moved)
+    there = here.with_settings(checkpoint=str(moved))
+    there.run(drain=True)
+    counts = there.processed()
+    assert (counts["acked"], counts["failed"], counts["pending"]) == (6, 1, 0)
+    words = {(record.key, record.value) for record in there.released()}
+    assert words == {(b"bad", b"1"), *((b"so", b"%d" % count) for count in range(1, 6))}
+
+
+def test_state_of_a_step_that_is_processed_and_not_done_is_checked(job: Job) -> None:
+    """The parallelism of a bolt that keeps state has to stay, however the job has died."""
+    job = job.with_settings(delay="0 s")
+    job.produce([event(T0, key="k", partition=p) for p in range(4)])
+    with _dying_at("sequitur.pipelines.sink.sink.TopicSink.write"):
+        job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=2)).run()
+    other = job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=3))
+    with pytest.raises(TopologyFileError, match="2 tasks of bolt 'only', which has 3"):
+        other.run()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_storage_creates_once_and_replaces_what_nothing_rests_on(
+    spark: SparkSession,
+    hadoop_only: HadoopFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_local: bool,
+) -> None:
+    """By path and through Hadoop: of two that create a file one is told that it has not."""
+    storage = open_storage(spark, str(tmp_path / "a b") if is_local else hadoop_only.uri)
+    assert isinstance(storage, LocalStorage if is_local else HadoopStorage)
+    assert (storage.names(""), storage.names("none"), storage.exists("f")) == ([], [], False)
+    storage.make_folder("f/g")
+    assert storage.create("f/one", "first")
+    assert not storage.create("f/one", "second")
+    monkeypatch.setattr(type(storage), "exists", lambda *_: False)
+    assert not storage.create("f/one", "second")
+    monkeypatch.undo()
+    assert (storage.read("f/one"), storage.names("f")) == ("first", ["g", "one"])
+    for text in ("two", "three"):
+        storage.replace("f/two", text)
+        assert storage.read("f/two") == text
+    assert storage.size_bytes("f") >= len("firstthree")
+    storage.sync("f", "none")
+    for name in ("f/one", "f/one", "f"):
+        storage.delete(name)
+    assert storage.names("") == []
+
+
+def test_an_output_may_be_added_while_a_step_is_processed_and_not_done(
+    job: Job, make_topic: MakeTopic
+) -> None:
+    """Nothing of that step goes there. One that is taken away is asked back, until it is done."""
+
+    def topology(*topics: str) -> Topology:
+        builder = TopologyBuilder("outputs")
+        builder.set_spout("events")
+        for number, topic in enumerate(topics):
+            builder.set_output(f"out {number}", topic).local_grouping("events")
+        return builder.build()
+
+    first, second = make_topic(2), make_topic(2)
+    job = job.with_settings(delay="0 s")
+    job.produce([event(T0, key="k", partition=p) for p in range(4)])
+    with _dying_at("sequitur.pipelines.sink.sink.TopicSink.write"):
+        job.running_topology(topology(first)).run()
+    with pytest.raises(TopologyFileError, match=f"{first!r}, to which no output goes any more"):
+        job.running_topology(topology(second)).run()
+    both = job.running_topology(topology(first, second))
+    both.run(drain=True)
+    counts = [len(list(read_topic(job.kafka, topic))) for topic in (first, second)]
+    assert counts == [4, 0]

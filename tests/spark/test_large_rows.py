@@ -1,0 +1,96 @@
+"""Rows that are large: few of them go through memory at once, however many there are."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer import EVENT_TIME_HEADER
+from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.sink.partition_writer import PartitionWriter
+from tests.spark.conftest import Event, Job, event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from tests.spark.conftest import HadoopFolder
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_700_000_000_000
+_ARROW_BYTES = 16 << 20
+_ROW_BYTES = 900_000
+_ROWS = 24
+
+
+def _large(number: int) -> Event:
+    at = T0 + 10 * number
+    value = json.dumps({"n": number, "at": at}).encode().ljust(_ROW_BYTES)
+    return Event(value=value, key=b"large", partition=0)
+
+
+def _with_large_headers(number: int) -> Event:
+    value = json.dumps({"n": number, "at": T0 + 10 * number}).encode()
+    headers: list[Any] = [("a", None), ("large", b"x" * _ROW_BYTES)]
+    return Event(value=value, key=b"headers", headers=headers, partition=1)
+
+
+def _looked_at(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch; complains of more than may go to Python at once."""
+    if batch.nbytes > _ARROW_BYTES + 2 * _ROW_BYTES:
+        raise RuntimeError(f"{batch.nbytes} bytes at once")
+    return batch
+
+
+class _WatchedRuns(RunWriter):
+    __slots__ = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return super().__call__(map(_looked_at, batches))
+
+
+class _WatchedPartitions(PartitionWriter):
+    __slots__ = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return super().__call__(map(_looked_at, batches))
+
+
+@pytest.mark.parametrize("make", [_large, _with_large_headers])
+def test_large_rows_go_to_python_by_their_size(
+    job: Job, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    """Whether they are expected or not, and whatever of them is large: all of them come out."""
+    monkeypatch.setattr("sequitur.pipelines.ordering.local_runs.RunWriter", _WatchedRuns)
+    sent = []
+    for life in range(2):
+        numbers = range(life * _ROWS, (life + 1) * _ROWS)
+        sent += [make(number) for number in numbers]
+        sent += [event(T0 + 10 * number, n=number) for number in numbers]
+        job.produce(sent[-2 * _ROWS :])
+        report = job.with_settings(max_offsets_per_trigger=_ROWS).run(drain=True)
+    assert (report.totals.read, report.totals.held) == (4 * _ROWS, 0)
+    found = sorted((record.key, record.value, record.headers) for record in job.released())
+    assert sorted(map(_released, sent)) == found
+
+
+def _released(sent: Event) -> tuple[Any, ...]:
+    """Too old for the output topic's retention: a header says when it happened."""
+    at = str(json.loads(sent.value or b"")["at"]).encode()
+    return sent.key, sent.value, (*sent.headers, (EVENT_TIME_HEADER, at))
+
+
+def test_large_rows_are_released_by_size(
+    job: Job, monkeypatch: pytest.MonkeyPatch, hadoop_only: HadoopFolder
+) -> None:
+    """Where tasks do not reach the checkpoint, Spark brings the records to Python by size, too."""
+    monkeypatch.setattr("sequitur.pipelines.sink.sink.PartitionWriter", _WatchedPartitions)
+    job = job.with_settings(checkpoint=hadoop_only.uri)
+    sent = [_large(number) for number in range(_ROWS)]
+    job.produce(sent)
+    assert job.run(drain=True).totals.released == _ROWS
+    assert [record.value for record in job.released()] == [one.value for one in sent]

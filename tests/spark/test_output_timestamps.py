@@ -1,0 +1,180 @@
+"""The timestamps of the ordered topic: what is found by time is what happened then."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from sequitur.consumer import EVENT_TIME_HEADER, Delivery, LatePolicy, OutputTimestamp
+from tests.spark.conftest import Event, by_partition, event, time_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sequitur._topic_reader import TopicRecord
+    from tests.conftest import MakeTopic
+    from tests.spark.conftest import HadoopFolder, Job
+
+pytestmark = pytest.mark.spark
+
+_FLOOR_MS = 6 * 3_600_000
+_MINUTE_MS = 60_000
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _told(record: TopicRecord) -> int:
+    """The event time as any reader has it: from the header, else from the timestamp."""
+    header = record.header(EVENT_TIME_HEADER)
+    return record.timestamp_ms if header is None else int(header)
+
+
+def _first_from(job: Job, partition: int, time_ms: int) -> int:
+    """Where Kafka's index of times says that records of a time begin."""
+    options = {**job.kafka.librdkafka(), "group.id": "seeks"}
+    with contextlib.closing(Consumer(options)) as consumer:
+        asked = TopicPartition(job.settings.output_topic, partition, time_ms)
+        (found,) = consumer.offsets_for_times([asked], timeout=30)
+        return found.offset
+
+
+def _sent_shuffled(job: Job, times: list[int]) -> None:
+    """Two rows of each time, out of order by less than the delay."""
+    mixed = [time for pair in zip(times[1::2], times[::2], strict=True) for time in pair]
+    job.produce([event(time, key=f"k{n}", partition=n % 4) for n in range(8) for time in mixed])
+
+
+def test_seeking_by_time_finds_what_happened_then(job: Job, spark: SparkSession) -> None:
+    """By librdkafka and by Kafka's own consumer, which Spark reads with."""
+    begin = _now_ms() - 20 * _MINUTE_MS
+    times = [begin + 100 * n for n in range(1_000)]
+    _sent_shuffled(job, times)
+    job.run(drain=True)
+    records = job.released()
+    assert len(records) == 8_000
+    wanted = begin + 50_000
+    for partition, own in by_partition(records).items():
+        assert [record.timestamp_ms for record in own] == sorted(time_of(record) for record in own)
+        assert all(record.timestamp_ms == time_of(record) for record in own)
+        assert all(record.header(EVENT_TIME_HEADER) is None for record in own)
+        first = min(record.offset for record in own if time_of(record) >= wanted)
+        assert _first_from(job, partition, wanted) == first
+    read = (
+        spark.read.format("kafka")
+        .options(**{f"kafka.{name}": value for name, value in job.kafka.java().items()})
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", job.settings.output_topic)
+        .option("startingTimestamp", str(wanted))
+        .option("startingOffsetsByTimestampStrategy", "latest")  # of partitions without such rows
+        .load()
+    )
+    assert read.count() == sum(time_of(record) >= wanted for record in records)
+
+
+def test_backfill_stays_within_the_floor(job: Job) -> None:
+    """Rows of years ago and of a moment ahead are clamped, never fall, and say when they were."""
+    begun = _now_ms()
+    old = [1_700_000_000_000 + n for n in range(50)]
+    recent = [begun - 2 * _FLOOR_MS + n * _FLOOR_MS // 50 for n in range(102)]
+    job.produce([event(time, key=f"k{n % 9}", partition=0) for n, time in enumerate(old)])
+    job.run()
+    job.produce([event(time, key=f"k{n % 9}", partition=0) for n, time in enumerate(recent)])
+    job.run(drain=True)
+    ended = _now_ms()
+    records = job.released()
+    assert len(records) == 152
+    for own in by_partition(records).values():
+        assert all(one.timestamp_ms <= other.timestamp_ms for one, other in pairwise(own))
+    for record in records:
+        assert begun - _FLOOR_MS <= record.timestamp_ms <= ended
+        assert _told(record) == time_of(record)
+    clamped = [record for record in records if record.header(EVENT_TIME_HEADER) is not None]
+    assert {time_of(record) for record in clamped} >= {*old, recent[-1]}
+    assert len(clamped) < len(records) - 40
+
+
+def test_kafka_timestamps_are_not_lost(job: Job) -> None:
+    """With `event_time = kafka-timestamp` the event time goes on as what it was."""
+    stamped = job.with_settings(event_time="kafka-timestamp")
+    begin = _now_ms() - _MINUTE_MS
+    job.produce([Event(value=b"%d" % n, partition=0, timestamp_ms=begin + n) for n in range(100)])
+    stamped.run(drain=True)
+    assert [record.timestamp_ms for record in stamped.released()] == [begin + n for n in range(100)]
+
+
+def test_timestamps_of_the_source_and_of_now(job: Job) -> None:
+    """What the setting names; the event time is then in the header."""
+    begin = _now_ms() - 30 * _MINUTE_MS
+    events = [
+        Event(value=event(begin + n).value, key=b"k", partition=0, timestamp_ms=begin + 7_000 + n)
+        for n in range(20)
+    ]
+    job.produce(events)
+    source = job.with_settings(output_timestamp=OutputTimestamp.SOURCE)
+    source.run(drain=True)
+    assert [record.timestamp_ms for record in job.released()] == [
+        begin + 7_000 + n for n in range(20)
+    ]
+    assert [_told(record) for record in job.released()] == [begin + n for n in range(20)]
+    job.produce([event(begin + _MINUTE_MS, partition=0)])
+    before = _now_ms()
+    job.with_settings(output_timestamp=OutputTimestamp.NOW).run(drain=True)
+    last = job.released()[-1]
+    assert last.timestamp_ms >= before
+    assert _told(last) == begin + _MINUTE_MS
+
+
+def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic: MakeTopic) -> None:
+    """With `message.timestamp.type = LogAppendTime` ours are thrown away."""
+    output = make_topic(partitions=2, message_timestamp_type="LogAppendTime")
+    appended = job.with_settings(output_topic=output, app=output)
+    begin = _now_ms() - _MINUTE_MS
+    job.produce([event(begin + n, partition=0) for n in range(20)])
+    appended.run(drain=True)
+    records = appended.released()
+    assert [_told(record) for record in records] == [begin + n for n in range(20)]
+    assert all(record.timestamp_ms > begin + 20 for record in records)
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+def test_plans_of_sparks_give_the_same(
+    job: Job, hadoop_only: HadoopFolder, delivery: Delivery
+) -> None:
+    """Where plans write: late rows that are emitted, too. Spark's own sink takes no timestamps."""
+    planned = job.with_settings(
+        checkpoint=hadoop_only.uri, delivery=delivery, late_policy=LatePolicy.EMIT, rescue=False
+    )
+    begin = _now_ms() - 10 * _MINUTE_MS
+    old = 1_700_000_000_000
+    job.produce([event(begin + n * 1_000, partition=0) for n in range(40)])
+    planned.run(drain=True)
+    job.produce([event(old, partition=0), event(begin + 40_000, partition=0)])
+    planned.run(drain=True)
+    records = planned.released()
+    times = [begin + n * 1_000 for n in range(40)]
+    assert [_told(record) for record in records] == [*times, old, begin + 40_000]
+    exact = delivery is Delivery.EXACTLY_ONCE
+    is_time = [record.timestamp_ms == time_of(record) for record in records]
+    assert is_time == [exact] * 40 + [False, exact]
+    assert all(record.timestamp_ms >= begin - _FLOOR_MS for record in records)
+
+
+def test_clock_that_was_ahead_and_is_put_right_stops_nothing(
+    job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Brokers refuse what is an hour ahead: the next step takes the clock's time, and says so."""
+    now_ms = _now_ms()
+    job.produce([event(now_ms - 5_000 + n, partition=0) for n in range(20)])
+    job.run(drain=True, now_ms=lambda: _now_ms() + 5 * 3_600_000)
+    job.produce([event("no time", partition=0)])
+    job.run()
+    (bad,) = job.quarantined()
+    assert bad.timestamp_ms <= _now_ms()
+    assert "timestamps go back to it" in capfd.readouterr().err

@@ -1,0 +1,70 @@
+"""The session in README.md, as a new user pastes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.broker import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.spark
+
+_README = Path(__file__).parents[2] / "README.md"
+_TIMEOUT_S = 840
+
+
+def _session() -> str:
+    """The blocks of the section, in their order; one of Python is the file that it names."""
+    section = _README.read_text().partition("## Use it\n")[2].partition("\n## ")[0]
+    lines: list[str] = []
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL):
+        if language == "python":
+            file = block.splitlines()[0].removeprefix("# ")
+            block = f"cat > {file} <<'FILE'\n{block}FILE\n"  # noqa: PLW2901 - as it is pasted
+        lines.append(block)
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A folder that stands for the clone, with a user's home of its own; its broker is ended."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    yield tmp_path
+    EmbeddedBroker(tmp_path / "state" / "sequitur" / "broker").stop()
+
+
+@pytest.mark.timeout(_TIMEOUT_S + 60)
+def test_the_session_runs_as_it_stands(home: Path) -> None:
+    """From a broker to events, the ordered topic, a topology's output and a send from Python."""
+    clean = ("SEQUITUR", "KAFKA", "XDG", "PYTHON", "SPARK")
+    kept = ("SEQUITUR_CACHE", "SEQUITUR_IVY_SETTINGS")
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith(clean)
+    }
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    own = {"XDG_STATE_HOME": str(home / "state"), "XDG_CACHE_HOME": cache}
+    # A shell goes on after a command that failed; here that is the end.
+    run = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail\n{_session()}"],
+        cwd=home, env={**environ, **own}, timeout=_TIMEOUT_S, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    said = f"{run.stdout}\n{run.stderr}"
+    assert run.returncode == 0, said
+    assert run.stdout.count("\nholds\n") == 3, said
+    assert "does not hold" not in said
+    assert "Traceback" not in said
+    assert re.search(r"^Persisted\(partition=\d+, offset=\d+\)$", run.stdout, re.MULTILINE), said
+    reports = [line for line in run.stdout.splitlines() if '"acked"' in line]
+    assert '"acked": 2' in reports[-1], said

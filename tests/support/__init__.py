@@ -1,0 +1,1 @@
+"""Brokers, fakes, models and cases that tests share."""

@@ -1,0 +1,23 @@
+"""compose.yaml as Docker would read it: anchors merged, variables filled in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMPOSE_FILE: Final = Path(__file__).parents[2] / "compose" / "compose.yaml"
+_VARIABLE: Final = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+def read_compose_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the file's content; each variable is its value in the environment, or its default."""
+    text = COMPOSE_FILE.read_text("utf-8")
+    filled = _VARIABLE.sub(lambda found: environ.get(found[1]) or found[2], text)
+    content: dict[str, Any] = yaml.safe_load(filled)
+    return content

@@ -1,0 +1,94 @@
+"""A log file as programs and rotation treat it, and a source that follows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sequitur.producer.sources._file import FileSource
+from sequitur.producer.sources._json_lines import EventParser
+from tests.support.fake_intake import FakeIntake, FakeJournal, scripted_pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sequitur.producer.sources._file import OnLostFile
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    """The lines that `LogFile.write` writes, as events."""
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+def open_files() -> int:
+    """How many descriptors this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class LogFile:
+    """A log file as programs and rotation treat it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, first: int, last: int) -> None:
+        """Append whole lines, one a number."""
+        self.append(b"".join(number + b"\n" for number in numbers(first, last)))
+
+    def append(self, data: bytes) -> None:
+        """Append bytes."""
+        with self.path.open("ab") as file:
+            file.write(data)
+
+    def rotate(self) -> None:
+        """Rename and create."""
+        self._shift()
+        self.path.rename(self._older(1))
+        self.path.touch()
+
+    def copy_and_cut(self) -> None:
+        """Copy and truncate."""
+        self._shift()
+        shutil.copyfile(self.path, self._older(1))
+        os.truncate(self.path, 0)
+
+    def _shift(self) -> None:
+        for number in range(8, 0, -1):
+            if self._older(number).exists():
+                self._older(number).rename(self._older(number + 1))
+
+    def _older(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+
+async def follow(
+    log: LogFile,
+    journal: FakeJournal,
+    *actions: Callable[[], object],
+    crash_at: int | None = None,
+    **options: Any,
+) -> tuple[FakeIntake, FileSource]:
+    """Follow the file; each time it was read to its end do the next action; then stop."""
+    intake = FakeIntake(journal, crash_at)
+    source = FileSource(
+        log.path,
+        EventParser(None, 100),
+        poll_interval_s=1,
+        rotate_wait_s=1,
+        pause=scripted_pause(*actions, quiet=6),
+        **options,
+    )
+    await source.run(intake, journal.position)
+    return intake, source
+
+
+async def read(
+    log: LogFile, journal: FakeJournal, *, on_lost_file: OnLostFile = "continue"
+) -> tuple[FakeIntake, FileSource]:
+    """Read to the end, and stop there."""
+    intake = FakeIntake(journal)
+    source = FileSource(log.path, EventParser(None, 100), follow=False, on_lost_file=on_lost_file)
+    await source.run(intake, journal.position)
+    return intake, source

@@ -1,0 +1,226 @@
+"""Steps of a topology as the job runs them, files and all, in one process and without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sequitur.consumer.topology import EventValues, ProcessSettings, due_ms, plan
+from sequitur.consumer.topology.step.parts import Waiting
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.store.part_files import PartFile, show
+from sequitur.pipelines.topology import crashes, stages
+from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, Given
+from sequitur.pipelines.topology.crashes import SurvivingTasks
+from sequitur.pipelines.topology.files import (
+    EVENT_COLUMNS,
+    OUTPUT_ORDER,
+    read_pending,
+    write_waiting,
+)
+from sequitur.pipelines.topology.stages import StepRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from sequitur.consumer.topology import Topology
+    from sequitur.consumer.topology.step.run import StepResult
+
+_FOLDERS = ("outputs", "waiting", "unfinished", "states", "work")
+
+
+class _TasksHere(SurvivingTasks):
+    """Runs tasks one after the other, here; `KeyboardInterrupt` stands for a process's death.
+
+    No code of ours takes that for an error of a bolt, so it ends the task as a death does.
+    """
+
+    def _survives(self, recorded: Sequence[Any]) -> bool:
+        try:
+            for one in recorded:
+                one()
+        except KeyboardInterrupt:
+            self.crashes += 1
+            return False
+        return True
+
+
+@dataclass
+class StepRuns:
+    """The steps of a topology.
+
+    Attributes:
+        topology: The topology.
+        folder: Where its files are written.
+        settings: How it is run.
+        partitions: Tasks of the ordered stream.
+        now_ms: The next step's time.
+        next_due_ms: When an event that waits is due.
+        counts: Of all steps.
+        waiting: Files of events that wait, by partition.
+        states: Files of what bolts keep.
+        number: Of the next step.
+        life: Names a run of the job; with it bolts go on from step to step.
+        ticks: The bolts that are given ticks in each step.
+        watermark_ms: What bolts are told as the watermark.
+    """
+
+    topology: Topology
+    folder: Path
+    settings: ProcessSettings = field(default_factory=ProcessSettings)
+    partitions: int = 1
+    now_ms: int = 1_000
+    next_due_ms: int | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    waiting: dict[int, list[str]] = field(default_factory=dict)
+    states: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    number: int = 0
+    results: list[StepResult] = field(default_factory=list)
+    life: str = ""
+    ticks: Mapping[str, int] = field(default_factory=dict)
+    watermark_ms: int | None = None
+
+    def step(self, monkeypatch: pytest.MonkeyPatch, given: Iterable[EventValues] = ()) -> None:
+        """Run a step with those that wait, and with new events, in the partitions they say."""
+        monkeypatch.setattr(stages, "SurvivingTasks", _TasksHere)
+        monkeypatch.setattr(crashes, "all_of", lambda _, tasks: [task() for task in tasks])
+        batch = self._batch()
+        selection = self._selection(batch, list(given))
+        givens = [
+            Given(selection, tuple(self.waiting.get(place, ())), place)
+            for place in range(self.partitions)
+        ]
+        result = StepRun(None, batch, givens, self.states, max_crashes=2).run()  # type: ignore[arg-type]
+        self.results.append(result)
+        self.counts.update(result.counts)
+        self.waiting = {place: list(paths) for place, paths in result.waiting.items()}
+        self.states, self.next_due_ms = result.states, result.next_due_ms
+        self.number += 1
+
+    def give_back(self, given: Iterable[EventValues], task: int = 0) -> None:
+        """Give dead letters back to a task of the first stage: they run in the next step."""
+        folder = self._batch().path("waiting")
+        names = [write_waiting(folder, [Waiting(tuple(one), 0, None) for one in given])]
+        self.waiting.setdefault(task, []).extend(show(folder, names))
+        self.next_due_ms = self.now_ms
+
+    def due_ms(self) -> int | None:
+        """When the job would run the next step for those that wait."""
+        return due_ms(self.next_due_ms, self.now_ms, policy=self.settings.retry)
+
+    def to_the_end(self, monkeypatch: pytest.MonkeyPatch, most: int = 100) -> None:
+        """Run steps, each when the next event is due, until none waits.
+
+        Raises:
+            RuntimeError: After so many some wait still.
+        """
+        for _ in range(most):
+            if self.next_due_ms is not None:
+                self.now_ms = max(self.now_ms, self.next_due_ms)
+                self.step(monkeypatch)
+        if self.next_due_ms is not None:
+            raise RuntimeError(f"after {most} steps events wait still")
+
+    def pending(self) -> list[Waiting]:
+        """Events that wait."""
+        return read_pending(path for paths in self.waiting.values() for path in paths)
+
+    def records(
+        self, output: str, *, is_all: bool = False
+    ) -> list[tuple[bytes | None, bytes | None]]:
+        """Key and value of what went out, of all steps, in order.
+
+        Args:
+            output: The output.
+            is_all: Also what is of trees that are not done, as with `outputs = "immediate"`.
+        """
+        names = [one.id for one in self.topology.outputs]
+        return self._rows(
+            [result.records.get(str(names.index(output)), ()) for result in self.results],
+            is_all=is_all,
+        )
+
+    def dead(self) -> list[tuple[bytes | None, bytes | None]]:
+        """Key and value of the dead letters."""
+        return self._rows([result.dead for result in self.results], is_all=True)
+
+    def dead_headers(self) -> list[dict[str, bytes]]:
+        """Headers of the dead letters."""
+        return [
+            {one["key"]: one["value"] for one in row["headers"]}
+            for result in self.results
+            for path in result.dead
+            for row in pq.read_table(path).to_pylist()
+        ]
+
+    def _rows(
+        self, steps: Sequence[Sequence[str]], *, is_all: bool = False
+    ) -> list[tuple[bytes | None, bytes | None]]:
+        """What the job would write, step after step, partition after partition."""
+        out = []
+        for result, paths in zip(self.results, steps, strict=True):
+            left_out = () if is_all else tuple(result.unfinished)
+            going = Selection((Part(tuple(paths)),), (), OUTPUT_ORDER, left_out)
+            out += [
+                (row["key"], row["value"])
+                for partition in range(self.partitions)
+                for rows in going.tables(partition, ("key", "value"))
+                for row in rows.to_pylist()
+            ]
+        return out
+
+    @staticmethod
+    def _selection(batch: Batch, given: Sequence[EventValues]) -> Selection | None:
+        """New events, as the reorder stage leaves them."""
+        if not given:
+            return None
+        rows = [
+            {
+                **dict(zip(EVENT_COLUMNS, one, strict=True)),
+                "headers": [{"key": name, "value": said} for name, said in one.headers],
+                "output_partition": one.partition,
+            }
+            for one in given
+        ]
+        with PartFile(str(batch.path("work")), RUN_ARROW_SCHEMA) as file:
+            file.write(pa.Table.from_pylist(rows, RUN_ARROW_SCHEMA))
+        return Selection((Part(tuple(show(batch.path("work"), [file.name]))),))
+
+    def _batch(self) -> Batch:
+        folder = self.folder / str(self.number)
+        names = [one.id for one in self.topology.outputs]
+        topics = {name: (str(at), self.partitions) for at, name in enumerate(names)}
+        places = [*(place for place, _ in topics.values()), DEAD_LETTERS]
+        for name in (*_FOLDERS, *(f"outputs/{place}" for place in places)):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        return Batch(
+            topology=self.topology,
+            plan=plan(self.topology, self.partitions),
+            rules=self.settings.rules,
+            ackers=self.partitions if self.settings.ackers is None else self.settings.ackers,
+            now_ms=self.now_ms,
+            seed=(self.number, self.now_ms),
+            folder=str(folder),
+            topics=topics,
+            dead_letters=(DEAD_LETTERS, self.partitions),
+            root=str(self.folder),
+            watermark_ms=self.watermark_ms,
+            ticks=self.ticks,
+            life=self.life,
+        )
+
+
+def event(
+    number: int, value: bytes = b"v", *, key: bytes | None = None, partition: int = 0
+) -> EventValues:
+    """An event; its number is its time and its offset."""
+    return EventValues(key, value, (), number, "in", partition, number, number)

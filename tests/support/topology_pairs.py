@@ -1,0 +1,349 @@
+"""One topology twice, step by step: on a tester, and with the job's own tasks and files."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import (
+    AckedEvent,
+    BatchBolt,
+    Bolt,
+    EventHook,
+    EventValues,
+    FailedEvent,
+    Ordering,
+    ProcessSettings,
+    Topology,
+    TopologyBuilder,
+    TopologyTester,
+    ticks_due,
+)
+from sequitur.producer.batching.partitioner import KeyPartitioner
+from tests.support.step_runs import StepRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequitur.consumer.topology import OutputCollector, OutputRecord, TopologyContext, Tuple
+
+MOST_STEPS = 40
+
+
+class Notes(EventHook):
+    """Takes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def on_ack(self, done: AckedEvent, /) -> None:
+        """Take it down."""
+        self.told.append(("acked", done.event.offset, done.attempt))
+
+    def on_fail(self, failed: FailedEvent, /) -> None:
+        """Take it down."""
+        self.told.append(
+            ("failed", failed.event.offset, failed.attempt, failed.failure, failed.is_dead)
+        )
+
+
+class Odd:
+    """Refuses to be pickled, or to be made again."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __reduce__(self) -> Any:
+        """Raise now, or later."""
+        if self.how == "dump":
+            raise TypeError("cannot pickle this")
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise TypeError("cannot make this")
+
+
+class Work(Bolt):
+    """Emits twice for an event, the two parts of its value; what goes wrong stands in the value.
+
+    A value is what goes wrong, in how many attempts, and whether before the tuples or behind.
+    """
+
+    fields = ("key", "value", "extra")
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Do as the value says."""
+        how, times, where = (tuple["value"] or b"good 0 before").decode().split()
+        is_wrong = tuple.attempt <= int(times)
+        if is_wrong and where == "before":
+            self._go_wrong(how, tuple)
+            return
+        extra = Odd(how) if is_wrong and how in {"dump", "load"} else None
+        anchors = () if how == "unanchored" else tuple
+        for part in range(2):
+            value = b"%s %d/%d" % (tuple["value"] or b"", part, tuple.attempt)
+            self.collector.emit((tuple["key"], value, extra), anchors)
+        if is_wrong and where == "after":
+            self._go_wrong(how, tuple)
+        else:
+            self.collector.ack(tuple)
+
+    def _go_wrong(self, how: str, given: Tuple) -> None:
+        if how == "raise":
+            raise ValueError(how)
+        if how == "fail":
+            self.collector.fail(given)
+        elif how != "forget":
+            self.collector.ack(given)
+
+
+class Second(Bolt):
+    """Passes on, and refuses second parts that say so."""
+
+    fields = ("key", "value")
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Pass it on."""
+        how, times, where = tuple["value"].split()[:3]
+        is_second = tuple["value"].split()[3].startswith(b"1/")
+        if where == b"below" and how == b"raise" and is_second and tuple.attempt <= int(times):
+            raise ValueError("below")
+        self.collector.emit((tuple["key"], tuple["value"]), tuple)
+        self.collector.ack(tuple)
+
+
+class Neighbours(BatchBolt):
+    """Joins each tuple of a task with the next, anchored to both."""
+
+    fields = ("key", "value")
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Hold nothing yet."""
+        super().prepare(context, collector)
+        self.held: list[Tuple] = []
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Hold it."""
+        self.held.append(tuple)
+
+    def finish_batch(self) -> None:
+        """Emit pairs, and ack all."""
+        for first, second in itertools.pairwise(self.held):
+            self.collector.emit((None, first["value"] + b"+" + second["value"]), (first, second))
+        for one in self.held:
+            self.collector.ack(one)
+        self.held.clear()
+
+
+class Totals(Bolt):
+    """Counts over all batches; says so for each tuple, at ticks, and at the end of batches."""
+
+    fields = ("key", "value")
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Begin with nothing."""
+        super().prepare(context, collector)
+        self.count = 0
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Count it."""
+        if tuple.is_tick:
+            said = (self.context.task, self.count, self.context.watermark_ms)
+            self.collector.emit((None, b"tick %d %d %s" % (*said[:2], str(said[2]).encode())))
+        else:
+            self.count += 1
+            self.collector.emit((tuple["key"], b"%d" % self.count), tuple)
+        self.collector.ack(tuple)
+
+    def finish_batch(self) -> None:
+        """Say so without an anchor."""
+        self.collector.emit((None, b"end %d %d" % (self.context.task, self.count)))
+
+    def snapshot(self) -> int:
+        """The count."""
+        return self.count
+
+    def restore(self, state: int) -> None:
+        """The count of the batch before."""
+        self.count = state
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a topology looks like.
+
+    Attributes:
+        groupings: Of the bolts, by name: how each reads the one before it.
+        tasks: How many tasks bolts are declared with, by name.
+        tracked: Which events are tracked.
+    """
+
+    groupings: dict[str, str] = field(default_factory=dict)
+    tasks: dict[str, int | None] = field(default_factory=dict)
+    tracked: Any = True
+
+    def topology(self, hook: EventHook) -> Topology:
+        """A chain of bolts with whatever is in `groupings`, and an output of each."""
+        builder = TopologyBuilder("pairs")
+        builder.set_spout("events", tracked=self.tracked)
+        reads = {"work": "events", "second": "work", "join": "work", "totals": "second"}
+        made = {"work": Work(), "second": Second(), "join": Neighbours(), "totals": Totals()}
+        for name, grouping in self.groupings.items():
+            ticks = 1.0 if name == "totals" else None
+            declared = builder.set_bolt(name, made[name], self.tasks.get(name), tick_interval=ticks)
+            if grouping == "fields":
+                declared.fields_grouping(reads[name], "key")
+            else:
+                getattr(declared, f"{grouping}_grouping")(reads[name])
+            fields = {"key": "key", "value": "value"}
+            builder.set_output(f"{name}-out", **fields).local_grouping(name)
+        builder.set_hook(hook)
+        return builder.build()
+
+
+def event(number: int, key: bytes | None, value: bytes, partitions: int) -> EventValues:
+    """An event where the reorder stage puts it: by its key, and without one by its number."""
+    place = number % partitions
+    if key is not None:
+        place = KeyPartitioner(partitions).partition(key)
+    return EventValues(key, value, (), number, "in", place, number, number)
+
+
+class Pair:
+    """A topology on a tester, and as the job's tasks run it.
+
+    Args:
+        shape: The topology.
+        settings: How it is run; without jitter, which is random in either.
+        partitions: Tasks of the ordered stream.
+        folder: Where the job's files are written.
+    """
+
+    def __init__(
+        self, shape: Shape, settings: ProcessSettings, partitions: int, folder: Path
+    ) -> None:
+        self._notes = Notes(), Notes()
+        self.tester = TopologyTester(
+            shape.topology(self._notes[0]), settings, partitions=partitions
+        )
+        self.tester.advance(1)
+        topology = shape.topology(self._notes[1])
+        self.job = StepRuns(topology, folder, settings, partitions, life="pair")
+        self._outputs = [one.id for one in self.job.topology.outputs]
+        self._partitioner = KeyPartitioner(partitions)
+        self._written: dict[str, list[Any]] = {name: [] for name in self._outputs}
+        self._before_ms: int | None = None
+        self._is_immediate = settings.outputs == "immediate"
+
+    def step(self, new: Sequence[EventValues] = ()) -> None:
+        """Run a step on both, and compare all that came of it."""
+        tester, job = self.tester, self.job
+        job.now_ms = round(tester.now_s * 1000)
+        job.watermark_ms = tester.watermark_ms
+        intervals_ms = job.topology.tick_intervals_ms
+        job.ticks = ticks_due(intervals_ms, self._before_ms, job.now_ms)
+        self._before_ms = job.now_ms
+        counts = {name: len(tester.outputs[name]) for name in self._outputs}
+        tester.run(new)
+        for name, count in counts.items():
+            self._written[name] += self._by_partition(tester.outputs[name][count:])
+        with pytest.MonkeyPatch.context() as patched:
+            job.step(patched, new)
+        assert self._of_tester() == self._of_job()
+
+    def to_the_end(self) -> None:
+        """Run steps until no event waits."""
+        for _ in range(MOST_STEPS):
+            due_s = self.tester.next_retry_s
+            if due_s is None:
+                return
+            self.tester.advance(max(0.0, due_s - self.tester.now_s))
+            self.step()
+        raise RuntimeError("some events wait still")
+
+    def _by_partition(self, records: Sequence[OutputRecord]) -> list[Any]:
+        """As a job writes records: by the partition of their topic, and therein in order."""
+
+        def partition(record: OutputRecord) -> int:
+            if record.key is not None:
+                return self._partitioner.partition(record.key)
+            return int(record.root.event[5]) % self._partitioner.partitions
+
+        return [(one.key, one.value) for one in sorted(records, key=partition)]
+
+    def _of_tester(self) -> dict[str, Any]:
+        tester = self.tester
+        waiting = [*tester.failed, *tester.held]
+        return {
+            "outputs": self._written,
+            "dead": sorted(
+                (one.event.offset, one.reason.value, one.attempts, " > ".join(one.path), one.detail)
+                for one in tester.dead_letters
+            ),
+            "told": self._notes[0].told,
+            "waiting": sorted(one.offset for one in waiting),
+            "failed": sorted(one.offset for one in tester.failed),
+            "due": tester.next_retry_s,
+            "counts": (
+                len(tester.acked),
+                len(tester.dead_letters),
+                len(waiting),
+                tester.late_acks,
+                tester.untracked_failures,
+            ),
+            "states": {place: pickle.loads(state) for place, state in tester._states.items()},
+        }
+
+    def _of_job(self) -> dict[str, Any]:
+        job = self.job
+        counts, pending = job.counts, job.pending()
+        letters = [
+            {name: (said or b"").decode() for name, said in one.items()}
+            for one in job.dead_headers()
+        ]
+        # Without ackers the hook is told of nobody, and with them not of untracked events.
+        acked = counts["acked"]
+        if job.settings.ackers != 0:
+            acked = sum(told[0] == "acked" for told in self._notes[1].told)
+        return {
+            "outputs": {
+                name: job.records(name, is_all=self._is_immediate) for name in self._outputs
+            },
+            "dead": sorted(
+                (
+                    int(one["sequitur-source-offset"]),
+                    one["sequitur-dlq-reason"],
+                    int(one["sequitur-dlq-attempts"]),
+                    one["sequitur-dlq-path"],
+                    one["sequitur-dlq-traceback"],
+                )
+                for one in letters
+            ),
+            "told": self._notes[1].told,
+            "waiting": sorted(one.event[6] for one in pending),
+            "failed": sorted(one.event[6] for one in pending if one.reason is not None),
+            "due": None if job.next_due_ms is None else job.next_due_ms / 1000,
+            "counts": (
+                acked,
+                counts["dead"],
+                len(pending),
+                counts["late_acks"],
+                counts["untracked_failures"],
+            ),
+            "states": {
+                place: pickle.loads(Path(path).read_bytes()) for place, path in job.states.items()
+            },
+        }
+
+
+def settings(**given: Any) -> ProcessSettings:
+    """Settings without jitter, and with short waits."""
+    given = {"max_attempts": 2, "ordering": Ordering.KEY} | given
+    return ProcessSettings(retry_jitter=0, retry_delay=timedelta(milliseconds=100), **given)

@@ -1,0 +1,521 @@
+"""A checkpoint on a local path: what stands in it whenever somebody dies, or comes too late."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.consumer import EventClock, Fold, KeyState, Run, StepDone, StepEntry, StepKind, Totals
+from sequitur.pipelines._errors import CheckpointError, OwnershipError
+from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.pipelines.ordering.local_runs import logged_files
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
+from sequitur.pipelines.store.part_files import shown_files
+from sequitur.pipelines.store.storage import LocalStorage
+from sequitur.producer import KafkaSettings
+from tests.support.disk_model import DiskModel
+from tests.support.staged_rows import Row, staged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_IDENTITY = JobIdentity(("in",), None, "json:at", "out", 3, "ordered", "topology")
+_NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+_PLAN = 'v1\n{}\n{"in":{"0":1}}'
+_ROWS = [Row("in", 0, number, b"k", number) for number in range(30)]
+
+
+@pytest.fixture
+def take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes takes whoever is there for dead."""
+    monkeypatch.setattr("sequitur.pipelines.store.ownership.refuse_if_owned", lambda *_, **__: None)
+
+
+def _claimed(root: Path) -> Checkpoint:
+    checkpoint = Checkpoint(LocalStorage(root))
+    checkpoint.claim(_IDENTITY)
+    return checkpoint
+
+
+def _entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) -> StepEntry:
+    """A step that has staged a run, and keeps some."""
+    name = checkpoint.new_name(step)
+    folder = checkpoint.local(checkpoint.run_folder(name))
+    assert folder is not None
+    staged(folder, _ROWS, 0)
+    files = {Path(path).name: len(_ROWS) for path in shown_files(folder)}
+    entry = StepEntry(
+        step=step,
+        kind=StepKind.BATCH,
+        batch_id=step,
+        previous_frontier_ms=0,
+        clock=EventClock(),
+        staged=Totals(read=len(_ROWS)),
+        runs=(*runs, Run(step, len(_ROWS), 0, 1 << 60, name=name, files=files)),
+        before=Totals(),
+        logged_ms=0,
+    )
+    return replace(entry, owner=checkpoint.owner, name=name)
+
+
+def _rows_of(checkpoint: Checkpoint, run: Run) -> int:
+    folder = checkpoint.local(checkpoint.run_folder(run.name))
+    assert folder is not None
+    pieces = RunRows((Part(shown_files(folder), reasons=()),), None, ("offset",)).pieces()
+    return sum(len(rows) for rows in pieces)
+
+
+def test_claim_that_is_cut_short_anywhere_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of the folder a killed start has made, the next one goes on with it."""
+
+    class Killed(Exception):  # noqa: N818 - it stands for a kill
+        pass
+
+    def dying_at(place: int) -> type[LocalStorage]:
+        calls = itertools.count()
+
+        class Dying(LocalStorage):
+            def make_folder(self, name: str) -> None:
+                if next(calls) == place:
+                    raise Killed
+                super().make_folder(name)
+
+            def create(self, name: str, text: str) -> bool:
+                if next(calls) == place:
+                    raise Killed
+                return super().create(name, text)
+
+        return Dying
+
+    for place in itertools.count():
+        root = tmp_path / str(place)
+        try:
+            cut = Checkpoint(dying_at(place)(root))
+            cut.claim(_IDENTITY)
+        except Killed:
+            _claimed(root).close()
+        else:
+            cut.close()
+            break
+    assert place > 10
+    del monkeypatch
+
+
+def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    """A file that is not ours is not mixed with ours."""
+    (tmp_path / "mine").touch()
+    with pytest.raises(CheckpointError, match="holds something else"):
+        _claimed(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
+    """By name and with the rows that it had, whatever other runs hold; so is one that came to it.
+
+    What a listing gives would be taken for all there is, and the count of what is held bounds that
+    only while no other run is half out.
+    """
+    checkpoint = _claimed(tmp_path)
+    first = _entry(checkpoint, 0)
+    entry = _entry(checkpoint, 1, first.runs)
+    entry = StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
+    (kept,) = shown_files(tmp_path / "runs" / first.name)
+    fold = Fold(1, len(_ROWS), 1, 9, name="fold", files={"part-0.parquet": len(_ROWS)})
+    entry = replace(entry, keys=KeyState(folds=(fold,)))
+    (tmp_path / "keys" / "fold").mkdir()
+    shutil.copy(kept, tmp_path / "keys" / "fold" / "part-0.parquet")
+    checkpoint.held.check_whole(entry, is_done=False)
+    assert logged_files(checkpoint, *entry.runs[:1], fold) == (
+        kept,
+        str(tmp_path / "keys" / "fold" / "part-0.parquet"),
+    )
+    for lost in (Path(kept), tmp_path / "keys" / "fold" / "part-0.parquet"):
+        aside = lost.rename(tmp_path / "aside")
+        for is_done in (False, True):
+            with pytest.raises(CheckpointError, match=rf"{lost}, with 30 rows .* is gone; .* 1 of"):
+                checkpoint.held.check_whole(entry, is_done=is_done)
+        with pytest.raises(CheckpointError, match=f"{lost}, with 30 rows"):
+            logged_files(checkpoint, *entry.runs, fold)
+        shutil.copy(aside, lost.with_name("part-of-another.parquet"))
+        shutil.copy(aside, lost)
+        with pytest.raises(CheckpointError, match=r"part-of-another.parquet is in no log"):
+            checkpoint.held.check_whole(entry, is_done=False)
+        lost.with_name("part-of-another.parquet").unlink()
+    shutil.rmtree(tmp_path / "runs" / first.name)
+    with pytest.raises(CheckpointError, match="is gone"):
+        checkpoint.held.check_whole(entry, is_done=True)
+    checkpoint.close()
+
+
+def test_files_that_spark_wrote_have_the_rows_that_it_counted(tmp_path: Path) -> None:
+    """Their names and rows go into the log; a listing that lacks one, or has one twice, is told."""
+    checkpoint = _claimed(tmp_path)
+    entry = _entry(checkpoint, 0)
+    folder = checkpoint.run_folder(entry.name)
+    assert checkpoint.held.written_files(folder, len(_ROWS)) == entry.runs[0].files
+    with pytest.raises(CheckpointError, match="31 rows were written, and its files have 30"):
+        checkpoint.held.written_files(folder, 31)
+    checkpoint.close()
+
+
+def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
+    """It is not guessed at."""
+    (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 4}')
+    with pytest.raises(
+        CheckpointError, match="has format 4; this version reads 5: let the version"
+    ):
+        _claimed(tmp_path)
+
+
+@pytest.mark.usefixtures("take_over")
+def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
+    """Whatever it wants to write down, it is told by name who has the checkpoint now."""
+    older, newer = _claimed(tmp_path), _claimed(tmp_path)
+    entry = _entry(older, 0)
+    logging: list[Callable[[], None]] = [
+        lambda: older.write_entry(entry),
+        lambda: older.write_done(StepDone(0, Totals())),
+        lambda: older.write_processed(0, {}, written=None, kept=()),
+        lambda: older.write_document("delivery.json", {}),
+    ]
+    for log in logging:
+        with pytest.raises(
+            OwnershipError, match=r"host .*, process \d+, has taken this checkpoint"
+        ):
+            log()
+    assert newer.latest()[0] is None
+    newer.write_entry(_entry(newer, 0))
+    older.close()
+    newer.close()
+
+
+@pytest.mark.usefixtures("take_over")
+def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the older one has just looked, and seen no newer one."""
+    older, newer = _claimed(tmp_path), _claimed(tmp_path)
+    monkeypatch.setattr(older, "check_owner", lambda: None)
+    won, lost = _entry(older, 0), _entry(newer, 0)
+    older.write_entry(won)
+    with pytest.raises(OwnershipError, match="was still at work"):
+        newer.write_entry(lost)
+    assert newer.latest()[0] == won
+    assert _rows_of(newer, won.runs[0]) == len(_ROWS)
+    older.close()
+    newer.close()
+
+
+@pytest.mark.usefixtures("take_over")
+def test_older_life_deletes_nothing_of_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paused between its entry and its deletions, it wakes up when the newer one has gone on."""
+    older = _claimed(tmp_path)
+    first = _entry(older, 0)
+    keep, asked = older._keep, []
+    monkeypatch.setattr(older, "_keep", lambda *given, **named: asked.append((given, named)))
+    older.write_entry(first)
+    newer = _claimed(tmp_path)
+    reset = replace(_entry(newer, 1, first.runs), kind=StepKind.RESET)
+    reset = replace(reset, source=f"spark-{reset.name}")
+    (tmp_path / reset.source).mkdir()
+    newer.write_entry(reset)
+    written = newer.new_name(1)
+    (tmp_path / "topology" / written).mkdir()
+    newer.write_processed(1, {}, written=written, kept=())
+    for given, named in asked:
+        keep(*given, **named)
+    keep("topology", ())
+    assert [_rows_of(newer, run) for run in reset.runs] == [len(_ROWS)] * 2
+    assert (tmp_path / reset.source).exists()
+    assert (tmp_path / "topology" / written).exists()
+    older.close()
+    newer.close()
+
+
+def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> None:
+    """Runs that are through, what an attempt has left that came to nothing, older Spark folders."""
+    checkpoint = _claimed(tmp_path)
+    orphan, first = _entry(checkpoint, 0), _entry(checkpoint, 0)
+    checkpoint.write_entry(first)
+    assert _names(tmp_path / "runs") == [first.name]
+    second = _entry(checkpoint, 1)
+    assert _names(tmp_path / "runs") == [first.name, second.name]
+    (tmp_path / "spark").mkdir()
+    second = replace(second, source=f"spark-{second.name}")
+    (tmp_path / second.source).mkdir()
+    checkpoint.write_entry(second)
+    assert _names(tmp_path / "runs") == [second.name]
+    assert _names(tmp_path, "spark*") == [second.source]
+    assert orphan.name != first.name
+    checkpoint.close()
+
+
+def _names(folder: Path, pattern: str = "*") -> list[str]:
+    return sorted(path.name for path in folder.glob(pattern))
+
+
+def _spark_plan(root: Path, batch_id: int) -> None:
+    """As Spark leaves it before it gives out a batch, and after: without any sync."""
+    for folder, number in (("offsets", batch_id), ("commits", batch_id - 1)):
+        (root / "spark" / folder).mkdir(parents=True, exist_ok=True)
+        if number >= 0:
+            (root / "spark" / folder / str(number)).write_text(f"v1\n{{}}\n{number}")
+
+
+@pytest.mark.parametrize(
+    ("offsets", "is_kept"),
+    [
+        ([], False),
+        ([".0.5f.tmp", ".metadata.crc"], False),
+        (["0", ".0.crc", ".1.5f.tmp"], True),
+    ],
+)
+def test_spark_folder_without_a_plan_is_forgotten(
+    tmp_path: Path, offsets: list[str], is_kept: bool
+) -> None:
+    """Spark refuses one in which the first plan was begun and not ended; a plan is never lost."""
+    checkpoint = _claimed(tmp_path)
+    checkpoint.spark.forget_unfinished("spark", -1)
+    planned = tmp_path / "spark" / "offsets"
+    planned.mkdir(parents=True)
+    (tmp_path / "spark" / "metadata").write_text("{}")
+    for name in offsets:
+        (planned / name).write_text(_PLAN)
+    checkpoint.spark.forget_unfinished("spark", -1)
+    assert (tmp_path / "spark").exists() is is_kept
+    assert _names(planned, "*") == (sorted(offsets) if is_kept else [])
+
+
+@pytest.mark.parametrize("left", ["", "v1\n", "v1\n{}\n", 'v1\n{}\n{"in":{"0":1'])
+def test_newest_plan_that_a_power_cut_left_short_is_made_anew(tmp_path: Path, left: str) -> None:
+    """Spark would end at it at every start. One that is in the log is refused, with the way on."""
+    checkpoint = _claimed(tmp_path)
+    _spark_plan(tmp_path, 1)
+    offsets = tmp_path / "spark" / "offsets"
+    (offsets / "0").write_text(_PLAN)
+    for name in ("1", ".1.crc"):
+        (offsets / name).write_text(left)
+    with pytest.raises(CheckpointError, match=r"offsets/1, .* cannot be read: .*--reset-input"):
+        checkpoint.spark.planned_offsets("spark", 1)
+    checkpoint.spark.forget_unfinished("spark", 1)
+    assert _names(offsets) == [".1.crc", "0", "1"]
+    checkpoint.spark.forget_unfinished("spark", 0)
+    assert _names(offsets) == ["0"]
+    (offsets / "0").write_text(left)
+    checkpoint.spark.forget_unfinished("spark", -1)
+    assert not (tmp_path / "spark").exists()
+    checkpoint.close()
+
+
+@pytest.mark.parametrize("left", ["", "v1\n", "v1\n{"])
+def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, left: str) -> None:
+    """Its batch is in the log, and known when Spark gives it again; whole ones are left alone."""
+    checkpoint = _claimed(tmp_path)
+    _spark_plan(tmp_path, 2)
+    commits = tmp_path / "spark" / "commits"
+    for number in (0, 1):
+        (commits / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    checkpoint.spark.forget_unfinished("spark", 1)
+    assert _names(commits) == ["0", "1"]
+    for name in ("1", ".1.crc"):
+        (commits / name).write_text(left)
+    checkpoint.spark.forget_unfinished("spark", 1)
+    assert _names(commits) == ["0"]
+    checkpoint.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"{}", b"null", b'{"format": 0}', b"\xff"])
+@pytest.mark.parametrize(
+    "name", ["format.json", "delivery.json", "frontier/000000000000", "done/000000000000"]
+)
+def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, damage: bytes) -> None:
+    """Empty, cut, or other JSON: never with a raw error."""
+    first = _claimed(tmp_path)
+    CommitTokens(_NOWHERE, app="a", documents=first)
+    first.write_entry(_entry(first, 0))
+    first.write_done(StepDone(0, Totals()))
+    first.close()
+    (tmp_path / name).write_bytes(damage)
+    found = Checkpoint(LocalStorage(tmp_path))
+
+    def start() -> None:
+        with contextlib.closing(found):
+            found.claim(_IDENTITY)
+            CommitTokens(_NOWHERE, app="a", documents=found)
+            found.latest()
+
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}(/{name} cannot be read| is not a reo)"):
+        start()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "null"])
+@pytest.mark.parametrize("name", ["owners/000000000001", "heartbeats/000000000001"])
+def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
+    tmp_path: Path, name: str, damage: str
+) -> None:
+    """What it says of a life that is over, nobody needs."""
+    _claimed(tmp_path).close()
+    (tmp_path / name).write_text(damage)
+    second = _claimed(tmp_path)
+    assert second.owner == 2
+    second.close()
+
+
+@pytest.mark.parametrize("left", [[], [0], [0, 1]])
+def test_done_marks_that_are_lost_are_known_by_the_newest_entry(
+    tmp_path: Path, left: list[int]
+) -> None:
+    """It was logged when the step before it was done, with all counts up to there."""
+    checkpoint = _claimed(tmp_path)
+    for step in range(3):
+        before = Totals(read=len(_ROWS) * step)
+        checkpoint.write_entry(replace(_entry(checkpoint, step), before=before, logged_ms=7))
+        checkpoint.write_done(StepDone(step, Totals(read=len(_ROWS) * (step + 1))))
+    for step in {0, 1, 2} - set(left):
+        (tmp_path / "done" / f"{step:012d}").unlink()
+    entry, done = checkpoint.latest()
+    assert entry is not None
+    assert (entry.step, done.step, done.totals) == (2, 1, Totals(read=2 * len(_ROWS)))
+    (tmp_path / "frontier" / f"{2:012d}").unlink()
+    for step in (0, 1):
+        (tmp_path / "frontier" / f"{step:012d}").unlink()
+    if left:
+        with pytest.raises(CheckpointError, match=r"the last in frontier/ is -1: .* Put frontier/"):
+            checkpoint.latest()
+    checkpoint.close()
+
+
+@pytest.mark.parametrize("trace", ["spark/commits/0", "spark/commits/12", "spark-000000000007-1-0"])
+def test_log_that_is_lost_is_refused_where_spark_has_gone_on(tmp_path: Path, trace: str) -> None:
+    """Spark's next batch is not taken for the first step; a first batch without a log is."""
+    checkpoint = _claimed(tmp_path)
+    (tmp_path / "spark" / "commits").mkdir(parents=True)
+    checkpoint.check_log(None)
+    checkpoint.check_log(None, 0)
+    with pytest.raises(CheckpointError, match=r"Spark has got to batch 3, but frontier/ has no"):
+        checkpoint.check_log(None, 3)
+    (tmp_path / trace).mkdir()
+    with pytest.raises(CheckpointError, match=f"Spark has got to {trace}, but .* Put frontier/"):
+        checkpoint.check_log(None)
+    checkpoint.check_log(_entry(checkpoint, 0), 12)
+    checkpoint.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskModel]:
+    """What of `tmp_path / "disk"` outlasts a power cut."""
+    (tmp_path / "disk").mkdir()
+    with DiskModel(tmp_path / "disk", monkeypatch) as model:
+        yield model
+
+
+def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk: DiskModel) -> None:
+    """At any power cut the newest entry finds its rows, Spark's plan, and what was processed."""
+    root = tmp_path / "disk" / "checkpoint"
+    cuts = itertools.count()
+    logged: list[StepEntry] = []
+
+    def after_a_cut() -> Checkpoint:
+        left = disk.left(tmp_path / f"left-{next(cuts)}")
+        found = Checkpoint(LocalStorage(left / "checkpoint"))
+        entry, _ = found.latest()
+        assert entry in logged[-2:] or (entry is None and len(logged) < 2)
+        if entry is not None:
+            assert [_rows_of(found, run) for run in entry.runs] == [len(_ROWS)] * len(entry.runs)
+            spark = left / "checkpoint" / "spark"
+            assert (spark / "offsets" / str(entry.batch_id)).is_file()
+            assert entry.batch_id == 0 or (spark / "commits" / str(entry.batch_id - 1)).is_file()
+        return found
+
+    checkpoint = _claimed(root)
+    disk._on_sync = lambda: after_a_cut().close()
+    for step in range(3):
+        _spark_plan(root, step)
+        entry = _entry(checkpoint, step, logged[-1].runs if step == 1 else ())
+        logged.append(entry)
+        checkpoint.write_entry(entry)
+        assert after_a_cut().latest()[0] == entry
+        name = checkpoint.new_name(step)
+        (root / "topology" / name / "outputs").mkdir(parents=True)
+        (root / "topology" / name / "outputs" / "part-0").write_text("rows")
+        document = {"file": f"topology/{name}/outputs/part-0"}
+        checkpoint.write_processed(step, document, written=name, kept=())
+        assert after_a_cut().processed(step, dict) == document
+        left = tmp_path / f"left-{next(cuts) - 1}" / "checkpoint"
+        assert (left / document["file"]).read_text() == "rows"
+        checkpoint.write_done(StepDone(step, Totals()))
+        assert after_a_cut().latest()[1].step == step
+    disk._on_sync = lambda: None
+    checkpoint.close()
+
+
+def test_commit_that_was_seen_outlasts_a_power_cut(tmp_path: Path, disk: DiskModel) -> None:
+    """Not only once the next step is logged: on a quiet topic that is hours away."""
+    root = tmp_path / "disk" / "checkpoint"
+    checkpoint = _claimed(root)
+    _spark_plan(root, 0)
+    checkpoint.write_entry(_entry(checkpoint, 0))
+    checkpoint.write_done(StepDone(0, Totals()))
+    _spark_plan(root, 1)
+    commit = Path("checkpoint", "spark", "commits", "0")
+    assert not (disk.left(tmp_path / "before") / commit).is_file()
+    checkpoint.spark.make_commit_last("spark", 0)
+    assert (disk.left(tmp_path / "behind") / commit).read_text()
+    checkpoint.close()
+
+
+def test_what_is_deleted_is_named_by_no_document_that_lasts(
+    tmp_path: Path, disk: DiskModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion may reach the disk at once, and the entry before it must have."""
+    root = tmp_path / "disk" / "checkpoint"
+    cuts = itertools.count()
+    deleted: list[str] = []
+    delete = LocalStorage.delete
+
+    def watched(self: LocalStorage, name: str) -> None:
+        left = disk.left(tmp_path / f"left-{next(cuts)}") / "checkpoint"
+        entry, _ = Checkpoint(LocalStorage(left)).latest()
+        assert entry is not None
+        assert name.removeprefix("runs/") not in {run.name for run in entry.runs}
+        deleted.append(name)
+        delete(self, name)
+
+    checkpoint = _claimed(root)
+    monkeypatch.setattr(LocalStorage, "delete", watched)
+    for step in range(3):
+        checkpoint.write_entry(_entry(checkpoint, step))
+        checkpoint.write_done(StepDone(step, Totals()))
+    assert len(deleted) == 2
+    checkpoint.close()
+
+
+def test_entry_that_may_not_last_yet_is_made_to(
+    tmp_path: Path, disk: DiskModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the sync of a document's folder: the next life acts on it, so it syncs."""
+    root = tmp_path / "disk" / "checkpoint"
+    first = _claimed(root)
+    entry = _entry(first, 0)
+    syncing = disk._sync
+    monkeypatch.setattr(
+        "sequitur.pipelines.store.durable.sync",
+        lambda path: None if path == root / "frontier" else syncing(path),
+    )
+    first.write_entry(entry)
+    first.close()
+    assert Checkpoint(LocalStorage(disk.left(tmp_path / "cut") / "checkpoint")).latest()[0] is None
+    monkeypatch.setattr("sequitur.pipelines.store.durable.sync", syncing)
+    _claimed(root).close()
+    left = Checkpoint(LocalStorage(disk.left(tmp_path / "later") / "checkpoint"))
+    assert left.latest()[0] == entry

@@ -1,0 +1,54 @@
+"""What a command has started ends with it, whichever signal ends it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+_CHILD = """
+import os, subprocess, sys
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(os.getpid(), grandchild.pid, flush=True)
+grandchild.wait()
+"""
+_COMMAND = f"""
+import os, sys
+from sequitur._child_processes import leaving_on_signals, run_with_children
+with leaving_on_signals():
+    try:
+        run_with_children([sys.executable, "-c", {_CHILD!r}], os.environ, timeout_s=600)
+    finally:
+        print("cleaning up", flush=True)
+        sys.stdin.readline()
+        print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)]
+)
+def test_a_signal_ends_what_was_started(number: signal.Signals, status: int) -> None:
+    """Also what the child has started; a second signal does not cut the cleaning up short."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _COMMAND],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stdout is not None
+        started = [psutil.Process(int(pid)) for pid in command.stdout.readline().split()]
+        assert len(started) == 2
+        command.send_signal(number)
+        assert command.stdout.readline() == "cleaning up\n"
+        gone, alive = psutil.wait_procs(started, timeout=60)
+        assert (len(gone), alive) == (2, [])
+        command.send_signal(number)
+        command.send_signal(signal.SIGTERM)
+        output, _ = command.communicate("\n")
+        assert output == "cleaned up\n"
+        assert command.returncode == status

@@ -1,0 +1,89 @@
+"""The search for what kills a task's process, with deaths that a test decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology.step.parts import WHOLE, Answer, Trial
+from sequitur.pipelines._errors import BoltCrashError
+from sequitur.pipelines.topology import crashes
+from sequitur.pipelines.topology.crashes import SurvivingTasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task of five events, which answers with those that it was given."""
+
+    trial: Trial = WHOLE
+    weight: int = 1
+
+    def count(self) -> int:
+        """Its events."""
+        return 5
+
+    def given(self) -> list[int]:
+        """What it gives out."""
+        return [place for place, _ in self.trial.of(range(5)) if place not in self.trial.poison]
+
+    def __call__(self) -> Answer:
+        """Say how many these are."""
+        return Answer(taken=len(self.given()))
+
+
+class _Dying(SurvivingTasks):
+    """Tasks whose process dies as a test says, of what they are given."""
+
+    dies: Callable[[list[int]], bool]
+    most = 100
+
+    def _survives(self, recorded: Sequence[Any]) -> bool:
+        if any(self.dies(one.task.given()) for one in recorded):
+            self.crashes += 1
+            assert self.crashes < self.most, "the search has no end"
+            return False
+        for one in recorded:
+            one()
+        return True
+
+
+def _tasks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dies: Callable[[list[int]], bool]
+) -> _Dying:
+    monkeypatch.setattr(crashes, "all_of", lambda _, tasks: [task() for task in tasks])
+    tasks = _Dying(None, folder, max_crashes=2)  # type: ignore[arg-type]
+    tasks.dies = dies
+    return tasks
+
+
+def test_a_task_that_dies_of_no_event_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where `prepare` of a bolt ends the process: there is nothing to give up."""
+    tasks = _tasks(tmp_path, monkeypatch, lambda _: True)
+    with pytest.raises(BoltCrashError, match="0 events, tuples and ticks were given up"):
+        tasks.run([_Task()])
+
+
+def test_no_event_is_given_up_for_deaths_that_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory was short for a while, whatever the task was given."""
+    deaths = iter(range(5))
+    tasks = _tasks(tmp_path, monkeypatch, lambda _: next(deaths, None) is not None)
+    assert [answer.taken for answer in tasks.run([_Task()])] == [5]
+
+
+@pytest.mark.parametrize("killers", [{0}, {3}, {1, 4}, {0, 1, 2, 3, 4}])
+def test_each_event_that_kills_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killers: set[int]
+) -> None:
+    """All others go on."""
+    tasks = _tasks(tmp_path, monkeypatch, lambda given: bool(killers.intersection(given)))
+    assert [answer.taken for answer in tasks.run([_Task()])] == [5 - len(killers)]

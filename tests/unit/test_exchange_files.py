@@ -1,0 +1,58 @@
+"""Tuples between stages: they come in the order of their events, and never all at once."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology import Root, Sent
+from sequitur.pipelines.topology import files
+from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def _sent(time_ms: int, said: str) -> Sent:
+    root = Root(time_ms + 1, (None, None, (), time_ms, "t", 0, time_ms, 0))
+    return Sent(pickle.dumps(said), ("a", "default"), ((root, 1),), ("a",))
+
+
+def _written(folder: Path, times_ms: list[int], name: str) -> tuple[str, dict[str, Any]]:
+    file = ExchangeFile(folder)
+    for number, time_ms in enumerate(times_ms):
+        file.send("b", 0, _sent(time_ms, f"{name}{number}"))
+    file.close()
+    return str(file.path), {"b": file.index["b", 0]}
+
+
+def test_tuples_of_several_files_come_in_the_order_of_their_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one event as they were sent, file by file; of each stretch one frame is read."""
+    monkeypatch.setattr(files, "_TUPLES_AT_ONCE", 8)
+    monkeypatch.setattr(files, "_TUPLES_A_FRAME", 2)
+    sources = [
+        _written(tmp_path, [*range(32), 3, 3, 1], "x"),
+        _written(tmp_path, [0, *range(0, 64, 2)], "y"),
+    ]
+    frames = 0
+    load = pickle.load
+
+    def counted(file: Any) -> Any:
+        nonlocal frames
+        frames += 1
+        return load(file)
+
+    monkeypatch.setattr(pickle, "load", counted)
+    found = tuples_in_order(sources)
+    first = next(found)
+    stretches = sum(len(blobs["b"]) for _, blobs in sources)
+    assert frames == stretches
+    told = [(one.trees[0][0].order[0], pickle.loads(one.values)) for _, one in (first, *found)]
+    assert [time_ms for time_ms, _ in told] == sorted(time_ms for time_ms, _ in told)
+    assert len(told) == 35 + 33
+    assert [said for time_ms, said in told if time_ms == 0] == ["x0", "y0", "y1"]
+    assert [said for time_ms, said in told if time_ms == 3] == ["x3", "x32", "x33"]

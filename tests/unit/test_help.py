@@ -1,0 +1,56 @@
+"""What the help of the commands shows on a terminal of the usual width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from sequitur.cli import app
+from sequitur.producer.daemon.cli import _app as produce_app
+
+if TYPE_CHECKING:
+    import typer
+
+_WIDTH = 80
+
+
+def _help(command: typer.Typer, *words: str) -> list[str]:
+    environ = {"COLUMNS": str(_WIDTH), "TERMINAL_WIDTH": str(_WIDTH)}
+    shown = CliRunner().invoke(command, [*words, "--help"], env=environ)
+    assert shown.exit_code == 0, shown.output
+    return shown.output.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "most_lines"),
+    [(app, ("reorder",), 145), (app, ("run",), 175), (produce_app, (), 175)],
+)
+def test_help_fits_a_terminal(
+    command: typer.Typer, words: tuple[str, ...], most_lines: int
+) -> None:
+    """Descriptions have most of the width, so a setting takes a line or two, not six."""
+    lines = _help(command, *words)
+    assert len(lines) <= most_lines
+    assert max(map(len, lines)) <= _WIDTH
+    assert not any("SEQUITUR_KAFKA_" in line for line in lines)
+    assert sum("SEQUITUR_<SECTION>_<FIELD>" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("run",)])
+def test_help_of_the_reorder_job_shows_the_commands_beside_it(words: tuple[str, ...]) -> None:
+    """Whoever asks for help of a command with flags of its own sees that there are others."""
+    lines = _help(app, "reorder", *words)
+    (place,) = (number for number, line in enumerate(lines) if " Commands " in line)
+    shown = [line.split()[1] for line in lines[place + 1 :] if line.startswith("│  ")]
+    assert {"run", "inspect"} <= set(shown)
+
+
+def test_flags_are_grouped_by_what_they_are_about() -> None:
+    """The panel's title has the section, which the file and the variables have in their names."""
+    titles = [line for line in _help(app, "reorder") if line.startswith("╭─")]
+    named = [line.strip("╭─╮ ") for line in titles]
+    assert named[:4] == ["Options", "Brokers (kafka)", "Topics and state (reorder)", named[3]]
+    assert "Delay (reorder)" in named
+    assert "Late rows and repeats (reorder)" in named

@@ -1,0 +1,106 @@
+"""What is told of a broker that cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from sequitur.producer import FatalError, RetriableError
+from sequitur.producer._backoff import Backoff
+from sequitur.producer.delivery.leaders import Links
+
+_REFUSAL = "here:1 refused user 'alice' by PLAIN"
+_AWAY = "here:1: no answer"
+_HOUR_MS = 3_600_000.0
+
+
+class _Wire:
+    """A way to one broker, whose attempts to connect end as they are told to."""
+
+    def __init__(self) -> None:
+        self.attempts: asyncio.Queue[bool | Exception] = asyncio.Queue()
+        self.connected = False
+
+    def leader(self, _topic: str, _partition: int) -> int:
+        return 1
+
+    def is_connected(self, _node: int) -> bool:
+        return self.connected
+
+    async def connect(self, _node: int) -> bool:
+        end = await self.attempts.get()
+        if isinstance(end, Exception):
+            raise end
+        self.connected = end
+        return end
+
+    async def refresh(self) -> bool:
+        return True
+
+
+class _Asker:
+    """Somebody who has an event for the broker.
+
+    Args:
+        wire: The way there.
+        backoff_ms: Between two attempts.
+    """
+
+    def __init__(self, wire: _Wire, backoff_ms: float) -> None:
+        self.changed = asyncio.Event()
+        self._lane: Any = SimpleNamespace(topic="t", partition=0, trouble="")
+        foreign: Any = wire
+        self.links = Links(
+            foreign,
+            Backoff(initial_ms=backoff_ms, maximum_ms=backoff_ms),
+            Random(0),
+            on_change=self.changed.set,
+        )
+
+    def ask(self) -> str:
+        """The trouble that the event is told of if it expires now."""
+        self.links.leader(self._lane)
+        return str(self._lane.trouble)
+
+    async def ask_until(self, trouble: str) -> None:
+        """Ask at each change until this is told."""
+        async with asyncio.timeout(30):
+            while self.ask() != trouble:
+                await self.changed.wait()
+                self.changed.clear()
+
+
+async def test_why_a_broker_is_not_reached_is_told_before_the_next_attempt() -> None:
+    """An event may expire while the next attempt is waited for."""
+    wire = _Wire()
+    asker = _Asker(wire, _HOUR_MS)
+    wire.attempts.put_nowait(FatalError(_REFUSAL))
+    await asker.ask_until(f"broker 1 cannot be reached: {_REFUSAL}")
+    asker.links.stop()
+
+
+async def test_a_refusal_is_told_until_there_is_a_connection() -> None:
+    """A broker that is away for a moment does not take it back, nor is that kept from the user."""
+    wire = _Wire()
+    asker = _Asker(wire, 0)
+    told = f"broker 1 cannot be reached: {_AWAY}; before that: {_REFUSAL}"
+    gone = f"broker 1 cannot be reached: the cluster no longer names it; before that: {_REFUSAL}"
+    wire.attempts.put_nowait(FatalError(_REFUSAL))
+    wire.attempts.put_nowait(RetriableError(_AWAY))
+    await asker.ask_until(told)
+    wire.attempts.put_nowait(False)
+    await asker.ask_until(gone)
+    wire.attempts.put_nowait(RetriableError(_AWAY))
+    await asker.ask_until(told)
+    wire.attempts.put_nowait(True)
+    async with asyncio.timeout(30):
+        while not wire.connected:
+            await asker.changed.wait()
+            asker.changed.clear()
+            asker.ask()
+    wire.connected = False
+    wire.attempts.put_nowait(RetriableError(_AWAY))
+    await asker.ask_until(f"broker 1 cannot be reached: {_AWAY}")
+    asker.links.stop()

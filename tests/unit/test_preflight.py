@@ -1,0 +1,135 @@
+"""What is refused before Spark starts: in one line, and by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer import ReorderSettings
+from sequitur.pipelines import process, reorder
+from sequitur.pipelines._errors import CheckpointError, ReorderError
+from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.spark import python_daemon
+from sequitur.producer import KafkaSettings
+from sequitur.producer._errors import BrokerUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NOWHERE = "127.0.0.1:1"
+_TIMEOUT_S = 60
+_TOPOLOGY = Path(__file__).parents[2] / "examples" / "wordcount.py"
+
+
+def _settings(tmp_path: Path, **more: Any) -> ReorderSettings:
+    return ReorderSettings.model_validate(
+        {
+            "input_topics": ["readings"],
+            "output_topic": "ordered",
+            "event_time": "json:at",
+            "checkpoint": str(tmp_path / "made" / "later"),
+            **more,
+        }
+    )
+
+
+def test_broker_that_is_away_is_named(tmp_path: Path) -> None:
+    """With its address."""
+    with pytest.raises(BrokerUnreachableError, match=f"no broker can be reached: {_NOWHERE}: "):
+        check_before_start(KafkaSettings(bootstrap_servers=_NOWHERE), _settings(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoint_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a file, or below a folder that is not ours; also as a URI."""
+    kafka = KafkaSettings(bootstrap_servers=_NOWHERE)
+    file = tmp_path / "file"
+    file.touch()
+    for checkpoint in (f"{file}/state", f"file:{file}/state", f"file://{file}", str(file)):
+        with pytest.raises(CheckpointError, match=f"{file} is not a folder"):
+            check_before_start(kafka, _settings(tmp_path, checkpoint=checkpoint))
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # root may do everything
+    with pytest.raises(CheckpointError, match=f"cannot be written: no right to {tmp_path}$"):
+        check_before_start(kafka, _settings(tmp_path))
+
+
+def test_metrics_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    """By its address."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ReorderError, match=f"cannot listen on {address}: Address already"):
+            check_before_start(
+                KafkaSettings(bootstrap_servers=_NOWHERE), _settings(tmp_path, metrics=address)
+            )
+
+
+def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    # Whoever starts a JVM finds none.
+    environ = {**os.environ, "SPARK_HOME": "/nowhere"}
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+        env=environ,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sequitur", ["-m", "sequitur", "reorder"]),
+        ("sequitur", ["-m", "sequitur", "run", _TOPOLOGY]),
+        ("reorder", [reorder.__file__]),
+        ("process", [process.__file__, _TOPOLOGY]),
+    ],
+)
+def test_job_is_refused_in_one_line(tmp_path: Path, name: str, words: list[str | Path]) -> None:
+    """However it is started."""
+    given = ["--bootstrap-servers", _NOWHERE, "--input-topics", "readings"]
+    given += ["--output-topic", "ordered", "--event-time", "json:at"]
+    given += ["--checkpoint", str(tmp_path / "state")]
+    done = _run([*words, *given])
+    line = f"{name}: no broker can be reached: {_NOWHERE}: Connection refused\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", line)
+
+
+@pytest.mark.parametrize("job", [reorder.__file__, process.__file__])
+def test_ctrl_c_while_a_job_loads_says_nothing(job: str) -> None:
+    """The process ends by the signal, without a traceback of imports."""
+    program = f"""
+        import os, runpy, signal, sys
+
+        class Interrupt:
+            def find_spec(self, name, path, target=None):
+                if name == "sequitur.pipelines.ordering.submitted":
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.meta_path.insert(0, Interrupt())
+        runpy.run_path({job!r}, run_name="__main__")
+    """
+    done = _run(["-c", textwrap.dedent(program)])
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_daemon_does_not_tell_that_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that ends leaves workers whose pipe is broken; other errors are still told."""
+    for error in (BrokenPipeError(), ConnectionResetError(), OSError("disk full")):
+        try:
+            raise error
+        except OSError:
+            vars(vars(python_daemon)["daemon"])["traceback"].print_exc()
+    said = capsys.readouterr().err
+    assert said.count("Traceback") == 1
+    assert said.endswith("OSError: disk full\n")

@@ -1,0 +1,97 @@
+"""Bytes of batches that wait: out of memory, and back again when it is their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from sequitur.producer.batching.buffer_budget import Room
+from sequitur.producer.batching.partition_queue import Batch
+from sequitur.producer.delivery.spill import REFERENCE_BYTES, Spill
+from sequitur.producer.kafka.record_batch import Stamp, batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BUDGET = 50_000
+_DATA = batch_of(b"x" * (2 * _BUDGET), 1, first_ms=0, last_ms=0)
+
+
+class _Journal:
+    """Has the same bytes for each batch."""
+
+    def read(self, _key: object) -> bytes:
+        return _DATA
+
+
+async def _in_thread(call: Callable[[Batch], bytes], batch: Batch) -> bytes:
+    await asyncio.sleep(0)
+    return call(batch)
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def _spill() -> Spill:
+    journal: Any = _Journal()
+    room = Room(asyncio.get_running_loop(), 4 * _BUDGET)
+    return Spill(journal, room, _BUDGET, _in_thread, _fail)
+
+
+def _stored(number: int) -> Batch:
+    stamp = Stamp(1, 0, number)
+    return Batch(
+        "t", 0, 0.0, number,
+        last_event=number, count=1, size=REFERENCE_BYTES, stored=True, journaled=stamp,
+    )  # fmt: skip
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came")
+
+
+async def test_a_batch_whose_turn_it_is_finds_memory() -> None:
+    """One that was read ahead gives its bytes up for it: it could not go before it anyway."""
+    spill = _spill()
+    first, later = _stored(0), _stored(1)
+    spill.want(later, lambda: None)
+    await _until(lambda: not later.stored)
+    told: list[Batch] = []
+    spill.want(first, lambda: told.append(first), is_next=True)
+    await _until(lambda: bool(told))
+    assert (first.stored, later.stored) == (False, True)
+    assert later.data == b""
+
+
+async def test_what_is_on_its_way_keeps_its_bytes() -> None:
+    """Until there is an answer; then the next one is read."""
+    spill = _spill()
+    sent, waits = _stored(0), _stored(1)
+    spill.want(sent, lambda: None, is_next=True)
+    await _until(lambda: not sent.stored)
+    spill.sent(sent)
+    spill.want(waits, lambda: None, is_next=True)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (sent.stored, waits.stored) == (False, True)
+    spill.forget(sent)
+    await _until(lambda: not waits.stored)
+
+
+async def test_a_batch_that_failed_makes_room_for_others() -> None:
+    """It may have to wait for long: its partition's leader is away."""
+    spill = _spill()
+    failed, other = _stored(0), _stored(1)
+    spill.want(failed, lambda: None, is_next=True)
+    await _until(lambda: not failed.stored)
+    spill.sent(failed)
+    spill.cool(failed)
+    assert not failed.stored  # nobody wants its memory
+    spill.want(other, lambda: None, is_next=True)
+    await _until(lambda: not other.stored)
+    assert failed.stored

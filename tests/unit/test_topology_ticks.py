@@ -1,0 +1,248 @@
+"""Ticks and the watermark: what bolts do while no event comes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import (
+    BasicBolt,
+    Bolt,
+    ProcessSettings,
+    Topology,
+    TopologyBuilder,
+    TopologyBuildError,
+    TopologyTester,
+    bolt,
+    next_tick_ms,
+    ticks_due,
+    watermark_after,
+)
+from tests.support.step_runs import StepRuns, event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sequitur.consumer.topology import BasicOutputCollector, Tuple
+
+
+class Windows(BasicBolt):
+    """Counts events by windows of 10 s; a window that the watermark has passed is closed."""
+
+    fields = ("begin_ms", "count")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Take an event in; at a tick, close windows."""
+        if not tuple.is_tick:
+            begin_ms = tuple.event_time_ms // 10_000 * 10_000
+            self.counts[begin_ms] = self.counts.get(begin_ms, 0) + 1
+            return
+        watermark_ms = self.context.watermark_ms
+        for begin_ms in sorted(self.counts):
+            if watermark_ms is not None and begin_ms + 10_000 <= watermark_ms + 1:
+                collector.emit((begin_ms, self.counts.pop(begin_ms)))
+
+    def snapshot(self) -> Any:
+        """Windows outlive the batch."""
+        return self.counts
+
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+        self.counts = state
+
+
+class Ticks(Bolt):
+    """Tells of its ticks."""
+
+    fields = ("said",)
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Tell where it came from, and with what."""
+        if tuple.is_tick:
+            self.collector.emit(
+                ([tuple.source, tuple.stream, tuple["interval_s"], self.context.now_ms],)
+            )
+        self.collector.ack(tuple)
+
+
+@bolt
+def refuse_once(given: Any) -> Any:
+    """Fail what says so, at its first attempt; and every tick."""
+    if given.is_tick or (given["value"] == b"bad" and given.attempt == 1):
+        raise ValueError("refused")
+    yield given["value"]
+
+
+def _one(made: Any, tasks: int | None = None, **options: Any) -> Topology:
+    builder = TopologyBuilder("ticks")
+    builder.set_spout("events")
+    builder.set_bolt("work", made, tasks, **options).shuffle_grouping("events")
+    builder.set_output("out", key=None, value=None).local_grouping("work")
+    return builder.build()
+
+
+def _said(tester: TopologyTester) -> list[Any]:
+    return [json.loads(value or b"")["said"] for _, value in tester.records("out")]
+
+
+def test_each_task_is_given_a_tick_when_its_time_has_come() -> None:
+    """From Storm's component and stream; one for each batch at most, and none with the first."""
+    tester = TopologyTester(_one(Ticks(), 2, tick_interval="10 s"))
+    tester.advance(25)
+    tester.run()
+    assert _said(tester) == []
+    tester.advance(4)
+    tester.run()
+    assert _said(tester) == []
+    tester.advance(1)
+    tester.run()
+    assert _said(tester) == [["__system", "__tick", 10.0, 30_000]] * 2
+    tester.advance(100)
+    tester.run()
+    assert len(_said(tester)) == 4
+
+
+def test_a_topology_says_how_often_its_bolts_are_given_ticks() -> None:
+    """But for those that say so themselves."""
+    builder = TopologyBuilder("ticks", tick_interval=60)
+    builder.set_spout("events")
+    builder.set_bolt("slow", Ticks()).local_grouping("events")
+    builder.set_bolt("fast", Ticks(), tick_interval="500 ms").local_grouping("events")
+    assert builder.build().tick_intervals_ms == {"slow": 60_000, "fast": 500}
+
+
+@pytest.mark.parametrize("interval", ["often", 0, "0 s", -1, True])
+def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
+    """With the bolt's name."""
+    with pytest.raises(TopologyBuildError, match="bolt 'work': tick_interval = "):
+        _one(Ticks(), tick_interval=interval)
+
+
+def test_windows_close_in_silence() -> None:
+    """No event is needed for it: the watermark goes on, and a tick tells the bolt."""
+    tester = TopologyTester(_one(Windows(), tick_interval=1))
+    tester.run([("k", "a", 1_000), ("k", "b", 2_000), ("k", "c", 12_000)])
+    tester.advance(1)
+    tester.run()
+    assert tester.records("out") == [(None, b'{"begin_ms":0,"count":2}')]
+    tester.run(watermark_ms=19_999)
+    tester.advance(1)
+    tester.run()
+    assert tester.records("out")[1:] == [(None, b'{"begin_ms":10000,"count":1}')]
+
+
+def test_the_watermark_waits_for_events_that_are_tried_again() -> None:
+    """An event that failed will come with its time, and no window is to be closed before it."""
+    builder = TopologyBuilder("ticks")
+    builder.set_spout("events")
+    builder.set_bolt("check", refuse_once).local_grouping("events")
+    builder.set_bolt("count", Windows(), tick_interval=1).local_grouping("check")
+    builder.set_output("out", key=None, value="count").local_grouping("count")
+    tester = TopologyTester(builder.build(), ProcessSettings(retry_jitter=0))
+    tester.run([("a", "good", 1_000), ("b", "bad", 2_000), ("c", "good", 30_000)])
+    assert tester.watermark_ms == 1_999
+    tester.retry_all()
+    assert tester.watermark_ms == 30_000
+    tester.advance(1)
+    tester.run()
+    assert tester.records("out") == [(None, b"2")]
+
+
+def test_a_tick_that_a_bolt_refuses_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody waits for it, so nobody else would hear of it."""
+    tester = TopologyTester(_one(refuse_once, tick_interval=1))
+    tester.run()
+    tester.advance(1)
+    tester.run([("k", "v")])
+    assert tester.untracked_failures == 1
+    assert len(tester.acked) == 1
+    (record,) = caplog.records
+    assert record.name == "sequitur.topology.ticks.work.0"
+    assert "ValueError: refused" in record.getMessage()
+
+
+@pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
+def test_a_step_that_is_repeated_has_the_same_ticks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+) -> None:
+    """Each task once, whatever the waves; and what comes of it has the watermark for its time."""
+    found = []
+    for folder in ("first", "again"):
+        runs = StepRuns(
+            _one(Ticks(), tasks, tick_interval=1),
+            tmp_path / folder,
+            ProcessSettings(max_spout_pending=1),
+            ticks={"work": 1_000},
+            watermark_ms=7,
+        )
+        runs.step(monkeypatch, [event(8), event(9)])
+        found.append(runs.records("out"))
+        assert runs.counts["acked"] == 2
+        assert runs.counts["emitted"] == runs.counts["outputs"] == (tasks or 1)
+    assert found[0] == found[1]
+
+
+def test_when_ticks_are_due() -> None:
+    """At multiples of the interval, however late; never of the first batch."""
+    assert ticks_due({"a": 10, "b": 25}, None, 100) == {}
+    assert ticks_due({"a": 10, "b": 25}, 49, 50) == {"a": 10, "b": 25}
+    assert ticks_due({"a": 10, "b": 25}, 50, 69) == {"a": 10}
+    assert ticks_due({"a": 10, "b": 25}, 50, 59) == {}
+    assert ticks_due({"a": 10}, 50, 20) == {}
+    assert next_tick_ms({"a": 10, "b": 25}, 50) == 60
+    assert next_tick_ms({"a": 10}, None) is None
+    assert next_tick_ms({}, 50) is None
+
+
+def test_the_watermark_never_goes_back() -> None:
+    """Whatever waits."""
+    assert watermark_after(None, None, None) is None
+    assert watermark_after(None, 10, None) == 10
+    assert watermark_after(5, 10, 8) == 7
+    assert watermark_after(9, 10, 8) == 9
+
+
+class DiesOfTicks(Bolt):
+    """Acks events; a tick ends its process."""
+
+    fields = ("key", "value")
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Do as it is given."""
+        if tuple.is_tick:
+            raise KeyboardInterrupt
+        self.collector.emit((tuple["key"], tuple["value"]), tuple)
+        self.collector.ack(tuple)
+
+
+@pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
+def test_a_tick_that_kills_its_process_is_given_up_by_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tasks: int | None,
+) -> None:
+    """In each step anew; events go on, and so do the ticks of other bolts."""
+    builder = TopologyBuilder("dies")
+    builder.set_spout("events")
+    for name, made in (("before", Ticks()), ("dies", DiesOfTicks()), ("behind", Ticks())):
+        builder.set_bolt(name, made, tasks, tick_interval=10).shuffle_grouping("events")
+    builder.set_output("out").local_grouping("dies")
+    for name in ("before", "behind"):
+        builder.set_output(f"ticks of {name}", key=None, value="said").local_grouping(name)
+    ticks = dict.fromkeys(("before", "dies", "behind"), 10_000)
+    runs = StepRuns(builder.build(), tmp_path, ticks=ticks)
+    for number in range(2):
+        runs.step(monkeypatch, [event(number, b"%d" % number, key=b"k")])
+    assert runs.records("out") == [(b"k", b"0"), (b"k", b"1")]
+    each = 2 * (tasks or 1)
+    assert len(runs.records("ticks of before")) == len(runs.records("ticks of behind")) == each
+    assert (runs.counts["acked"], runs.counts["untracked_failures"]) == (2, each)
+    told = {one.name for one in caplog.records if "a tick was given up" in one.getMessage()}
+    assert told == {f"sequitur.topology.dies.dies.{task}" for task in range(tasks or 1)}
+    assert runs.counts["crashes"] > 0

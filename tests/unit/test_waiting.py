@@ -1,0 +1,85 @@
+"""What the frontier waits for, and what it does not wait for when a run is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, awaited
+
+IDLE_MS = 30_000
+DELAY_MS = 1_000
+_T0 = 1_700_000_000_000
+A, B, C = (SourcePartition("cpu", number) for number in (0, 1, 3))
+
+
+def _clock(
+    *, is_bounded: bool = False, now_ms: int = 9_000, **seen: tuple[int | None, int]
+) -> EventClock:
+    """A clock of partitions: what each gave at 0 ms, and how many records are to be read of it."""
+    clock = EventClock()
+    for name, (time_ms, to_read) in seen.items():
+        clock = clock.observe(
+            {"a": A, "b": B, "c": C}[name],
+            max_event_time_ms=time_ms,
+            position=5,
+            high_watermark=5 + to_read,
+            now_ms=0,
+        )
+    return clock.advance(
+        now_ms=now_ms, delay_ms=DELAY_MS, idle_timeout_ms=IDLE_MS, is_bounded=is_bounded
+    )
+
+
+@pytest.mark.parametrize(
+    ("clock", "expected"),
+    [
+        (_clock(a=(_T0, 0), c=(None, 0)), ["partition 3 of 'cpu' has given nothing, idle in 21 s"]),
+        (
+            _clock(a=(_T0, 0), b=(None, 1_200), c=(None, 0)),
+            [
+                "partition 1 of 'cpu' has given nothing, 1,200 to read",
+                "partition 3 of 'cpu' has given nothing, idle in 21 s",
+            ],
+        ),
+        (
+            _clock(a=(_T0 + 5_000, 0), b=(_T0, 0)),
+            ["partition 1 of 'cpu' stands at 2023-11-14 22:13:20, idle in 21 s"],
+        ),
+        (
+            _clock(a=(_T0 + 5_000, 0), b=(_T0, 7)),
+            ["partition 1 of 'cpu' stands at 2023-11-14 22:13:20, 7 to read"],
+        ),
+        (_clock(a=(_T0, 0), c=(None, 0), now_ms=IDLE_MS), []),
+        (EventClock(), []),
+    ],
+)
+def test_who_holds_the_frontier_is_named(clock: EventClock, expected: list[str]) -> None:
+    """Those that have given nothing, else the one that is furthest behind; and until when."""
+    assert [one.text(9_000) for one in awaited(clock)] == expected
+    read_back = EventClock.from_document(clock.to_document())
+    assert awaited(read_back) == awaited(clock)
+
+
+def test_partition_that_was_overruled_holds_nothing() -> None:
+    """Where too much is held for the sake of one, the next that is waited for is named."""
+    clock = _clock(a=(_T0 + 5_000, 0), b=(_T0, 0)).advance(
+        now_ms=9_000,
+        delay_ms=DELAY_MS,
+        idle_timeout_ms=IDLE_MS,
+        fits=lambda frontier_ms: frontier_ms > _T0,
+    )
+    assert [one.partition for one in awaited(clock)] == [A]
+
+
+def test_empty_partitions_hold_nothing_back_in_a_bounded_run() -> None:
+    """Nothing can come of them in that run; without a bound they are waited for."""
+    for clock, reached in (
+        (_clock(a=(_T0, 0), c=(None, 0)), BEFORE_ALL_TIME_MS),
+        (_clock(a=(_T0, 0), c=(None, 0), is_bounded=True), _T0 - DELAY_MS),
+        # Not read yet: its rows may be of any time.
+        (_clock(a=(_T0, 0), c=(None, 1), is_bounded=True), BEFORE_ALL_TIME_MS),
+        # One that has given something may give more in the next run, and would be late then.
+        (_clock(a=(_T0 + 9_000, 0), b=(_T0, 0), is_bounded=True), _T0 - DELAY_MS),
+        (_clock(a=(None, 0), c=(None, 0), is_bounded=True), BEFORE_ALL_TIME_MS),
+    ):
+        assert clock.frontier_ms == reached

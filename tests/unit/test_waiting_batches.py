@@ -1,0 +1,443 @@
+"""What cannot be sent yet is in the journal, and memory holds a window of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.producer import (
+    IdempotentProducer,
+    JournalError,
+    NotPersisted,
+    Persisted,
+    Position,
+    PossiblyPersisted,
+    ProducerSettings,
+    Record,
+)
+from sequitur.producer.journal.disk import RealDisk
+from sequitur.producer.journal.errors import JournalClosedError, JournalFullError
+from sequitur.producer.journal.frames import Waiting
+from sequitur.producer.journal.report import inspect_journal
+from tests.support.fake_wire import LOST, FakeWire
+from tests.unit.test_journaled_producer import _kill, _scripted, _values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from sequitur.producer.kafka.record_batch import Record as StoredRecord
+
+_FAST: dict[str, Any] = {
+    "linger": timedelta(milliseconds=1),
+    "retry_backoff": timedelta(milliseconds=1),
+    "retry_backoff_max": timedelta(milliseconds=1),
+    "delivery_timeout": timedelta(hours=1),
+    "name": "me",
+}
+_MIB = 1 << 20
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
+    """A healthy cluster with one partition a topic."""
+    wire = FakeWire()
+    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
+    return wire
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., IdempotentProducer]:
+    """Makes one life after the other of a producer with a journal."""
+
+    def make(**settings: Any) -> IdempotentProducer:
+        journal = {"journal": tmp_path / "journal"}
+        return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | journal | settings)))
+
+    return make
+
+
+async def _away(wire: FakeWire, producer: IdempotentProducer) -> None:
+    """Kafka has been there, and is gone."""
+    await producer.start()
+    await (await producer.send("t", b"first"))
+    wire.reachable = wire.connected = False
+
+
+async def test_every_sent_event_outlives_a_kill_whatever_is_on_its_way(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """With the window full the next events are journaled all the same, one by one."""
+    producer = make()
+    await _away(wire, producer)
+    values = [b"%d" % number for number in range(40)]
+    for value in values:
+        delivery = await producer.send("t", value)
+        async with asyncio.timeout(5):
+            await delivery.journaled
+    await _kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        assert producer.statistics().recovered == 40
+        await (await producer.send("t", b"last"))
+    assert _values(wire) == [b"first", *values, b"last"]
+
+
+async def test_events_that_trickle_in_wait_in_few_batches(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
+) -> None:
+    """What cannot be sent grows in one batch, though each event is journaled at once."""
+    producer = make()
+    await _away(wire, producer)
+    for number in range(100):
+        await (await producer.send("t", b"%d" % number)).journaled
+    (partition,) = inspect_journal(tmp_path / "journal").partitions
+    assert len(partition.unacked) + len(partition.waiting) <= 20
+    wire.reachable = True
+    await producer.close()
+    assert _values(wire) == [b"first", *(b"%d" % number for number in range(100))]
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+async def test_what_waits_is_read_back_once_a_file_can_be_opened(
+    wire: FakeWire,
+    make: Callable[..., IdempotentProducer],
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    """Too many open files is nothing that stays so: the producer waits, and says why."""
+    producer = make(buffer_size=_MIB, batch_size=64 << 10, compression="none")
+    await _away(wire, producer)
+    values = [b"%06d" % number + bytes(4_000) for number in range(600)]
+    ticket = await producer.accept("t", [Record(value) for value in values])
+    await ticket.journaled
+    loop = asyncio.get_running_loop()
+    tries, enough = itertools.count(), asyncio.Event()
+
+    def fail(_disk: RealDisk, name: str, _offset: int, _length: int) -> bytes:
+        if next(tries) > 2:
+            loop.call_soon_threadsafe(enough.set)
+        raise OSError(code, os.strerror(code), name)
+
+    told: list[str] = []
+    log = SimpleNamespace(
+        warning=lambda event, reason: told.append(f"{event}: {reason}"), info=told.append
+    )
+    monkeypatch.setattr("sequitur.producer.delivery.spill._log", log)
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "read_part", fail)
+        wire.reachable = True
+        async with asyncio.timeout(60):
+            await enough.wait()
+    async with asyncio.timeout(60):
+        assert (await ticket).persisted == len(values)
+    await producer.close()
+    assert _values(wire) == [b"first", *values]
+    assert told[0].startswith("batches wait until they can be read back: could not read in")
+    assert os.strerror(code) in told[0]
+    assert told[1:] == ["batches are read back again"]
+
+
+async def test_memory_holds_a_window_of_what_waits(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Sixteen times the buffer is accepted while Kafka is away, and drains in order."""
+    wire.partition_count = 3
+    settings: dict[str, Any] = {
+        "buffer_size": _MIB,
+        "journal_limit": 64 * _MIB,
+        "batch_size": 64 << 10,
+        "compression": "none",
+    }
+    producer = make(**settings)
+    await _away(wire, producer)
+    records = [Record(b"%06d" % n + bytes(4_000), key=b"%d" % (n % 50)) for n in range(4_000)]
+    async with asyncio.timeout(60):
+        for start in range(0, len(records), 100):
+            ticket = await producer.accept("t", records[start : start + 100])
+        await ticket.journaled
+    counts = producer.statistics()
+    assert counts.accepted == 4_001
+    assert counts.buffered_bytes <= 1.2 * _MIB
+    assert producer._core is not None
+    held = sum(len(batch.data) for batch in producer._core.accumulator.live)
+    assert held <= 1.2 * _MIB
+    await _kill(producer)
+    wire.reachable = True
+    producer = make(**settings)
+    await producer.start()
+    assert producer.statistics().recovered >= 4_000
+    largest = 0
+    async with asyncio.timeout(60):
+        flushing = asyncio.create_task(producer.flush())
+        while not flushing.done():
+            await asyncio.sleep(0)
+            assert producer._core is not None
+            live = producer._core.accumulator.live
+            largest = max(largest, sum(len(batch.data) for batch in live))
+    assert largest <= 1.2 * _MIB
+    await producer.close()
+    found = {partition: _values(wire, partition) for partition in range(3)}
+    assert sum(map(len, found.values())) == 4_001
+    for values in found.values():
+        numbers = [value for value in values if value != b"first"]
+        assert numbers == sorted(numbers, key=lambda value: value or b"")
+
+
+async def test_what_waited_is_dated_when_it_is_numbered(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker forgets a producer by its records' timestamps; those of a sender's stay."""
+    day_ms = 24 * 3600 * 1000
+    now_ms = int(time.time() * 1000)
+    producer = make()
+    await producer.start()
+    await (await producer.send("u", b"dated", timestamp_ms=now_ms - 9 * day_ms))
+    await (await producer.send("t", b"first"))
+    wire.reachable = wire.connected = False
+    monkeypatch.setattr(
+        "sequitur.producer.batching.accumulator.time.time", lambda: (now_ms - 2 * day_ms) / 1000
+    )
+    for number in range(40):
+        await (await producer.send("t", b"%d" % number)).journaled
+    for _ in range(40):
+        old_ms = now_ms - 9 * day_ms
+        await (await producer.send("u", b"dated", timestamp_ms=old_ms)).journaled
+    monkeypatch.undo()
+    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
+    await _kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        await producer.flush()
+    (waited,) = [r for r in wire.records["t", 0] if r.value == b"39"]
+    assert now_ms - waited.timestamp_ms < day_ms
+    assert {now_ms - r.timestamp_ms for r in wire.records["u", 0]} == {9 * day_ms}
+
+
+async def test_a_long_call_is_taken_whole_or_not_at_all(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Events and position of a call over half of the journal's limit are journaled in parts."""
+    settings: dict[str, Any] = {"journal_limit": 4 * _MIB, "compression": "none"}
+    producer = make(**settings)
+    await producer.start()
+    await (await producer.send("t", b"first"))
+    values = [b"%04d" % n + bytes(10_000) for n in range(250)]
+    ticket = await producer.accept("t", [Record(value) for value in values], Position("f", b"1"))
+    async with asyncio.timeout(20):
+        await ticket.journaled
+        assert (await ticket).persisted == 250
+    await producer.close()
+    assert _values(wire) == [b"first", *values]
+    async with make(**settings) as producer:
+        assert producer.recovered_position("f") == b"1"
+
+
+async def test_a_kill_between_the_parts_of_a_call_leaves_nothing_of_it(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its source will give it again."""
+    settings: dict[str, Any] = {"journal_limit": 4 * _MIB, "compression": "none"}
+    producer = make(**settings)
+    await producer.start()
+    await (await producer.send("t", b"first"))
+    journal = producer._journal
+    assert journal is not None
+    append, third = journal.append, asyncio.Event()
+    parts = iter(range(3))
+    loop = asyncio.get_running_loop()
+
+    def until_the_third(frames: Any, *, part: bool = False) -> None:
+        if part and next(parts) == 2:
+            loop.call_soon_threadsafe(third.set)
+            raise JournalError("killed")
+        append(frames, part=part)
+
+    monkeypatch.setattr(journal, "append", until_the_third)
+    values = [b"%04d" % n + bytes(10_000) for n in range(250)]
+    await producer.accept("t", [Record(value) for value in values], Position("f", b"1"))
+    await third.wait()
+    await _kill(producer)
+    async with make(**settings) as producer:
+        assert producer.recovered_position("f") is None
+        await producer.flush()
+    assert _values(wire) == [b"first"]
+
+
+async def test_what_a_long_call_leaves_open_has_no_number_before_it_is_whole(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has its first events, and no room for the others: the next life sends it once."""
+    settings: dict[str, Any] = {
+        "journal_limit": 4 * _MIB,
+        "batch_size": 64 << 10,
+        "compression": "none",
+    }
+    producer = make(**settings)
+    await _away(wire, producer)
+    numbered = [b"%d" % n for n in range(15)]
+    for value in numbered:
+        await (await producer.send("t", value)).journaled
+    values = [b"%04d" % n + bytes(10_000) for n in range(75)]
+    ticket = await producer.accept("t", [Record(v) for v in values[:64]], Position("f", b"1"))
+    await ticket.journaled
+    journal = producer._journal
+    assert journal is not None
+    append, refused, drained = journal.append, asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def full_for_events(frames: Any, *, part: bool = False) -> None:
+        if any(isinstance(frame, Waiting) for frame in frames):
+            loop.call_soon_threadsafe(refused.set)
+            raise JournalFullError("no space left on the disk")
+        append(frames, part=part)
+
+    def last_whole_one(records: list[StoredRecord]) -> None:
+        if any(record.value == values[59] for record in records):
+            drained.set()
+
+    wire.fault = last_whole_one
+    monkeypatch.setattr(journal, "append", full_for_events)
+    ticket = await producer.accept("t", [Record(v) for v in values[64:]], Position("f", b"2"))
+    async with asyncio.timeout(20):
+        await refused.wait()
+        wire.reachable = True
+        await drained.wait()
+        for _ in range(3):  # what waits is looked at before each
+            refused.clear()
+            await refused.wait()
+        monkeypatch.setattr(journal, "append", append)
+        await ticket.journaled
+    await _kill(producer)
+    async with make(**settings) as producer:
+        assert producer.recovered_position("f") == b"2"
+        await producer.flush()
+    assert _values(wire) == [b"first", *numbered, *values]
+
+
+async def test_what_waited_too_long_is_told_and_gone(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """What never had a number is `NotPersisted` after the time-out, and not sent by the next."""
+    producer = make(delivery_timeout=timedelta(milliseconds=200))
+    await _away(wire, producer)
+    deliveries = [await producer.send("t", b"%d" % number) for number in range(40)]
+    async with asyncio.timeout(10):
+        outcomes = [await delivery for delivery in deliveries]
+    assert all(isinstance(outcome, NotPersisted) for outcome in outcomes)
+    await _kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        assert await (await producer.send("t", b"last")) == Persisted(0, 1)
+
+
+async def test_closing_leaves_what_waits_to_the_next_start(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """It is told as possibly persisted, and the next life sends it."""
+    producer = make()
+    await _away(wire, producer)
+    deliveries = []
+    for number in range(40):
+        deliveries.append(await producer.send("t", b"%d" % number))
+        await deliveries[-1].journaled
+    await producer.close(timedelta(milliseconds=200))
+    for delivery in deliveries:
+        outcome = await delivery
+        assert isinstance(outcome, PossiblyPersisted)
+        assert "the journal keeps it" in outcome.reason
+    wire.reachable = True
+    async with make() as producer:
+        await producer.flush()
+    assert len(_values(wire)) == 41
+
+
+async def test_a_lane_whose_batches_were_refused_goes_on_with_what_waits(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Renewals and halves go before what has no numbers, and it follows in order."""
+    producer = make()
+    await _away(wire, producer)
+    for number in range(60):
+        await (await producer.send("t", b"%d" % number)).journaled
+    wire.fault = _scripted(None, 45, None, 10, None, 29)
+    wire.reachable = True
+    async with asyncio.timeout(20):
+        await producer.flush()
+    await producer.close()
+    values = [int(value or b"") for value in _values(wire)[1:]]
+    assert values == sorted(set(values))
+    assert len(values) >= 40
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_old_records_are_looked_for_before_they_are_sent_again(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], restarts: bool
+) -> None:
+    """A broker forgets a producer by its records' timestamps, and would take a repeat."""
+    day_ms = 24 * 3600 * 1000
+    old_ms = int(time.time() * 1000) - 2 * day_ms
+    slow: dict[str, Any] = {
+        "retry_backoff": timedelta(milliseconds=300),
+        "retry_backoff_max": timedelta(milliseconds=300),
+    }
+    producer = make(**slow)
+    await producer.start()
+    await (await producer.send("t", b"0", timestamp_ms=old_ms))
+    wire.fault = _scripted(LOST)
+    await producer.send("t", b"1", timestamp_ms=old_ms)
+    await wire.broken.wait()
+    describe = wire.last_sequence
+
+    async def known_for_the_last_time(*place: Any) -> int | None:
+        last = await describe(*place)
+        wire.brokers["t", 0].forget()
+        return None if last is None else last - 1
+
+    wire.last_sequence = known_for_the_last_time  # type: ignore[assignment, method-assign]
+    if restarts:
+        await _kill(producer)
+        producer = make(**slow)
+        await producer.start()
+    else:
+        wire.brokers["t", 0].forget()
+    assert isinstance(await (await producer.send("t", b"2")), Persisted)
+    await producer.close()
+    assert _values(wire) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.usefixtures("wire")
+async def test_who_waits_for_a_full_disk_hears_of_the_end(
+    make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`journaled` and `note_position` end with an error by name when the producer is closed."""
+    producer = make()
+    await producer.start()
+    await (await producer.send("t", b"0"))
+    journal = producer._journal
+    assert journal is not None
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalFullError("no space left on the disk of journal")
+
+    monkeypatch.setattr(journal, "append", full)
+    delivery = await producer.send("t", b"1")
+    ticket = await producer.accept("t", [Record(b"2")], Position("f", b"2"))
+    noting = asyncio.create_task(producer.note_position(Position("f", b"3")))
+    waiting = asyncio.ensure_future(ticket.journaled)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await producer.close(timedelta(milliseconds=200))
+        for told in (noting, waiting, ticket.journaled):
+            with pytest.raises(JournalClosedError, match=r"was closed before.*no space left"):
+                await told
+        await delivery.journaled  # it has its outcome
+        assert isinstance(await delivery, NotPersisted)
