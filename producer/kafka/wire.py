@@ -2,8 +2,8 @@
 
 `AIOKafkaClient` keeps the metadata and the connections, `AIOKafkaConnection` frames requests and
 matches answers to them; both do TLS and SASL. Neither is public API: a contract test
-(tests/unit/test_wire_contract.py) holds them to what is used here, so that an upgrade that breaks
-it is seen.
+(tests/unit/producer/kafka/test_wire_contract.py) holds them to what is used here, so that an
+upgrade that breaks it is seen.
 
 A produce request is written the moment `produce` is called, not when its answer is awaited: so
 requests leave on a connection in the order of the calls, and the answers come back in that order.

@@ -6,21 +6,22 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sequitur._topic_reader import read_topic
 from tests.spark.conftest import Event, Job
+from tests.support.tree import EXAMPLES, ROOT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
-_EXAMPLES = Path(__file__).parents[2] / "examples"
 _TIMEOUT_S = 600
 
 
@@ -52,7 +53,7 @@ def _run(job: Job, example: Path, folder: Path) -> dict[str, Any]:
         text=True,
         timeout=_TIMEOUT_S,
         env={name: value for name, value in os.environ.items() if "SEQUITUR" not in name},
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -70,7 +71,7 @@ def test_example_runs_by_a_config_file(job: Job, make_topic: MakeTopic, tmp_path
     """A user's file in a folder of its own is found by the tasks; its outputs are in its topic."""
     topic = make_topic(partitions=2)
     example = tmp_path / "my_words.py"
-    text = (_EXAMPLES / "wordcount.py").read_text()
+    text = (EXAMPLES / "wordcount.py").read_text()
     assert 'topic="word-counts"' in text
     example.write_text(text.replace('topic="word-counts"', f'topic="{topic}"'))
     job.produce(_events("to be or not to be", "that is the question", "to do"))

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.broker import EmbeddedBroker
+from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.spark
 
-_README = Path(__file__).parents[2] / "README.md"
+_README = ROOT / "README.md"
 _TIMEOUT_S = 840
 
 

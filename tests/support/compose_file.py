@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
 
+from tests.support.tree import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COMPOSE_FILE: Final = Path(__file__).parents[2] / "compose" / "compose.yaml"
+COMPOSE_FILE: Final = ROOT / "compose" / "compose.yaml"
 _VARIABLE: Final = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 

@@ -8,13 +8,14 @@ import sys
 import sysconfig
 import venv
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
-_ROOT = Path(__file__).parents[2]
 _OWN_FILES = ("producer.py", "consumer.py", "pipelines.py")
 
 
@@ -57,7 +58,7 @@ def install_wheel(folder: Path) -> Installed:
     These are taken from the environment that the tests run in, whose own installation of the
     checkout is left out: a line of a `.pth` file is a folder, and its `.pth` files do not count.
     """
-    _build("sdist", _ROOT, folder)
+    _build("sdist", ROOT, folder)
     (sdist,) = folder.glob("sequitur-*.tar.gz")
     subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
     _build("wheel", sdist.with_name(sdist.name.removesuffix(".tar.gz")), folder)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Final
 
-_ROOT: Final = Path(__file__).parents[2]
+from tests.support.tree import ROOT
 
 
 def test_each_named_test_exists() -> None:
     """A row whose test was renamed or removed would promise without proof."""
-    page = (_ROOT / "docs" / "guarantees.md").read_text()
+    page = (ROOT / "docs" / "guarantees.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
     defined = {
         name
-        for file in (_ROOT / "tests").rglob("test_*.py")
+        for file in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
     }
     assert named, "the page names no tests"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from sequitur.cli import app
 from sequitur.producer.journal.frames import Identity, Position, Renewal
 from sequitur.producer.journal.journal import Journal
-from tests.unit.test_journal import ack, batch
+from tests.unit.producer.journal.test_journal import ack, batch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from sequitur.producer.journal.report import (
     report_as_json,
     report_as_tables,
 )
-from tests.unit.test_journal import ack, batch, waiting
+from tests.unit.producer.journal.test_journal import ack, batch, waiting
 
 if TYPE_CHECKING:
     from pathlib import Path

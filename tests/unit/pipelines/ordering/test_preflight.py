@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,13 +19,15 @@ from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.pipelines.spark import python_daemon
 from sequitur.producer import KafkaSettings
 from sequitur.producer._errors import BrokerUnreachableError
+from tests.support.tree import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _NOWHERE = "127.0.0.1:1"
 _TIMEOUT_S = 60
-_TOPOLOGY = Path(__file__).parents[2] / "examples" / "wordcount.py"
+_TOPOLOGY = EXAMPLES / "wordcount.py"
 
 
 def _settings(tmp_path: Path, **more: Any) -> ReorderSettings:

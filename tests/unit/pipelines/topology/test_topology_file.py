@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sequitur.pipelines._errors import TopologyFileError
 from sequitur.pipelines.topology.topology_file import load_topology
+from tests.support.tree import EXAMPLES
 
-_EXAMPLES = Path(__file__).parents[2] / "examples"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _FILES = {
     "no_such_file.py": (None, "no such file"),
     "not-a-name.py": ("", "not that of a Python module"),
@@ -32,7 +35,7 @@ def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
     assert name in str(refused.value)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in _EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_examples_have_topologies(name: str) -> None:
     """Each example can be run by its file."""
-    assert load_topology(_EXAMPLES / name).outputs
+    assert load_topology(EXAMPLES / name).outputs

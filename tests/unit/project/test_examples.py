@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import doctest
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sequitur.consumer.topology import FailReason, ProcessSettings, TopologyTester
 from sequitur.pipelines.topology.topology_file import load_topology
+from tests.support.tree import EXAMPLES
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology import Topology
 
-_FOLDER = Path(__file__).parents[2] / "examples"
-_EXAMPLES = sorted(path.stem for path in _FOLDER.glob("*.py"))
+_EXAMPLES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
 def _example(name: str) -> Topology:
-    return load_topology(_FOLDER / f"{name}.py")
+    return load_topology(EXAMPLES / f"{name}.py")
 
 
 def _reading(hostname: str, usage: float, time_ms: int) -> tuple[str, Any, int]:

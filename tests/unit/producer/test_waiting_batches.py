@@ -28,7 +28,7 @@ from sequitur.producer.journal.errors import JournalClosedError, JournalFullErro
 from sequitur.producer.journal.frames import Waiting
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import LOST, FakeWire
-from tests.unit.test_journaled_producer import _kill, _scripted, _values
+from tests.unit.producer.test_journaled_producer import _kill, _scripted, _values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,15 @@ import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+from tests.support.tree import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _PACKAGES = ("producer", "consumer", "pipelines")
 """Folders of the tree, imported as `sequitur.producer` and so on; each may import those before."""
 _FOLDERS = (*_PACKAGES, "sequitur", "tests", "benchmarks", "examples")
@@ -33,17 +37,17 @@ def _imported_modules(source: Path) -> set[str]:
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_imports_point_one_way(package: str) -> None:
     """The umbrella -> pipelines -> consumer -> producer, and never back."""
-    umbrella = {path.stem for path in (_ROOT / "sequitur").glob("*.py")} | {"sequitur"}
+    umbrella = {path.stem for path in (ROOT / "sequitur").glob("*.py")} | {"sequitur"}
     later = {*_PACKAGES[_PACKAGES.index(package) + 1 :], *umbrella}
-    sources = sorted((_ROOT / package).rglob("*.py"))
+    sources = sorted((ROOT / package).rglob("*.py"))
     assert sources
-    back = {str(s.relative_to(_ROOT)): _imported_packages(s) & later for s in sources}
+    back = {str(s.relative_to(ROOT)): _imported_packages(s) & later for s in sources}
     assert {name: found for name, found in back.items() if found} == {}
 
 
 def test_a_package_has_one_name() -> None:
     """Two names would be two modules, whose classes are not each other's."""
-    for source in sorted(found for folder in _FOLDERS for found in (_ROOT / folder).rglob("*.py")):
+    for source in sorted(found for folder in _FOLDERS for found in (ROOT / folder).rglob("*.py")):
         roots = {name.partition(".")[0] for name in _imported_modules(source)}
         assert not roots & set(_PACKAGES), source
 
@@ -51,7 +55,7 @@ def test_a_package_has_one_name() -> None:
 @pytest.mark.parametrize("package", ["producer", "consumer"])
 def test_producer_and_consumer_need_no_spark(package: str) -> None:
     """The state machines and the daemon run where there is no Spark."""
-    for source in sorted((_ROOT / package).rglob("*.py")):
+    for source in sorted((ROOT / package).rglob("*.py")):
         assert "pyspark" not in _imported_packages(source), source.name
 
 
@@ -62,7 +66,7 @@ def test_the_tester_loads_neither_spark_nor_arrow() -> None:
         "print(sorted({'pyspark', 'py4j', 'pyarrow', 'pipelines'} & {*sys.modules}))"
     )
     told = subprocess.run(
-        [sys.executable, "-c", asked], cwd=_ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", asked], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert told.stdout.strip() == "[]"
 
@@ -70,7 +74,7 @@ def test_the_tester_loads_neither_spark_nor_arrow() -> None:
 def test_no_registry_host_stands_in_the_tree() -> None:
     """Packages are named, not the hosts they come from: a mirror or a proxy must do as well."""
     tracked = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=_ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     host = re.compile(
         r"repo1?\.maven|maven\.org|pypi\.org|pythonhosted|deb\.debian|registry-1|docker\.io/|ghcr"
@@ -80,8 +84,8 @@ def test_no_registry_host_stands_in_the_tree() -> None:
     found = [
         name
         for name in names
-        if name != "tests/unit/test_layout.py"
-        and (_ROOT / name).is_file()
-        and host.search((_ROOT / name).read_text(errors="replace"))
+        if name != "tests/unit/project/test_layout.py"
+        and (ROOT / name).is_file()
+        and host.search((ROOT / name).read_text(errors="replace"))
     ]
     assert found == []

@@ -111,7 +111,7 @@ def test_a_bolt_that_takes_all_signals_costs_its_process_if_it_hangs(*, hangs: b
         import signal, time
         from sequitur.consumer.topology import bolt
         from sequitur.pipelines.topology import watchdog
-        from tests.unit.test_watchdog import _failures, _wait_for_ever
+        from tests.unit.pipelines.topology.test_watchdog import _failures, _wait_for_ever
 
         watchdog._LAST_RESORT = 0
         watchdog._LAST_RESORT_S = 0.5
