@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sequitur.producer import (
     BrokerError,
-    IdempotentProducer,
     NotPersisted,
     Persisted,
     Position,
-    ProducerSettings,
     Record,
 )
-from tests.support.fake_wire import FakeWire
+from tests.support.producers import make_producer
 
-_FAST: dict[str, Any] = {
-    "linger": timedelta(0),
-    "retry_backoff": timedelta(milliseconds=1),
-    "retry_backoff_max": timedelta(milliseconds=1),
-}
+if TYPE_CHECKING:
+    from tests.support.fake_wire import FakeWire
+
 _RECORDS = [Record(b"%d" % number + b"x" * 100) for number in range(10)]
-
-
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
-    """A healthy cluster with one partition a topic."""
-    wire = FakeWire()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-    return wire
-
-
-def _producer(**settings: Any) -> IdempotentProducer:
-    return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | settings)))
 
 
 async def test_events_are_accepted_all_in_one_step(wire: FakeWire) -> None:
     """Once there is any room, no other event comes between them, and none waits."""
-    async with _producer(buffer_size=300) as producer:
+    async with make_producer(buffer_size=300) as producer:
         first, _other, second = await asyncio.gather(
             producer.accept("t", _RECORDS),
             producer.send("t", b"other"),
@@ -59,7 +43,7 @@ async def test_who_is_cancelled_while_waiting_for_room_has_given_nothing_away(
     wire: FakeWire,
 ) -> None:
     """Not one of the events is sent, and the next in the queue gets in."""
-    async with _producer(buffer_size=300) as producer:
+    async with make_producer(buffer_size=300) as producer:
         await producer.accept("t", _RECORDS)
         wire.reachable = wire.connected = False
         given_up = asyncio.create_task(producer.accept("t", [Record(b"given up")]))
@@ -74,7 +58,7 @@ async def test_who_is_cancelled_while_waiting_for_room_has_given_nothing_away(
 async def test_each_event_has_its_own_delivery(wire: FakeWire) -> None:
     """One that is too large fails alone."""
     del wire
-    async with _producer(max_request_size=1000) as producer:
+    async with make_producer(max_request_size=1000) as producer:
         records = [Record(b"1"), Record(b"x" * 2000), Record(b"2")]
         outcomes = [await delivery for delivery in await producer.accept_each("t", records)]
         assert await producer.accept_each("t", []) == []
@@ -85,7 +69,7 @@ async def test_each_event_has_its_own_delivery(wire: FakeWire) -> None:
 
 async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeWire) -> None:
     """So that is what waiting for the journal waits for; and no position is ever found again."""
-    async with _producer() as producer:
+    async with make_producer() as producer:
         ticket = await producer.accept("t", _RECORDS, Position("source", b"1"))
         await ticket.journaled
         assert len(wire.records["t", 0]) == 10
@@ -98,7 +82,7 @@ async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeW
 async def test_events_of_a_topic_that_is_not_there_are_not_accepted(wire: FakeWire) -> None:
     """Their caller still has them."""
     del wire
-    async with _producer(delivery_timeout=timedelta(milliseconds=30)) as producer:
+    async with make_producer(delivery_timeout=timedelta(milliseconds=30)) as producer:
         with pytest.raises(BrokerError):
             await producer.accept("missing", _RECORDS)
         with pytest.raises(BrokerError):

@@ -21,31 +21,27 @@ from sequitur.producer import (
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import DROPPED, FakeWire
+from tests.support.producers import FAST, use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _REFUSED = 29  # TOPIC_AUTHORIZATION_FAILED
-_FAST: dict[str, Any] = {
-    "linger": timedelta(0),
-    "retry_backoff": timedelta(milliseconds=1),
-    "retry_backoff_max": timedelta(milliseconds=1),
-}
 
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
     """A cluster that refuses whatever has `bad` in it."""
     wire = FakeWire(fault=lambda records: _REFUSED if records[0].value == b"bad" else None)
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
+    use(wire, monkeypatch)
     return wire
 
 
 def _producer(
     folder: Path, on_given_up: Callable[[Sequence[GivenUp]], None], **settings: Any
 ) -> IdempotentProducer:
-    chosen = ProducerSettings(name="me", journal=folder / "journal", **(_FAST | settings))
+    chosen = ProducerSettings(name="me", journal=folder / "journal", **(FAST | settings))
     return IdempotentProducer("unused:1", chosen, on_given_up=on_given_up)
 
 

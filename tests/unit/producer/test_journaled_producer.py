@@ -31,6 +31,7 @@ from sequitur.producer.journal.errors import (
 )
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
+from tests.support.producers import FAST, kill, scripted, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,58 +40,10 @@ if TYPE_CHECKING:
     from sequitur.producer._given_up import GivenUp
     from sequitur.producer.kafka.record_batch import Record as StoredRecord
 
-_FAST: dict[str, Any] = {
-    "linger": timedelta(milliseconds=1),
-    "retry_backoff": timedelta(milliseconds=1),
-    "retry_backoff_max": timedelta(milliseconds=1),
-    "name": "me",
-}
-
-
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
-    """A healthy cluster with one partition a topic."""
-    wire = FakeWire()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-    return wire
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., IdempotentProducer]:
-    """Makes one life after the other of a producer with a journal."""
-
-    def make(**settings: Any) -> IdempotentProducer:
-        journal = {"journal": tmp_path / "journal"}
-        return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | journal | settings)))
-
-    return make
-
-
-async def _kill(producer: IdempotentProducer) -> None:
-    """End it as `kill -9` would: nothing is told, written or sent any more."""
-    assert producer._core is not None
-    for task in producer._core.halt():
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    # A process that is killed ends its threads, too.
-    await asyncio.to_thread(producer._core.rounds._threads.shutdown)
-    assert producer._journal is not None
-    producer._journal._disk.unlock()
-    producer._closed = True
-
-
-def _values(wire: FakeWire, partition: int = 0) -> list[bytes | None]:
-    return [record.value for record in wire.records["t", partition]]
-
 
 def _ids(wire: FakeWire, partition: int = 0) -> list[tuple[str, int]]:
     found = [parse_event_id(r.headers[-1][1] or b"") for r in wire.records["t", partition]]
     return [(event_id.producer, event_id.sequence) for event_id in found]
-
-
-def _scripted(*faults: Fault) -> Callable[[list[StoredRecord]], Fault]:
-    script = iter(faults)
-    return lambda _records: next(script, None)
 
 
 async def test_name_identity_and_count_outlive_a_restart(
@@ -113,7 +66,7 @@ async def test_what_was_on_its_way_is_sent_by_the_next_life(
     wire: FakeWire, make: Callable[..., IdempotentProducer], fault: Fault
 ) -> None:
     """Whether the broker had it or not: it is there once, and before anything new."""
-    wire.fault = _scripted(fault)
+    wire.fault = scripted(fault)
     producer = make()
     await producer.start()
     await producer.send("t", b"1")
@@ -121,12 +74,12 @@ async def test_what_was_on_its_way_is_sent_by_the_next_life(
     wire.reachable = False
     await producer.send("t", b"2")
     await (await producer.accept("t", [])).journaled
-    await _kill(producer)
+    await kill(producer)
     wire.reachable = True
     async with make() as producer:
         outcome = await (await producer.send("t", b"3"))
         counts = producer.statistics()
-    assert _values(wire) == [b"1", b"2", b"3"]
+    assert values_of(wire) == [b"1", b"2", b"3"]
     assert outcome == Persisted(0, 2)
     assert (counts.recovered, counts.accepted, counts.persisted) == (2, 1, 3)
 
@@ -144,31 +97,31 @@ async def test_events_are_taken_while_kafka_is_down_also_at_the_start(
         await producer.start()
         ticket = await producer.accept("t", [Record(b"1", key=b"key"), Record(b"2", key=b"key")])
         await ticket.journaled
-        await _kill(producer)
+        await kill(producer)
     wire.reachable = True
     async with make() as producer:
         await producer.flush()
     (partition,) = [p for (_, p), records in wire.records.items() if records]
-    assert _values(wire, partition) == [b"0", b"1", b"2"]
+    assert values_of(wire, partition) == [b"0", b"1", b"2"]
 
 
 async def test_a_start_during_an_outage_goes_on_once_kafka_is_back(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
     """Who leads is asked anew until somebody answers, also where old batches come first."""
-    wire.fault = _scripted(LOST)
+    wire.fault = scripted(LOST)
     producer = make()
     await producer.start()
     await producer.send("t", b"1")
     await wire.broken.wait()
-    await _kill(producer)
+    await kill(producer)
     wire.reachable = wire.connected = wire.knows_leaders = False
     async with asyncio.timeout(10), make() as producer:
         delivery = await producer.send("t", b"2")
         await (await producer.accept("t", [])).journaled
         wire.reachable = True
         assert await delivery == Persisted(0, 1)
-    assert _values(wire) == [b"1", b"2"]
+    assert values_of(wire) == [b"1", b"2"]
 
 
 async def test_a_first_start_needs_kafka(
@@ -192,12 +145,12 @@ async def test_a_position_is_kept_with_its_events_and_only_with_them(
     ticket = await producer.accept("t", [Record(b"1"), Record(b"2")], Position("file", b"2"))
     await ticket.journaled
     await producer.accept("t", [Record(b"3")], Position("file", b"3"))
-    await _kill(producer)
+    await kill(producer)
     async with make() as producer:
         assert producer.recovered_position("file") == b"2"
         assert producer.recovered_position("other") == b"7"
         await producer.flush()
-    assert _values(wire) == [b"1", b"2"]
+    assert values_of(wire) == [b"1", b"2"]
 
 
 async def test_a_noted_position_is_behind_what_was_accepted_before(
@@ -210,12 +163,12 @@ async def test_a_noted_position_is_behind_what_was_accepted_before(
     wire.reachable = wire.connected = False
     await producer.accept("t", [Record(b"1")])
     await producer.note_position(Position("dir", b"done"))
-    await _kill(producer)
+    await kill(producer)
     wire.reachable = True
     async with make() as producer:
         assert producer.recovered_position("dir") == b"done"
         await producer.flush()
-    assert _values(wire) == [b"0", b"1"]
+    assert values_of(wire) == [b"0", b"1"]
 
 
 async def test_events_of_one_call_are_in_one_round(
@@ -257,7 +210,7 @@ async def test_a_broker_that_forgot_us_gets_only_what_the_log_does_not_hold(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
     """Its state expired between two lives: without a look into the log it would take all again."""
-    wire.fault = _scripted(LOST)
+    wire.fault = scripted(LOST)
     producer = make()
     await producer.start()
     await producer.send("t", b"1")
@@ -265,13 +218,13 @@ async def test_a_broker_that_forgot_us_gets_only_what_the_log_does_not_hold(
     wire.reachable = False
     await producer.send("t", b"2")
     await (await producer.accept("t", [])).journaled
-    await _kill(producer)
-    assert _values(wire) == [b"1"]
+    await kill(producer)
+    assert values_of(wire) == [b"1"]
     wire.brokers["t", 0].forget()
     wire.reachable = True
     async with make() as producer:
         await (await producer.send("t", b"3"))
-    assert _values(wire) == [b"1", b"2", b"3"]
+    assert values_of(wire) == [b"1", b"2", b"3"]
 
 
 async def test_a_broker_that_forgets_us_while_we_run_costs_nothing(
@@ -280,13 +233,13 @@ async def test_a_broker_that_forgets_us_while_we_run_costs_nothing(
     """The answer was lost, then what the broker knew of us: the log tells."""
     async with make() as producer:
         await (await producer.send("t", b"0"))
-        wire.fault = _scripted(LOST, 59)
+        wire.fault = scripted(LOST, 59)
         delivery = await producer.send("t", b"1")
         await wire.broken.wait()
         wire.brokers["t", 0].forget()
         assert await delivery == Persisted(0, None)
         assert await (await producer.send("t", b"2")) == Persisted(0, 2)
-    assert _values(wire) == [b"0", b"1", b"2"]
+    assert values_of(wire) == [b"0", b"1", b"2"]
 
 
 async def test_a_refused_batch_is_not_sent_by_the_next_life(
@@ -298,14 +251,14 @@ async def test_a_refused_batch_is_not_sent_by_the_next_life(
     await producer.start()
     await (await producer.send("t", b"1"))
     assert await (await producer.send("t", b"bad")) == NotPersisted("TOPIC_AUTHORIZATION_FAILED")
-    wire.fault = _scripted(DROPPED)
+    wire.fault = scripted(DROPPED)
     await producer.send("t", b"2")
     await wire.broken.wait()
-    await _kill(producer)
-    wire.fault = _scripted()
+    await kill(producer)
+    wire.fault = scripted()
     async with make() as producer:
         await (await producer.send("t", b"3"))
-    assert _values(wire) == [b"1", b"2", b"3"]
+    assert values_of(wire) == [b"1", b"2", b"3"]
 
 
 async def test_a_bad_record_costs_no_other_after_a_kill(
@@ -330,16 +283,16 @@ async def test_a_bad_record_costs_no_other_after_a_kill(
     await ticket.journaled
     async with asyncio.timeout(5):
         await sent.wait()
-    await _kill(producer)
+    await kill(producer)
     wire.fault = refuse_bad
     given_up: list[GivenUp] = []
-    settings = ProducerSettings(**(_FAST | {"journal": producer._settings.journal}))
+    settings = ProducerSettings(**FAST, name="me", journal=producer._settings.journal)
     async with (
         IdempotentProducer("unused:1", settings, on_given_up=given_up.extend) as producer,
         asyncio.timeout(5),
     ):
         await producer.flush()
-    assert _values(wire) == [b"%d" % number for number in range(8) if number != 3]
+    assert values_of(wire) == [b"%d" % number for number in range(8) if number != 3]
     assert [(event.value, type(event.outcome)) for event in given_up] == [(b"bad", NotPersisted)]
 
 
@@ -401,12 +354,12 @@ async def test_a_halved_batch_is_taken_over_as_its_halves(
     wire.fault = lambda records: 10 if len(records) > 1 else DROPPED
     await producer.accept("t", [Record(b"%d" % number) for number in range(1, 9)])
     await wire.broken.wait()
-    await _kill(producer)
-    wire.fault = _scripted()
+    await kill(producer)
+    wire.fault = scripted()
     async with make() as producer:
         assert producer.statistics().recovered == 8
         await (await producer.send("t", b"9"))
-    assert _values(wire) == [b"%d" % number for number in range(10)]
+    assert values_of(wire) == [b"%d" % number for number in range(10)]
     assert [number for _, number in _ids(wire)] == list(range(10))
 
 
@@ -426,7 +379,7 @@ async def test_closing_keeps_what_kafka_did_not_take(
     wire.reachable = True
     async with make() as producer:
         await producer.flush()
-    assert _values(wire) == [b"0", b"1"]
+    assert values_of(wire) == [b"0", b"1"]
 
 
 async def test_what_expires_is_gone_from_the_journal(
@@ -439,11 +392,11 @@ async def test_what_expires_is_gone_from_the_journal(
     wire.reachable = wire.connected = False
     outcome = await (await producer.send("t", b"1"))
     assert isinstance(outcome, NotPersisted)
-    await _kill(producer)
+    await kill(producer)
     wire.reachable = True
     async with make() as producer:
         await (await producer.send("t", b"2"))
-    assert _values(wire) == [b"0", b"2"]
+    assert values_of(wire) == [b"0", b"2"]
 
 
 async def test_a_full_disk_is_told_to_who_runs_it(
@@ -476,7 +429,7 @@ async def test_a_full_disk_is_told_to_who_runs_it(
 
         monkeypatch.setattr(journal, "append", full_at_first)
         await (await producer.send("t", b"1"))
-    assert _values(wire) == [b"0", b"1"]
+    assert values_of(wire) == [b"0", b"1"]
     assert [level for level, _ in said] == ["warning", "info"]
     assert "senders wait" in said[0][1]
     assert "no space left on the disk" in said[0][1]
@@ -512,7 +465,7 @@ async def test_a_full_journal_holds_senders_back(
         largest = max(largest, size())
         assert (await ticket).persisted == 2_000
         largest = max(largest, size())
-    assert len(_values(wire)) == 2_001
+    assert len(values_of(wire)) == 2_001
     assert limit // 8 < largest <= limit
 
 
@@ -539,7 +492,7 @@ async def test_a_disk_that_fails_ends_the_producer(
     with pytest.raises(JournalError):
         await ticket.journaled
     await producer.close()
-    assert _values(wire) == [b"0"]
+    assert values_of(wire) == [b"0"]
 
 
 async def test_an_async_journal_survives_a_kill_too(
@@ -563,14 +516,14 @@ async def test_an_async_journal_survives_a_kill_too(
     monkeypatch.setattr(producer._journal, "sync", recorded)
     for number in range(10):
         await (await producer.send("t", b"%d" % number))
-    wire.fault = _scripted(DROPPED)
+    wire.fault = scripted(DROPPED)
     await producer.send("t", b"10")
     await wire.broken.wait()
-    await _kill(producer)
+    await kill(producer)
     assert len(syncs) <= 1
     async with make(**async_settings) as producer:
         await producer.flush()
-    assert _values(wire) == [b"%d" % number for number in range(11)]
+    assert values_of(wire) == [b"%d" % number for number in range(11)]
 
 
 async def test_partitions_that_are_gone_have_their_events_told(
@@ -584,7 +537,7 @@ async def test_partitions_that_are_gone_have_their_events_told(
     await (await producer.send("t", b"1", partition=1))
     wire.reachable = wire.connected = False
     await (await producer.accept("t", [Record(b"2", partition=1)])).journaled
-    await _kill(producer)
+    await kill(producer)
     wire.reachable, wire.partition_count = True, 1
     async with make(delivery_timeout=timedelta(milliseconds=100)) as producer:
         assert await (await producer.send("t", b"3", key=b"any")) == Persisted(0, 1)
@@ -598,13 +551,13 @@ async def test_a_renewal_is_in_the_journal_before_anything_is_sent_under_it(
     """The next life goes on with what is left of it under its epoch, and then under a newer."""
     producer = make()
     await producer.start()
-    wire.fault = _scripted(None, 45, DROPPED)
+    wire.fault = scripted(None, 45, DROPPED)
     await (await producer.send("t", b"0"))
     await producer.send("t", b"1")
     await wire.broken.wait()
-    await _kill(producer)
+    await kill(producer)
     async with make() as producer:
         await (await producer.send("t", b"2"))
         assert (wire.brokers["t", 0].producer_id, wire.brokers["t", 0].epoch) == (1, 2)
-    assert _values(wire) == [b"0", b"1", b"2"]
+    assert values_of(wire) == [b"0", b"1", b"2"]
     assert all(before < after for before, after in pairwise(_ids(wire)))

@@ -9,8 +9,9 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, ProducerSettings, Record
+from sequitur.producer import NotPersisted, Persisted, Record
 from tests.support.fake_wire import FakeWire
+from tests.support.producers import make_producer, use
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -44,25 +45,12 @@ class _HeldWire(FakeWire):
         return await answers
 
 
-def _use(wire: FakeWire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-
-
-def _producer(**settings: Any) -> IdempotentProducer:
-    fast: dict[str, Any] = {
-        "linger": timedelta(0),
-        "retry_backoff": timedelta(milliseconds=1),
-        "retry_backoff_max": timedelta(milliseconds=1),
-    }
-    return IdempotentProducer("unused:1", ProducerSettings(**(fast | settings)))
-
-
 async def test_delivered_batches_are_not_sent_again_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One of a call's events is refused: the others went once (confluent-kafka-python #2320)."""
     wire = FakeWire(partitions=3)
-    _use(wire, monkeypatch)
+    use(wire, monkeypatch)
     seen: Counter[bytes] = Counter()
 
     def refuse_some(records: list[Any]) -> int | None:
@@ -73,7 +61,7 @@ async def test_delivered_batches_are_not_sent_again_after_a_failure(
     wire.fault = refuse_some
     events = [Record(b"%d" % n, partition=n % 2) for n in range(10)]
     refused = [Record(b"bad%d" % n, partition=2) for n in range(5)]
-    async with asyncio.timeout(5), _producer(linger=timedelta(milliseconds=5)) as producer:
+    async with asyncio.timeout(5), make_producer(linger=timedelta(milliseconds=5)) as producer:
         result = await (await producer.send_many("t", [*events, *refused]))
         await (await producer.send_many("t", [Record(b"later", partition=p) for p in range(3)]))
     assert (result.persisted, len(result.failures)) == (10, 5)
@@ -84,8 +72,8 @@ async def test_delivered_batches_are_not_sent_again_after_a_failure(
 async def test_five_batches_of_a_partition_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one after the other's answer, as in aiokafka; and no sixth, which nobody remembers."""
     wire = _HeldWire()
-    _use(wire, monkeypatch)
-    async with asyncio.timeout(5), _producer(batch_size=1) as producer:
+    use(wire, monkeypatch)
+    async with asyncio.timeout(5), make_producer(batch_size=1) as producer:
         wire.answer.set()
         await (await producer.send("t", b"first"))  # it goes alone: the broker does not know us yet
         wire.answer.clear()
@@ -103,7 +91,7 @@ async def test_five_batches_of_a_partition_are_in_flight(monkeypatch: pytest.Mon
 async def test_the_waits_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker in trouble is not asked every 100 ms for ever, as aiokafka does."""
     wire = FakeWire()
-    _use(wire, monkeypatch)
+    use(wire, monkeypatch)
     attempts_s: list[float] = []
 
     def too_few_replicas(_records: list[Any]) -> int | None:
@@ -115,7 +103,7 @@ async def test_the_waits_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) 
         "retry_backoff": timedelta(milliseconds=10),
         "retry_backoff_max": timedelta(milliseconds=80),
     }
-    async with asyncio.timeout(5), _producer(**waits) as producer:
+    async with asyncio.timeout(5), make_producer(**waits) as producer:
         assert isinstance(await (await producer.send("t", b"1")), Persisted)
     between_ms = [(b - a) * 1000 for a, b in pairwise(attempts_s)]
     least_ms = [0.8 * wait for wait in (10, 20, 40, 80, 80)]
@@ -127,8 +115,8 @@ async def test_a_refused_event_is_told_and_the_partition_goes_on(
 ) -> None:
     """Five batches in flight, the second refused: no number is missing (aiokafka #1017)."""
     wire = FakeWire()
-    _use(wire, monkeypatch)
-    async with asyncio.timeout(5), _producer(batch_size=1) as producer:
+    use(wire, monkeypatch)
+    async with asyncio.timeout(5), make_producer(batch_size=1) as producer:
         await (await producer.send("t", b"first"))
         wire.fault = lambda records: (
             _TOPIC_AUTHORIZATION_FAILED if records[0].value == b"1" else None

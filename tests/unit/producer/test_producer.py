@@ -26,40 +26,17 @@ from sequitur.producer import (
 from sequitur.producer.batching.partitioner import KeyPartitioner
 from sequitur.producer.delivery.sender import Sender
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
+from tests.support.producers import FAST, make_producer, scripted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from sequitur.producer._given_up import GivenUp
-    from sequitur.producer.kafka.record_batch import Record as StoredRecord
-
-_FAST: dict[str, Any] = {
-    "linger": timedelta(0),
-    "retry_backoff": timedelta(milliseconds=1),
-    "retry_backoff_max": timedelta(milliseconds=1),
-}
-
-
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
-    """A healthy cluster with one partition a topic."""
-    wire = FakeWire()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-    return wire
-
-
-def _producer(**settings: Any) -> IdempotentProducer:
-    return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | settings)))
-
-
-def _scripted(*faults: Fault) -> Callable[[list[StoredRecord]], Fault]:
-    script = iter(faults)
-    return lambda _records: next(script, None)
 
 
 async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
     """The outcome says where each event is."""
-    async with _producer() as producer:
+    async with make_producer() as producer:
         deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
         outcomes = await asyncio.gather(*deliveries)
     assert outcomes == [Persisted(0, 0), Persisted(0, 1), Persisted(0, 2)]
@@ -68,7 +45,7 @@ async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
 
 async def test_each_event_has_an_id_that_counts(wire: FakeWire) -> None:
     """The ids of one producer count from 0, in the order of acceptance; its headers stay."""
-    async with _producer(name="me") as producer:
+    async with make_producer(name="me") as producer:
         for _ in range(3):
             await producer.send("t", b"x", headers=[("own", b"1")])
         name = producer.name
@@ -83,14 +60,14 @@ async def test_each_event_has_an_id_that_counts(wire: FakeWire) -> None:
 async def test_without_a_journal_no_two_runs_share_a_name(wire: FakeWire) -> None:
     """The count of events starts anew, so the name must be another."""
     del wire
-    assert _producer(name="me").name != _producer(name="me").name
+    assert make_producer(name="me").name != make_producer(name="me").name
 
 
 @pytest.mark.parametrize("fault", [LOST, DROPPED, 6, 7, 19, 20, -1, 45, 999])
 async def test_one_fault_is_outlived(wire: FakeWire, fault: Fault) -> None:
     """Whatever goes wrong once, each event is there once, soon."""
-    wire.fault = _scripted(fault)
-    async with asyncio.timeout(0.9), _producer() as producer:
+    wire.fault = scripted(fault)
+    async with asyncio.timeout(0.9), make_producer() as producer:
         deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
         assert [type(outcome) for outcome in await asyncio.gather(*deliveries)] == [Persisted] * 3
     assert [record.value for record in wire.records["t", 0]] == [b"0", b"1", b"2"]
@@ -99,7 +76,7 @@ async def test_one_fault_is_outlived(wire: FakeWire, fault: Fault) -> None:
 async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
     """The broker refuses batches that hold it (INVALID_RECORD); all others get through."""
     wire.fault = lambda records: 87 if any(r.value == b"bad" for r in records) else None
-    async with asyncio.timeout(0.9), _producer(linger=timedelta(milliseconds=5)) as producer:
+    async with asyncio.timeout(0.9), make_producer(linger=timedelta(milliseconds=5)) as producer:
         values = [b"1", b"2", b"bad", b"3", b"4", b"5", b"6"]
         deliveries = {value: await producer.send("t", value) for value in values}
         outcomes = {value: await delivery for value, delivery in deliveries.items()}
@@ -111,8 +88,8 @@ async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
 
 async def test_a_refused_batch_does_not_wedge_its_partition(wire: FakeWire) -> None:
     """No right to write now, but later: what comes later gets through (aiokafka #1017)."""
-    wire.fault = _scripted(29)
-    async with asyncio.timeout(0.9), _producer() as producer:
+    wire.fault = scripted(29)
+    async with asyncio.timeout(0.9), make_producer() as producer:
         first = await (await producer.send("t", b"1"))
         second = await (await producer.send("t", b"2"))
         assert producer.statistics().renewals == 1
@@ -126,7 +103,7 @@ async def test_an_event_that_is_too_large_is_refused_before_it_is_counted(
 ) -> None:
     """It gets neither a sequence nor an event id, so it leaves no gap; only it fails."""
     wire.max_bytes = topic_limit
-    async with _producer(max_request_size=1000, compression="none") as producer:
+    async with make_producer(max_request_size=1000, compression="none") as producer:
         before = await producer.send("t", b"1")
         large = await producer.send("t", b"x" * 2000)
         after = await producer.send("t", b"2")
@@ -143,7 +120,7 @@ async def test_an_event_that_is_too_large_is_refused_before_it_is_counted(
 async def test_a_large_event_that_compresses_well_is_sent(wire: FakeWire) -> None:
     """The topic's limit is of the batch as it is sent."""
     wire.max_bytes = 1000
-    async with _producer() as producer:
+    async with make_producer() as producer:
         outcome = await (await producer.send("t", b"x" * 100_000))
         small = await (await producer.send("t", b"y"))
     assert (outcome, small) == (Persisted(0, 0), Persisted(0, 1))
@@ -152,7 +129,7 @@ async def test_a_large_event_that_compresses_well_is_sent(wire: FakeWire) -> Non
 @pytest.mark.parametrize("partition", [1, -1])
 async def test_a_partition_that_is_not_there_is_refused(wire: FakeWire, partition: int) -> None:
     """It costs the event, and nothing else."""
-    async with _producer() as producer:
+    async with make_producer() as producer:
         await producer.send("t", b"1")
         outcome = await (await producer.send("t", b"", partition=partition))
         assert outcome == NotPersisted(f"partition {partition}: topic t has 0 to 0")
@@ -163,7 +140,7 @@ async def test_a_partition_that_is_not_there_is_refused(wire: FakeWire, partitio
 async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
     """After delivery_timeout, and without waiting for any other topic."""
     del wire
-    async with _producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+    async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
         outcome = await (await producer.send("missing", b"1"))
         assert outcome == NotPersisted("topic missing is not there")
         assert await (await producer.send("t", b"1")) == Persisted(0, 0)
@@ -172,7 +149,7 @@ async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
 async def test_closing_sends_those_away_who_wait_for_a_topic(wire: FakeWire) -> None:
     """They hear that the producer is closed, and are not cancelled themselves."""
     del wire
-    producer = _producer()
+    producer = make_producer()
     await producer.start()
     waiting = asyncio.create_task(producer.send("missing", b"1"))
     await asyncio.sleep(0)
@@ -183,7 +160,7 @@ async def test_closing_sends_those_away_who_wait_for_a_topic(wire: FakeWire) -> 
 
 async def test_a_full_buffer_holds_senders_back_in_their_order(wire: FakeWire) -> None:
     """With more tasks than room, none overtakes another, and the buffer keeps its limit."""
-    async with _producer(buffer_size=1000, batch_size=400) as producer:
+    async with make_producer(buffer_size=1000, batch_size=400) as producer:
         most = 0
 
         async def send(number: int) -> Outcome:
@@ -201,7 +178,7 @@ async def test_a_full_buffer_holds_senders_back_in_their_order(wire: FakeWire) -
 
 async def test_a_sender_that_gives_up_waiting_lets_the_next_one_in(wire: FakeWire) -> None:
     """A cancelled task in the queue for room blocks nobody."""
-    async with _producer(buffer_size=200, batch_size=200) as producer:
+    async with make_producer(buffer_size=200, batch_size=200) as producer:
         wire.reachable = wire.connected = False
         producer_tasks = []
         await producer.send("t", b"x" * 150)
@@ -216,7 +193,9 @@ async def test_a_sender_that_gives_up_waiting_lets_the_next_one_in(wire: FakeWir
 
 async def test_no_room_in_time_is_told(wire: FakeWire) -> None:
     """A full buffer blocks, and then gives the event back as not persisted."""
-    async with _producer(buffer_size=200, delivery_timeout=timedelta(milliseconds=100)) as producer:
+    async with make_producer(
+        buffer_size=200, delivery_timeout=timedelta(milliseconds=100)
+    ) as producer:
         await producer.send("t", b"1")
         wire.reachable = wire.connected = False
         deliveries = [await producer.send("t", b"x" * 150) for _ in range(4)]
@@ -226,7 +205,7 @@ async def test_no_room_in_time_is_told(wire: FakeWire) -> None:
 
 async def test_a_batch_that_was_never_sent_expires_as_not_persisted(wire: FakeWire) -> None:
     """It surely is not in the log, and the reason says what was in the way."""
-    async with _producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+    async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
         wire.reachable = wire.connected = False
         outcome = await (await producer.send("t", b"1"))
         assert isinstance(outcome, NotPersisted)
@@ -238,9 +217,9 @@ async def test_a_batch_that_was_never_sent_expires_as_not_persisted(wire: FakeWi
 
 async def test_a_batch_without_an_answer_expires_as_possibly_persisted(wire: FakeWire) -> None:
     """It was sent; and when the broker is back, what follows is in order and once."""
-    wire.fault = _scripted(LOST)
-    async with _producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
-        wire.fault = _scripted(LOST)
+    wire.fault = scripted(LOST)
+    async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
+        wire.fault = scripted(LOST)
         delivery = await producer.send("t", b"1")
         await wire.broken.wait()
         wire.reachable = False
@@ -254,7 +233,7 @@ async def test_a_batch_without_an_answer_expires_as_possibly_persisted(wire: Fak
 async def test_what_a_broker_never_takes_expires_as_not_persisted(wire: FakeWire) -> None:
     """Too few replicas for long: each answer said that it was not appended."""
     wire.fault = lambda records: 19 if records[0].value == b"1" else None
-    async with _producer(delivery_timeout=timedelta(milliseconds=500)) as producer:
+    async with make_producer(delivery_timeout=timedelta(milliseconds=500)) as producer:
         outcome = await (await producer.send("t", b"1"))
         assert isinstance(await (await producer.send("t", b"2")), Persisted)
     assert isinstance(outcome, NotPersisted)
@@ -264,8 +243,8 @@ async def test_what_a_broker_never_takes_expires_as_not_persisted(wire: FakeWire
 
 async def test_close_returns_in_time_with_kafka_down(wire: FakeWire) -> None:
     """The stop() of aiokafka hangs then (#1101); every event is told of instead."""
-    wire.fault = _scripted(DROPPED)
-    producer = _producer(delivery_timeout=timedelta(hours=1))
+    wire.fault = scripted(DROPPED)
+    producer = make_producer(delivery_timeout=timedelta(hours=1))
     await producer.start()
     sent = await producer.send("t", b"1")
     await wire.broken.wait()
@@ -280,7 +259,7 @@ async def test_close_returns_in_time_with_kafka_down(wire: FakeWire) -> None:
 
 async def test_close_sends_what_was_accepted(wire: FakeWire) -> None:
     """Nothing waits for its linger then."""
-    producer = _producer(linger=timedelta(seconds=30))
+    producer = make_producer(linger=timedelta(seconds=30))
     await producer.start()
     delivery = await producer.send("t", b"1")
     await producer.close()
@@ -291,7 +270,7 @@ async def test_close_sends_what_was_accepted(wire: FakeWire) -> None:
 async def test_flush_waits_for_what_was_sent_before(wire: FakeWire) -> None:
     """And for nothing else."""
     del wire
-    async with _producer(linger=timedelta(seconds=30)) as producer:
+    async with make_producer(linger=timedelta(seconds=30)) as producer:
         delivery = await producer.send("t", b"1")
         await producer.flush()
         assert delivery.done()
@@ -301,8 +280,8 @@ async def test_flush_waits_for_what_was_sent_before(wire: FakeWire) -> None:
 async def test_a_closed_producer_accepts_nothing(wire: FakeWire) -> None:
     """Also one that was never started; those that queue for room are sent away."""
     with pytest.raises(ProducerClosedError, match="not started"):
-        await _producer().send("t", b"1")
-    producer = _producer(buffer_size=10)
+        await make_producer().send("t", b"1")
+    producer = make_producer(buffer_size=10)
     await producer.start()
     await producer.send("t", b"1" * 20)
     wire.reachable = wire.connected = False
@@ -322,7 +301,7 @@ async def test_a_start_without_a_broker_ends(wire: FakeWire) -> None:
     """It tries until delivery_timeout, then says why."""
     wire.reachable = False
     with pytest.raises(RetriableError, match="no broker answers"):
-        await _producer(delivery_timeout=timedelta(milliseconds=50)).start()
+        await make_producer(delivery_timeout=timedelta(milliseconds=50)).start()
     assert wire.closed
 
 
@@ -330,7 +309,7 @@ async def test_a_ticket_counts_and_lists_failures(wire: FakeWire) -> None:
     """The index of each event that was not persisted, and why."""
     wire.fault = lambda records: 87 if any(r.value == b"bad" for r in records) else None
     events: list[Any] = [b"1", Record(b"2", key=b"k"), b"bad", Record(b"x" * 2000), b"3"]
-    async with _producer(max_request_size=1000, compression="none") as producer:
+    async with make_producer(max_request_size=1000, compression="none") as producer:
         result = await (await producer.send_many("t", events))
     assert (result.accepted, result.persisted, result.not_persisted) == (5, 3, 2)
     assert [failure.index for failure in result.failures] == [2, 3]
@@ -342,7 +321,7 @@ async def test_many_events_pass_a_small_buffer(wire: FakeWire) -> None:
     """Order and count hold, whatever the sizes of chunk, batch and buffer."""
     wire.partition_count = 3
     events = [Record(b"%d" % n, key=b"%d" % (n % 7)) for n in range(5_000)]
-    async with _producer(buffer_size=5_000, batch_size=1_000) as producer:
+    async with make_producer(buffer_size=5_000, batch_size=1_000) as producer:
         result = await (await producer.send_many("t", iter(events)))
     assert (result.accepted, result.persisted) == (5_000, 5_000)
     for records in wire.records.values():
@@ -358,7 +337,7 @@ async def test_events_that_break_off_keep_their_ticket(wire: FakeWire) -> None:
         yield from (b"%d" % n for n in range(5_500))
         raise OSError("the file ended badly")
 
-    async with _producer() as producer:
+    async with make_producer() as producer:
         with pytest.raises(SendManyError, match="after 5500 of them") as caught:
             await producer.send_many("t", events())
         result = await caught.value.ticket
@@ -370,7 +349,7 @@ async def test_events_that_break_off_keep_their_ticket(wire: FakeWire) -> None:
 async def test_no_events_are_a_settled_ticket(wire: FakeWire) -> None:
     """An empty iterable has an outcome, too."""
     del wire
-    async with _producer() as producer:
+    async with make_producer() as producer:
         result = await (await producer.send_many("t", []))
     assert (result.accepted, result.persisted, result.failures) == (0, 0, ())
 
@@ -385,7 +364,7 @@ async def test_the_rows_of_an_arrow_table_are_events(wire: FakeWire) -> None:
             "timestamp_ms": pa.array([5, 6, 7]),
         }
     )
-    async with _producer() as producer:
+    async with make_producer() as producer:
         result = await (await producer.send_many("t", table))
     assert result.persisted == 3
     stored = wire.records["t", 0]
@@ -400,7 +379,7 @@ async def test_the_rows_of_an_arrow_table_are_events(wire: FakeWire) -> None:
 async def test_an_arrow_table_with_unknown_columns_is_refused(wire: FakeWire) -> None:
     """A misspelt column would otherwise be lost in silence."""
     del wire
-    async with _producer() as producer:
+    async with make_producer() as producer:
         with pytest.raises(SendManyError) as caught:
             await producer.send_many("t", pa.table({"value": [b"1"], "keys": [b"1"]}))
     assert "keys" in str(caught.value.__cause__)
@@ -408,8 +387,8 @@ async def test_an_arrow_table_with_unknown_columns_is_refused(wire: FakeWire) ->
 
 async def test_statistics_add_up(wire: FakeWire) -> None:
     """Every accepted event is in one of the three outcomes."""
-    wire.fault = _scripted(29, LOST)
-    async with _producer() as producer:
+    wire.fault = scripted(29, LOST)
+    async with make_producer() as producer:
         for number in range(3):
             await (await producer.send("t", b"%d" % number))
         counts = producer.statistics()
@@ -420,7 +399,7 @@ async def test_statistics_add_up(wire: FakeWire) -> None:
 
 async def test_a_cancelled_delivery_disturbs_nothing(wire: FakeWire) -> None:
     """The event is sent all the same, and so are its neighbours."""
-    async with _producer(linger=timedelta(milliseconds=5)) as producer:
+    async with make_producer(linger=timedelta(milliseconds=5)) as producer:
         first = await producer.send("t", b"1")
         second = await producer.send("t", b"2")
         first.cancel()
@@ -438,7 +417,7 @@ async def test_a_fault_of_the_sender_itself_is_told(
         raise ZeroDivisionError
 
     monkeypatch.setattr(Sender, "_next_batches", fail)
-    producer = _producer()
+    producer = make_producer()
     await producer.start()
     outcome = await (await producer.send("t", b"1"))
     assert isinstance(outcome, NotPersisted)
@@ -450,7 +429,7 @@ async def test_a_fault_of_the_sender_itself_is_told(
 
 async def test_more_partitions_are_used_once_the_cluster_tells_of_them(wire: FakeWire) -> None:
     """A partition that was added under a running producer is one to send to."""
-    async with _producer() as producer:
+    async with make_producer() as producer:
         assert await (await producer.send("t", b"0", partition=0)) == Persisted(0, 0)
         wire.partition_count = 3
         await wire.refresh()
@@ -467,7 +446,7 @@ async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
     """What was for a partition that is gone is given up and told; flush and what is new go on."""
     wire.partition_count = 2
     given_up: list[GivenUp] = []
-    settings = ProducerSettings(**_FAST)
+    settings = ProducerSettings(**FAST)
     async with IdempotentProducer("unused:1", settings, on_given_up=given_up.extend) as producer:
         await (await producer.send("t", b"0", partition=1))
         wire.fault = lambda records: 3 if records[0].value in (b"1", b"2") else None

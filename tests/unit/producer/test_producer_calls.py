@@ -21,28 +21,16 @@ from sequitur.producer import (
     Ticket,
 )
 from tests.support.fake_wire import DROPPED, FakeWire, Fault
+from tests.support.producers import FAST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-_FAST: dict[str, Any] = {
-    "linger": timedelta(0),
-    "retry_backoff": timedelta(milliseconds=1),
-    "retry_backoff_max": timedelta(milliseconds=1),
-}
 _LEFT_UNREAD = 10_000_000
 
 
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
-    """A healthy cluster with one partition a topic."""
-    wire = FakeWire()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-    return wire
-
-
 def _producer(options: dict[str, Any] | None = None, **settings: Any) -> IdempotentProducer:
-    return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | settings)), **(options or {}))
+    return IdempotentProducer("unused:1", ProducerSettings(**(FAST | settings)), **(options or {}))
 
 
 _WRONG: list[tuple[dict[str, Any], str]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,63 +15,37 @@ from sequitur.producer import (
     Outcome,
     Persisted,
     ProducerClosedError,
-    ProducerSettings,
     Record,
     TakenOverError,
     WrongClusterError,
     parse_event_id,
 )
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
+from tests.support.producers import kill, make_producer, use, values_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FAST: dict[str, Any] = {
-    "linger": timedelta(milliseconds=1),
-    "retry_backoff": timedelta(milliseconds=1),
-    "retry_backoff_max": timedelta(milliseconds=1),
-    "close_timeout": timedelta(seconds=2),
-    "name": "me",
-}
-
-
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
-    """A healthy cluster with one partition a topic."""
-    wire = FakeWire()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-    return wire
-
 
 def _life(journal: Path, **settings: Any) -> IdempotentProducer:
-    return IdempotentProducer("unused:1", ProducerSettings(journal=journal, **(_FAST | settings)))
+    of_life: dict[str, Any] = {
+        "linger": timedelta(milliseconds=1),
+        "close_timeout": timedelta(seconds=2),
+        "name": "me",
+    }
+    return make_producer(journal=journal, **(of_life | settings))
 
 
 async def _sent(producer: IdempotentProducer, *values: bytes) -> list[Outcome]:
     return [await (await producer.send("t", value)) for value in values]
 
 
-def _values(wire: FakeWire) -> list[bytes | None]:
-    return [record.value for record in wire.records["t", 0]]
-
-
 def _check(wire: FakeWire, sent: dict[bytes, Outcome]) -> None:
     """Each is there once, where its outcome says."""
-    assert sorted(_values(wire), key=lambda value: value or b"") == sorted(sent)
+    assert sorted(values_of(wire), key=lambda value: value or b"") == sorted(sent)
     for value, outcome in sent.items():
         assert isinstance(outcome, Persisted)
-        assert outcome.offset is None or _values(wire)[outcome.offset] == value
-
-
-async def _leave(producer: IdempotentProducer) -> None:
-    """End it as `kill -9` would."""
-    assert producer._core is not None
-    assert producer._journal is not None
-    for task in producer._core.halt():
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    producer._journal._disk.unlock()
-    producer._closed = True
+        assert outcome.offset is None or values_of(wire)[outcome.offset] == value
 
 
 async def test_a_journal_that_was_put_back_from_a_copy_loses_and_doubles_nothing(
@@ -115,7 +88,7 @@ async def test_an_un_acked_batch_of_a_copy_is_settled_under_its_own_numbers(
     async with _life(copy) as producer:
         assert producer.statistics().recovered == 1
         await _sent(producer, b"i")
-    assert _values(wire) == [b"%c" % value for value in b"abcdefghi"]
+    assert values_of(wire) == [b"%c" % value for value in b"abcdefghi"]
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["once taken over", "taken over twice"])
@@ -132,7 +105,7 @@ async def test_what_waits_in_a_copy_is_looked_up_before_it_is_sent(
     for value in values[1:40]:
         await (await producer.accept("t", [Record(value)])).journaled
     if anew:
-        await _leave(producer)
+        await kill(producer)
         producer = _life(journal)
         await producer.start()
     for value in values[40:]:
@@ -144,7 +117,7 @@ async def test_what_waits_in_a_copy_is_looked_up_before_it_is_sent(
     async with _life(copy) as producer:
         assert any(map(len, producer._former.waiting.values()))
         await _sent(producer, b"last")
-    assert _values(wire) == [*values, b"last"]
+    assert values_of(wire) == [*values, b"last"]
 
 
 async def test_of_two_hosts_on_copies_the_older_ends_by_name(
@@ -177,14 +150,14 @@ async def test_a_cluster_that_gives_out_the_same_producer_id_again_gets_all(
     wire.fault = lambda _records: DROPPED
     await producer.send("t", b"1")
     await wire.broken.wait()
-    await _leave(producer)
+    await kill(producer)
     rebuilt = FakeWire()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: rebuilt)
+    use(rebuilt, monkeypatch)
     async with _life(tmp_path / "stranger", name="stranger") as stranger:
         await _sent(stranger, b"of a stranger", b"of a stranger, too")  # with producer id 1
     async with _life(tmp_path / "journal") as producer:
         await _sent(producer, b"2")
-    assert _values(rebuilt)[2:] == [b"1", b"2"]
+    assert values_of(rebuilt)[2:] == [b"1", b"2"]
 
 
 async def test_another_cluster_is_refused_by_name(
@@ -198,18 +171,18 @@ async def test_another_cluster_is_refused_by_name(
     wire.fault = lambda _records: DROPPED
     await producer.send("t", b"1")
     await wire.broken.wait()
-    await _leave(producer)
+    await kill(producer)
     other = FakeWire()
     other.cluster_id = "another"
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: other)
+    use(other, monkeypatch)
     with pytest.raises(WrongClusterError, match=r"belongs to cluster cluster.*is cluster another"):
         await _life(journal).start()
     async with _life(journal, accept_new_cluster=True) as producer:
         await _sent(producer, b"2")
-    assert _values(other) == [b"1", b"2"]
+    assert values_of(other) == [b"1", b"2"]
     async with _life(journal) as producer:  # from now on it is that cluster's
         await _sent(producer, b"3")
-    assert _values(other) == [b"1", b"2", b"3"]
+    assert values_of(other) == [b"1", b"2", b"3"]
 
 
 async def test_another_cluster_is_refused_also_when_it_answers_late(
@@ -224,7 +197,7 @@ async def test_another_cluster_is_refused_also_when_it_answers_late(
         await (await producer.accept("t", [])).journaled
         wire.cluster_id, wire.reachable = "another", True
         assert isinstance(await asyncio.wait_for(producer.failure(), 10), WrongClusterError)
-    assert _values(wire) == [b"0"]
+    assert values_of(wire) == [b"0"]
 
 
 async def test_without_the_right_to_its_name_each_life_has_a_producer_id_of_its_own(
@@ -269,7 +242,7 @@ async def test_who_waits_for_the_disk_hears_that_the_producer_has_failed(
             assert older._core is not None
             with pytest.raises(JournalError, match="taken over"):
                 await asyncio.wait_for(older._core.rounds.kept(older._core.rounds.next_cut), 10)
-    assert _values(wire) == [b"0", b"1"]
+    assert values_of(wire) == [b"0", b"1"]
 
 
 async def _leave_on_its_way(journal: Path, wire: FakeWire, *values: bytes) -> None:
@@ -280,7 +253,7 @@ async def _leave_on_its_way(journal: Path, wire: FakeWire, *values: bytes) -> No
     wire.fault = lambda _records: DELAYED
     await producer.send("t", values[-1])
     await wire.broken.wait()
-    await _leave(producer)
+    await kill(producer)
     wire.fault = lambda _records: None
     wire.connected = True
 
@@ -301,4 +274,4 @@ async def test_a_request_of_a_former_life_that_arrives_late_doubles_nothing(
             wire.deliver()
         await _sent(producer, b"last")
     wire.deliver()
-    assert _values(wire) == [*before, b"late", b"next", b"last"]
+    assert values_of(wire) == [*before, b"late", b"next", b"last"]

@@ -13,6 +13,7 @@ from sequitur.producer._producer_name import journal_producer, unnamed_producer
 from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import FakeWire
+from tests.support.producers import use
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: FakeWire())
+    use(FakeWire(), monkeypatch)
 
 
 def _producer(journal: Path, name: str | None = None) -> IdempotentProducer:

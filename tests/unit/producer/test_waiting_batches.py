@@ -8,6 +8,7 @@ import itertools
 import os
 import time
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from sequitur.producer import (
     Persisted,
     Position,
     PossiblyPersisted,
-    ProducerSettings,
     Record,
 )
 from sequitur.producer.journal.disk import RealDisk
@@ -28,7 +28,7 @@ from sequitur.producer.journal.errors import JournalClosedError, JournalFullErro
 from sequitur.producer.journal.frames import Waiting
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import LOST, FakeWire
-from tests.unit.producer.test_journaled_producer import _kill, _scripted, _values
+from tests.support.producers import kill, scripted, use, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,33 +36,13 @@ if TYPE_CHECKING:
 
     from sequitur.producer.kafka.record_batch import Record as StoredRecord
 
-_FAST: dict[str, Any] = {
-    "linger": timedelta(milliseconds=1),
-    "retry_backoff": timedelta(milliseconds=1),
-    "retry_backoff_max": timedelta(milliseconds=1),
-    "delivery_timeout": timedelta(hours=1),
-    "name": "me",
-}
 _MIB = 1 << 20
 
 
 @pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
-    """A healthy cluster with one partition a topic."""
-    wire = FakeWire()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-    return wire
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., IdempotentProducer]:
-    """Makes one life after the other of a producer with a journal."""
-
-    def make(**settings: Any) -> IdempotentProducer:
-        journal = {"journal": tmp_path / "journal"}
-        return IdempotentProducer("unused:1", ProducerSettings(**(_FAST | journal | settings)))
-
-    return make
+def make(make: Callable[..., IdempotentProducer]) -> Callable[..., IdempotentProducer]:
+    """Such lives, for which nothing that waits is too old."""
+    return partial(make, delivery_timeout=timedelta(hours=1))
 
 
 async def _away(wire: FakeWire, producer: IdempotentProducer) -> None:
@@ -83,12 +63,12 @@ async def test_every_sent_event_outlives_a_kill_whatever_is_on_its_way(
         delivery = await producer.send("t", value)
         async with asyncio.timeout(5):
             await delivery.journaled
-    await _kill(producer)
+    await kill(producer)
     wire.reachable = True
     async with make() as producer:
         assert producer.statistics().recovered == 40
         await (await producer.send("t", b"last"))
-    assert _values(wire) == [b"first", *values, b"last"]
+    assert values_of(wire) == [b"first", *values, b"last"]
 
 
 async def test_events_that_trickle_in_wait_in_few_batches(
@@ -103,7 +83,7 @@ async def test_events_that_trickle_in_wait_in_few_batches(
     assert len(partition.unacked) + len(partition.waiting) <= 20
     wire.reachable = True
     await producer.close()
-    assert _values(wire) == [b"first", *(b"%d" % number for number in range(100))]
+    assert values_of(wire) == [b"first", *(b"%d" % number for number in range(100))]
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
@@ -140,7 +120,7 @@ async def test_what_waits_is_read_back_once_a_file_can_be_opened(
     async with asyncio.timeout(60):
         assert (await ticket).persisted == len(values)
     await producer.close()
-    assert _values(wire) == [b"first", *values]
+    assert values_of(wire) == [b"first", *values]
     assert told[0].startswith("batches wait until they can be read back: could not read in")
     assert os.strerror(code) in told[0]
     assert told[1:] == ["batches are read back again"]
@@ -170,7 +150,7 @@ async def test_memory_holds_a_window_of_what_waits(
     assert producer._core is not None
     held = sum(len(batch.data) for batch in producer._core.accumulator.live)
     assert held <= 1.2 * _MIB
-    await _kill(producer)
+    await kill(producer)
     wire.reachable = True
     producer = make(**settings)
     await producer.start()
@@ -185,7 +165,7 @@ async def test_memory_holds_a_window_of_what_waits(
             largest = max(largest, sum(len(batch.data) for batch in live))
     assert largest <= 1.2 * _MIB
     await producer.close()
-    found = {partition: _values(wire, partition) for partition in range(3)}
+    found = {partition: values_of(wire, partition) for partition in range(3)}
     assert sum(map(len, found.values())) == 4_001
     for values in found.values():
         numbers = [value for value in values if value != b"first"]
@@ -212,8 +192,8 @@ async def test_what_waited_is_dated_when_it_is_numbered(
         old_ms = now_ms - 9 * day_ms
         await (await producer.send("u", b"dated", timestamp_ms=old_ms)).journaled
     monkeypatch.undo()
-    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
-    await _kill(producer)
+    use(wire, monkeypatch)
+    await kill(producer)
     wire.reachable = True
     async with make() as producer:
         await producer.flush()
@@ -236,7 +216,7 @@ async def test_a_long_call_is_taken_whole_or_not_at_all(
         await ticket.journaled
         assert (await ticket).persisted == 250
     await producer.close()
-    assert _values(wire) == [b"first", *values]
+    assert values_of(wire) == [b"first", *values]
     async with make(**settings) as producer:
         assert producer.recovered_position("f") == b"1"
 
@@ -265,11 +245,11 @@ async def test_a_kill_between_the_parts_of_a_call_leaves_nothing_of_it(
     values = [b"%04d" % n + bytes(10_000) for n in range(250)]
     await producer.accept("t", [Record(value) for value in values], Position("f", b"1"))
     await third.wait()
-    await _kill(producer)
+    await kill(producer)
     async with make(**settings) as producer:
         assert producer.recovered_position("f") is None
         await producer.flush()
-    assert _values(wire) == [b"first"]
+    assert values_of(wire) == [b"first"]
 
 
 async def test_what_a_long_call_leaves_open_has_no_number_before_it_is_whole(
@@ -316,11 +296,11 @@ async def test_what_a_long_call_leaves_open_has_no_number_before_it_is_whole(
             await refused.wait()
         monkeypatch.setattr(journal, "append", append)
         await ticket.journaled
-    await _kill(producer)
+    await kill(producer)
     async with make(**settings) as producer:
         assert producer.recovered_position("f") == b"2"
         await producer.flush()
-    assert _values(wire) == [b"first", *numbered, *values]
+    assert values_of(wire) == [b"first", *numbered, *values]
 
 
 async def test_what_waited_too_long_is_told_and_gone(
@@ -333,7 +313,7 @@ async def test_what_waited_too_long_is_told_and_gone(
     async with asyncio.timeout(10):
         outcomes = [await delivery for delivery in deliveries]
     assert all(isinstance(outcome, NotPersisted) for outcome in outcomes)
-    await _kill(producer)
+    await kill(producer)
     wire.reachable = True
     async with make() as producer:
         assert await (await producer.send("t", b"last")) == Persisted(0, 1)
@@ -357,7 +337,7 @@ async def test_closing_leaves_what_waits_to_the_next_start(
     wire.reachable = True
     async with make() as producer:
         await producer.flush()
-    assert len(_values(wire)) == 41
+    assert len(values_of(wire)) == 41
 
 
 async def test_a_lane_whose_batches_were_refused_goes_on_with_what_waits(
@@ -368,12 +348,12 @@ async def test_a_lane_whose_batches_were_refused_goes_on_with_what_waits(
     await _away(wire, producer)
     for number in range(60):
         await (await producer.send("t", b"%d" % number)).journaled
-    wire.fault = _scripted(None, 45, None, 10, None, 29)
+    wire.fault = scripted(None, 45, None, 10, None, 29)
     wire.reachable = True
     async with asyncio.timeout(20):
         await producer.flush()
     await producer.close()
-    values = [int(value or b"") for value in _values(wire)[1:]]
+    values = [int(value or b"") for value in values_of(wire)[1:]]
     assert values == sorted(set(values))
     assert len(values) >= 40
 
@@ -392,7 +372,7 @@ async def test_old_records_are_looked_for_before_they_are_sent_again(
     producer = make(**slow)
     await producer.start()
     await (await producer.send("t", b"0", timestamp_ms=old_ms))
-    wire.fault = _scripted(LOST)
+    wire.fault = scripted(LOST)
     await producer.send("t", b"1", timestamp_ms=old_ms)
     await wire.broken.wait()
     describe = wire.last_sequence
@@ -404,14 +384,14 @@ async def test_old_records_are_looked_for_before_they_are_sent_again(
 
     wire.last_sequence = known_for_the_last_time  # type: ignore[assignment, method-assign]
     if restarts:
-        await _kill(producer)
+        await kill(producer)
         producer = make(**slow)
         await producer.start()
     else:
         wire.brokers["t", 0].forget()
     assert isinstance(await (await producer.send("t", b"2")), Persisted)
     await producer.close()
-    assert _values(wire) == [b"0", b"1", b"2"]
+    assert values_of(wire) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.usefixtures("wire")

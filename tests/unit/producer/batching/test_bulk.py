@@ -12,13 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sequitur.producer import IdempotentProducer, ProducerSettings, Record
-from sequitur.producer import _client as client_module
 from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer.batching import accumulator as accumulator_module
 from sequitur.producer.batching.columns import BulkBuilder, Piece, columns_of, fill
 from sequitur.producer.batching.partitioner import KeyPartitioner
 from sequitur.producer.kafka.record_batch import new_builder, seal
 from tests.support.fake_wire import FakeWire
+from tests.support.producers import use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +154,7 @@ async def _sent(
 ) -> list[list[tuple[bytes | None, bytes | None, tuple[Header, ...]]]]:
     """What the topic's three partitions hold once the events were sent."""
     wire = FakeWire(partitions=3)
-    monkeypatch.setattr(client_module, "Wire", lambda *_args, **_kwargs: wire)
+    use(wire, monkeypatch)
     async with IdempotentProducer("ignored:9092", ProducerSettings(**settings)) as producer:
         result = await (await producer.send_many("events", events))
     assert result.persisted == len(events)
@@ -193,7 +193,7 @@ async def test_a_bulk_without_keys_goes_on_to_other_partitions(
 async def test_singles_between_bulks_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events sent one by one stand between the bulks that were sent before and after them."""
     wire = FakeWire()
-    monkeypatch.setattr(client_module, "Wire", lambda *_args, **_kwargs: wire)
+    use(wire, monkeypatch)
     async with IdempotentProducer("ignored:9092") as producer:
         for start in range(0, 3_000, 1_000):
             bulk = [Record(b"%d" % number, b"k") for number in range(start, start + 999)]
@@ -217,7 +217,7 @@ async def test_the_first_bulk_does_not_stop_the_loop(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(accumulator_module, "import_module", slow_import)
     wire = FakeWire()
-    monkeypatch.setattr(client_module, "Wire", lambda *_args, **_kwargs: wire)
+    use(wire, monkeypatch)
     async with IdempotentProducer("ignored:9092") as producer:
         try:
             first = await producer.send_many("events", [b"1"] * 1_000)

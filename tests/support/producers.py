@@ -1,0 +1,59 @@
+"""Producers on a cluster in memory: how they are made, how they die, and what the cluster got."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.producer import IdempotentProducer, ProducerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from sequitur.producer.kafka.record_batch import Record
+    from tests.support.fake_wire import FakeWire, Fault
+
+FAST: Final[dict[str, Any]] = {
+    "linger": timedelta(0),
+    "retry_backoff": timedelta(milliseconds=1),
+    "retry_backoff_max": timedelta(milliseconds=1),
+}
+"""Settings of a producer that waits for nothing."""
+
+
+def use(wire: FakeWire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each producer that starts from now on find this cluster."""
+    monkeypatch.setattr("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire)
+
+
+def make_producer(**settings: Any) -> IdempotentProducer:
+    """Make a producer that waits for nothing, where these settings do not say otherwise."""
+    return IdempotentProducer("unused:1", ProducerSettings(**(FAST | settings)))
+
+
+async def kill(producer: IdempotentProducer) -> None:
+    """End it as `kill -9` would: nothing is told, written or sent any more."""
+    assert producer._core is not None
+    for task in producer._core.halt():
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    # A process that is killed ends its threads, too.
+    await asyncio.to_thread(producer._core.rounds._threads.shutdown)
+    assert producer._journal is not None
+    producer._journal._disk.unlock()
+    producer._closed = True
+
+
+def values_of(wire: FakeWire, partition: int = 0) -> list[bytes | None]:
+    """What a partition of topic `t` holds, in its order."""
+    return [record.value for record in wire.records["t", partition]]
+
+
+def scripted(*faults: Fault) -> Callable[[list[Record]], Fault]:
+    """One fault for each batch that arrives, then none."""
+    script = iter(faults)
+    return lambda _records: next(script, None)
