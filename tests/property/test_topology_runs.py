@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import (
-    BatchBolt,
     Bolt,
     Ordering,
     ProcessSettings,
@@ -20,11 +19,12 @@ from sequitur.consumer.topology import (
     TopologyTester,
     bolt,
 )
+from tests.support.bolts import HoldingBolt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sequitur.consumer.topology import OutputCollector, Topology, TopologyContext, Tuple
+    from sequitur.consumer.topology import Topology, Tuple
 
 _ATTEMPTS = 3
 
@@ -86,19 +86,10 @@ def second(given: Tuple) -> Iterator[Any]:
     yield given["number"], given["part"]
 
 
-class Together(BatchBolt):
+class Together(HoldingBolt):
     """One tuple of all that a task holds."""
 
     fields = ("numbers", "parts")
-
-    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing yet."""
-        super().prepare(context, collector)
-        self.held: list[Tuple] = []
-
-    def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
-        self.held.append(tuple)
 
     def finish_batch(self) -> None:
         """Emit it, and let go of what it came of."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,7 +12,6 @@ import pytest
 
 from sequitur.consumer.topology import (
     AckedEvent,
-    BatchBolt,
     Bolt,
     EventHook,
     EventValues,
@@ -26,6 +24,7 @@ from sequitur.consumer.topology import (
     ticks_due,
 )
 from sequitur.producer.batching.partitioner import KeyPartitioner
+from tests.support.bolts import Neighbours
 from tests.support.step_runs import StepRuns
 
 if TYPE_CHECKING:
@@ -117,29 +116,6 @@ class Second(Bolt):
             raise ValueError("below")
         self.collector.emit((tuple["key"], tuple["value"]), tuple)
         self.collector.ack(tuple)
-
-
-class Neighbours(BatchBolt):
-    """Joins each tuple of a task with the next, anchored to both."""
-
-    fields = ("key", "value")
-
-    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing yet."""
-        super().prepare(context, collector)
-        self.held: list[Tuple] = []
-
-    def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
-        self.held.append(tuple)
-
-    def finish_batch(self) -> None:
-        """Emit pairs, and ack all."""
-        for first, second in itertools.pairwise(self.held):
-            self.collector.emit((None, first["value"] + b"+" + second["value"]), (first, second))
-        for one in self.held:
-            self.collector.ack(one)
-        self.held.clear()
 
 
 class Totals(Bolt):

@@ -9,7 +9,6 @@ import pytest
 
 from sequitur.consumer.topology import (
     BasicBolt,
-    BatchBolt,
     Bolt,
     ProcessSettings,
     Topology,
@@ -17,6 +16,7 @@ from sequitur.consumer.topology import (
     TopologyTester,
 )
 from sequitur.pipelines.topology.batch import Batch
+from tests.support.bolts import HoldingBolt
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:
@@ -89,19 +89,10 @@ class Forgets(Bolt):
         """Forget it."""
 
 
-class Pairs(BatchBolt):
+class Pairs(HoldingBolt):
     """Joins the tuples of its batch, and forgets none of them by itself."""
 
     fields = ("value", "count")
-
-    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing."""
-        super().prepare(context, collector)
-        self.held: list[Tuple] = []
-
-    def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
-        self.held.append(tuple)
 
     def finish_batch(self) -> None:
         """Say how many there are."""

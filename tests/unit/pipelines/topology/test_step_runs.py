@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import shutil
 from datetime import timedelta
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import ConservationError
-from sequitur.consumer.topology import BatchBolt, Bolt, ProcessSettings, TopologyBuilder, bolt
+from sequitur.consumer.topology import Bolt, ProcessSettings, TopologyBuilder, bolt
 from sequitur.pipelines.topology.files import OutputFiles
+from tests.support.bolts import Neighbours
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:
@@ -63,30 +63,6 @@ def test_a_disk_that_fails_in_a_bolts_call_ends_the_task(
     monkeypatch.setattr(OutputFiles, "_write_out", full)
     with pytest.raises(OSError, match="no space left"):
         StepRuns(builder.build(), tmp_path).step(monkeypatch, [event(n) for n in range(5)])
-
-
-class Neighbours(BatchBolt):
-    """Joins each tuple of a task with the next, anchored to both."""
-
-    fields = ("key", "value")
-
-    def prepare(self, context: Any, collector: Any) -> None:
-        """Hold nothing yet."""
-        super().prepare(context, collector)
-        self.held: list[Tuple] = []
-
-    def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
-        self.held.append(tuple)
-
-    def finish_batch(self) -> None:
-        """Emit pairs, and ack all."""
-        for first, second in itertools.pairwise(self.held):
-            both = b"+".join((first["value"], second["value"]))
-            self.collector.emit((None, both), (first, second))
-        for one in self.held:
-            self.collector.ack(one)
-        self.held.clear()
 
 
 @bolt

@@ -18,6 +18,7 @@ from sequitur.consumer.topology import (
     TopologyTester,
     bolt,
 )
+from tests.support.bolts import HoldingBolt
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology import Event, OutputCollector, Topology, TopologyContext, Tuple
@@ -54,22 +55,7 @@ def end(given: Tuple) -> Any:
         raise ValueError("bad")
 
 
-class Scripted(BatchBolt):
-    """Holds the tuples of its batch, and does with them what `finish` says."""
-
-    fields = ("value",)
-
-    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing yet."""
-        super().prepare(context, collector)
-        self.held: list[Tuple] = []
-
-    def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
-        self.held.append(tuple)
-
-
-class Joined(Scripted):
+class Joined(HoldingBolt):
     """One tuple of all that it holds."""
 
     def finish_batch(self) -> None:
@@ -81,7 +67,7 @@ class Joined(Scripted):
         self.held.clear()
 
 
-class TwiceAnchored(Scripted):
+class TwiceAnchored(HoldingBolt):
     """Names the same anchor twice."""
 
     def finish_batch(self) -> None:
@@ -91,7 +77,7 @@ class TwiceAnchored(Scripted):
             self.collector.ack(one)
 
 
-class PairsOfNeighbours(Scripted):
+class PairsOfNeighbours(HoldingBolt):
     """Joins each tuple with the next one."""
 
     def finish_batch(self) -> None:
@@ -103,7 +89,7 @@ class PairsOfNeighbours(Scripted):
             self.collector.ack(one)
 
 
-class AcksBackwards(Scripted):
+class AcksBackwards(HoldingBolt):
     """Acks and fails, the last one first."""
 
     def finish_batch(self) -> None:
@@ -135,7 +121,7 @@ class Unanchored(Bolt):
         self.collector.ack(tuple)
 
 
-class RaisesAtTheEnd(Scripted):
+class RaisesAtTheEnd(HoldingBolt):
     """Its `finish_batch` raises."""
 
     def finish_batch(self) -> None:
@@ -143,7 +129,7 @@ class RaisesAtTheEnd(Scripted):
         raise RuntimeError("no end")
 
 
-class FailsThenAcks(Scripted):
+class FailsThenAcks(HoldingBolt):
     """Two children: the first fails, the second is acked after that."""
 
     def finish_batch(self) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.topology import (
-    BatchBolt,
     Bolt,
     EventValues,
     FailReason,
@@ -20,11 +19,12 @@ from sequitur.consumer.topology import (
     TopologyTester,
     bolt,
 )
+from tests.support.bolts import HoldingBolt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sequitur.consumer.topology import Event, OutputCollector, TopologyContext, Tuple
+    from sequitur.consumer.topology import Event, Tuple
 
 _PNG = b"\x89PNG"
 
@@ -84,19 +84,10 @@ class Forgets(Bolt):
             raise ValueError(how)
 
 
-class Join(BatchBolt):
+class Join(HoldingBolt):
     """Emits one tuple for all of the batch."""
 
     fields = ("pair",)
-
-    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing yet."""
-        super().prepare(context, collector)
-        self.held: list[Tuple] = []
-
-    def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
-        self.held.append(tuple)
 
     def finish_batch(self) -> None:
         """Emit what they came to."""
