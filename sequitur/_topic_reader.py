@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur._errors import UnknownRecordError, UnknownTopicError
 from sequitur.producer._errors import BrokerUnreachableError
+from sequitur.producer.kafka.error_codes import Action, Request, action_of
 from sequitur.producer.kafka.reach import require_broker
 
 if TYPE_CHECKING:
@@ -28,12 +29,6 @@ _METADATA_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 60.0
 _BATCH_SIZE: Final = 10_000
 _PATIENCE_S: Final = 0.2
-_PASSING: Final = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-}
-"""What a broker answers of a partition that it does not lead yet, or has not heard of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +173,8 @@ def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int
                 TopicPartition(topic, partition), timeout=_METADATA_TIMEOUT_S
             )
         except KafkaException as error:
-            if error.args[0].code() not in _PASSING or time.monotonic() > deadline_s:
+            action = action_of(Request.WATERMARKS, error.args[0].code())
+            if action is not Action.RETRY or time.monotonic() > deadline_s:
                 raise BrokerUnreachableError(
                     f"partition {partition} of {topic}: {error.args[0].str()}"
                 ) from error

@@ -19,7 +19,13 @@ from sequitur.pipelines._errors import (
     TransactionUnansweredError,
 )
 from sequitur.producer import FatalError, RetriableError
-from sequitur.producer.kafka.error_codes import COORDINATOR_MOVED, FENCED, NO_ERROR, meaning_of
+from sequitur.producer.kafka.error_codes import (
+    NO_ERROR,
+    Action,
+    Request,
+    action_of,
+    meaning_of,
+)
 from sequitur.producer.kafka.wire import CoordinatorKind, Wire
 
 if TYPE_CHECKING:
@@ -27,28 +33,6 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
-_CODES: Final = {
-    3: "UNKNOWN_TOPIC_OR_PARTITION",
-    7: "REQUEST_TIMED_OUT",
-    14: "COORDINATOR_LOAD_IN_PROGRESS",
-    15: "COORDINATOR_NOT_AVAILABLE",
-    16: "NOT_COORDINATOR",
-    25: "UNKNOWN_MEMBER_ID",
-    30: "GROUP_AUTHORIZATION_FAILED",
-    48: "INVALID_TXN_STATE",
-    49: "INVALID_PRODUCER_ID_MAPPING",
-    50: "INVALID_TRANSACTION_TIMEOUT",
-    51: "CONCURRENT_TRANSACTIONS",
-    53: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-}
-"""Kafka's names of what coordinators answer (https://kafka.apache.org/protocol)."""
-_HINTS: Final = {
-    32: ": is this machine's clock ahead of the brokers'?",
-    87: ": is the topic compacted? Then it takes no record without a key",
-}
-_PASSING: Final = COORDINATOR_MOVED | {3, 7, 51}
-"""A coordinator that moves or has just come up, a topic that was just created, a transaction
-before ours that is just being ended."""
 
 
 class Attempts:
@@ -115,12 +99,13 @@ class Coordinators:
                 raise TransactionError(f"{key}: {what}: {error}") from error
             else:
                 code = code_of(answer)
-                if code == NO_ERROR:
-                    return answer
-                if code not in _PASSING:
-                    raise error_of(f"{key}: {what}", code)
-                if code in COORDINATOR_MOVED:
-                    self._nodes.pop((kind, key), None)
+                match action_of(Request.TRANSACTION, code):
+                    case Action.DONE:
+                        return answer
+                    case Action.FIND_COORDINATOR:
+                        self._nodes.pop((kind, key), None)
+                    case action if action is not Action.RETRY:
+                        raise error_of(f"{key}: {what}", code)
             await attempts.pause()
 
     def attempts(self, complaint: str) -> Attempts:
@@ -169,13 +154,13 @@ class Coordinators:
 
 def error_of(what: str, code: int) -> TransactionError:
     """What a broker's error code means for the transaction."""
-    if code in FENCED:
+    if action_of(Request.TRANSACTION, code) is Action.FENCED:
         return TransactionFencedError(
             f"{what}: fenced off: a newer attempt has the transaction's name, or it was open for "
             "longer than transaction_timeout"
         )
-    name = _CODES.get(code) or meaning_of(code).name
-    return TransactionError(f"{what}: {name}{_HINTS.get(code, '')}")
+    meaning = meaning_of(code)
+    return TransactionError(f"{what}: {meaning.name}{meaning.hint}")
 
 
 def _by_topic(of: Iterable[tuple[OutputPartition, Any]]) -> list[tuple[str, list[Any]]]:

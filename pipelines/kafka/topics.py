@@ -7,11 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     ConfigResource,
-    NewTopic,
     OffsetSpec,
     ResourceType,
 )
@@ -19,7 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.kafka.outages import brief_outages
+from sequitur.producer.kafka.error_codes import Action, Request, action_of
 from sequitur.producer.kafka.record_limit import RecordLimit
+from sequitur.producer.kafka.topics import TopicCreation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -31,46 +32,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _TIMEOUT_S: Final = 30.0
-_UNKNOWN: Final = frozenset(
-    {
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own codes begin with _
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
-"""What is said of a topic that was just created, for a moment, and for ever of one that is gone."""
 _LEARNS_IN_S: Final = 5.0
-_PASSING: Final = frozenset(
-    {
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._NOENT,  # noqa: SLF001 - no partition that is asked about has a leader
-        KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.INVALID_REPLICATION_FACTOR,  # fewer brokers are up than a topic needs
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own codes begin with _
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
-)
-"""What passes: brokers that are away, partitions without a leader, and what is said of a partition
-that was created, or moved, after our client last asked about it."""
-_NOT_ALLOWED: Final = frozenset(
-    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
-)
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics of the brokers' own: Spark subscribes to none of them by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
@@ -160,6 +122,7 @@ class KafkaTopics:
 
     def _all(self) -> dict[str, int]:
         topics = self._told(
+            Request.TOPICS,
             "the brokers do not tell their topics",
             lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
         )
@@ -190,14 +153,14 @@ class KafkaTopics:
                 try:
                     given = answer.result(_TIMEOUT_S).topic_id
                 except KafkaException as error:
-                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if _action_of(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
                         raise
                     continue
                 if given.get_most_significant_bits() or given.get_least_significant_bits():
                     found[topic] = str(given)
             return found
 
-        return self._told("the brokers do not tell the topics' ids", ask)
+        return self._told(Request.TOPIC_IDS, "the brokers do not tell the topics' ids", ask)
 
     def require(self, topic: str) -> int:
         """Number of partitions of a topic that must be there.
@@ -219,19 +182,14 @@ class KafkaTopics:
         there = self.partitions(topic)
         if there is not None:
             return there
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
 
         def create() -> bool:
-            created = self._admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic]
-            try:
-                created.result(_TIMEOUT_S)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-                return False
-            return True
+            creation = TopicCreation(
+                self._admin, topic, partitions=partitions, replication_factor=replication_factor
+            )
+            return creation.is_new(Request.TOPIC_OF_JOB, timeout_s=_TIMEOUT_S)
 
-        is_new = self._told(f"topic {topic!r} cannot be created", create)
+        is_new = self._told(Request.TOPIC_OF_JOB, f"topic {topic!r} cannot be created", create)
         return partitions if is_new else self.require(topic)
 
     def record_limit(self, topic: str) -> RecordLimit:
@@ -272,12 +230,13 @@ class KafkaTopics:
             try:
                 entries = asked.result(_TIMEOUT_S)
             except KafkaException as error:
-                if error.args[0].code() not in _NOT_ALLOWED:
+                if _action_of(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
                     raise
                 return {}
             return {name: str(entry.value) for name, entry in entries.items()}
 
-        return self._told(f"the settings of topic {topic!r} are not told", describe)
+        complaint = f"the settings of topic {topic!r} are not told"
+        return self._told(Request.TOPIC_CONFIGS, complaint, describe)
 
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """The offset behind the last record of each partition.
@@ -309,12 +268,16 @@ class KafkaTopics:
                 for asked, answer in found.items()
             }
 
-        return self._told("the brokers do not tell the topics' ends", ask, learns=True)
+        complaint = "the brokers do not tell the topics' ends"
+        return self._told(Request.TOPICS, complaint, ask, learns=True)
 
-    def _told(self, complaint: str, ask: Callable[[], T], *, learns: bool = False) -> T:
+    def _told(
+        self, request: Request, complaint: str, ask: Callable[[], T], *, learns: bool = False
+    ) -> T:
         """What the brokers answer, which is waited for.
 
         Args:
+            request: What is asked, for the table of error codes.
             complaint: What to say when they do not.
             ask: Asks them.
             learns: Have our client ask for all topics before it asks again. Spark learns of a new
@@ -323,14 +286,17 @@ class KafkaTopics:
         Raises:
             TopicError: They do not, or refuse.
         """
-        unknown_until_s = time.monotonic() + _TIMEOUT_S
+        briefly_until_s = time.monotonic() + _TIMEOUT_S
 
         def passes(error: Exception) -> str | None:
             if isinstance(error, KafkaException):
-                code = error.args[0].code()
-                is_late = code in _UNKNOWN and time.monotonic() >= unknown_until_s
-                if code not in _PASSING or is_late:
-                    return None
+                match _action_of(request, error):
+                    case Action.RETRY:
+                        pass
+                    case Action.RETRY_BRIEFLY if time.monotonic() < briefly_until_s:
+                        pass
+                    case _:
+                        return None
             elif not isinstance(error, TimeoutError):
                 return None
             if learns:
@@ -343,6 +309,10 @@ class KafkaTopics:
         except (KafkaException, TimeoutError) as error:
             kind = TopicError if passes(error) is None else UnansweredError
             raise kind(f"{complaint}: {_said(error)}") from error
+
+
+def _action_of(request: Request, error: KafkaException) -> Action:
+    return action_of(request, error.args[0].code())
 
 
 def _said(error: Exception) -> str:

@@ -30,7 +30,7 @@ from sequitur.pipelines._errors import (
 )
 from sequitur.pipelines.kafka.coordinators import error_of
 from sequitur.producer import BrokerError, RetriableError
-from sequitur.producer.kafka.error_codes import Answer, meaning_of
+from sequitur.producer.kafka.error_codes import Action, Request, action_of
 from sequitur.producer.kafka.record_batch import Stamp, transactional_batch
 from sequitur.producer.kafka.wire import CoordinatorKind
 
@@ -48,8 +48,6 @@ _IN_FLIGHT: Final = 5
 """As many batches of a producer as a broker remembers."""
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.5
-_LOST: Final = frozenset({48, 49})  # INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING
-"""The transaction is over: no batch of it will be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +254,10 @@ class Transaction:
             code = (await answer)[self._where].code
         except BrokerError:
             return False
-        match meaning_of(code).answer:
-            case Answer.PERSISTED | Answer.DUPLICATE:
+        match action_of(Request.PRODUCE_IN_TRANSACTION, code):
+            case Action.DONE:
                 return True
-            case Answer.RETRIABLE | Answer.UNKNOWN if code not in _LOST:
+            case Action.RETRY:
                 return False
         raise error_of(f"{_name(self._where)}: a batch", code)
 

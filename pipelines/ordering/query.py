@@ -13,6 +13,7 @@ from sequitur.pipelines._errors import ReorderError, SinkUnansweredError, Unansw
 from sequitur.pipelines.ordering.engine import ReorderEngine, StopRequestedError
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
+from sequitur.producer.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.1
 _COMMIT_TIMEOUT_S: Final = 30.0
+_PASSING: Final = [java_exception(code) for code in codes_of(Request.SOURCE, Action.RETRY)]
 _PASSES: Final = re.compile(
-    r"org\.apache\.kafka\.common\.errors\.(BrokerNotAvailable|CoordinatorNotAvailable|Disconnect|"
-    r"FencedLeaderEpoch|KafkaStorage|LeaderNotAvailable|Network|NotCoordinator|NotEnoughReplicas|"
-    r"NotLeaderOrFollower|OffsetNotAvailable|ReplicaNotAvailable|Retriable|Timeout|"
-    r"UnknownLeaderEpoch|UnknownTopicOrPartition)Exception"
+    rf"org\.apache\.kafka\.common\.errors\.({'|'.join(_PASSING)}|"
+    # These two have no code.
+    r"DisconnectException|RetriableException)"
     r"|java\.util\.concurrent\.TimeoutException"
     r"|No resolvable bootstrap urls"
 )

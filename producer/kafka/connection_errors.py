@@ -8,34 +8,28 @@ from typing import TYPE_CHECKING, Final
 from aiokafka import errors as kafka_errors
 
 from sequitur.producer._errors import BrokerError, FatalError, RetriableError
+from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.producer.settings import KafkaSettings
 
-_LOGIN_REFUSED: Final = (
+_REFUSED_BY_CLIENT: Final = (
     kafka_errors.AuthenticationFailedError,
     kafka_errors.AuthenticationMethodNotSupported,
-    kafka_errors.IllegalSaslStateError,
-    kafka_errors.SaslAuthenticationFailed,
-    kafka_errors.UnsupportedSaslMechanismError,
-    # SCRAM proves the broker, too: aiokafka raises these when it knows no more than we do.
-    KeyError,
-    ValueError,
 )
-_FATAL: Final = (
-    *_LOGIN_REFUSED[:-2],
-    kafka_errors.ClusterAuthorizationFailedError,
-    kafka_errors.IncompatibleBrokerVersion,
-)
+"""What aiokafka raises without a code of the broker's."""
+_BROKER_NOT_PROVEN: Final = (KeyError, ValueError)
+"""SCRAM proves the broker, too: aiokafka raises these when it knows no more than we do."""
 _BROKEN_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """TLS errors of a broker that goes away in the middle of it."""
 
 
 def translated(error: BaseException) -> BrokerError:
     """An error of a request in our own tree."""
-    return (FatalError if isinstance(error, _FATAL) else RetriableError)(_sentence(error))
+    is_fatal = _is_refused(error) or isinstance(error, kafka_errors.IncompatibleBrokerVersion)
+    return (FatalError if is_fatal else RetriableError)(_sentence(error))
 
 
 def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) -> BrokerError:
@@ -54,11 +48,18 @@ def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) 
             )
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _BROKEN_OFF):
             return FatalError(f"{address}: TLS is refused: {_sentence(cause)}")
-        if kafka.uses_sasl and isinstance(cause, _LOGIN_REFUSED):
+        if kafka.uses_sasl and (_is_refused(cause) or isinstance(cause, _BROKER_NOT_PROVEN)):
             user = "our token" if kafka.sasl_username is None else f"user {kafka.sasl_username!r}"
             who = f"{user} by {kafka.sasl_mechanism}"
             return FatalError(f"{address} refused {who}: {_sentence(cause)}")
     return RetriableError(f"{address}: {_sentence(error)}")
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether a login was refused: by the client, or by a code of the broker's."""
+    if isinstance(error, kafka_errors.BrokerResponseError):
+        return action_of(Request.LOGIN, error.errno) is Action.FAIL
+    return isinstance(error, _REFUSED_BY_CLIENT)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,11 +1,13 @@
-"""Error codes of produce requests: what each says of the batch that it answers.
+"""Kafka's error codes: for each request, what a code means and what follows. The one table.
 
-One table, by Kafka's numbers (https://kafka.apache.org/protocol#protocol_error_codes). The question
-that each row answers is not whether the code is an error, but whether the batch may be in the log.
+The numbers are Kafka's (https://kafka.apache.org/protocol#protocol_error_codes); those below -1 are
+librdkafka's own, for what it finds out by itself. Whoever gets a code asks `meaning_of` what a
+produce request came to, and `action_of` what follows from the answer to any other `Request`.
 
-With acks=all a leader appends a batch and then waits for its replicas. So a code says that the
-batch was not appended only where the broker gives it before the append (KafkaApis, Partition,
-UnifiedLog) and never while it waits (DelayedProduce). While it waits it gives
+Of a produce request the question is not whether the code is an error, but whether the batch may be
+in the log. With acks=all a leader appends a batch and then waits for its replicas. So a code says
+that the batch was not appended only where the broker gives it before the append (KafkaApis,
+Partition, UnifiedLog) and never while it waits (DelayedProduce). While it waits it gives
 NOT_LEADER_OR_FOLLOWER when it has lost the lead of the partition, UNKNOWN_TOPIC_OR_PARTITION when
 the partition has gone, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT.
 Codes that no broker gives to a batch count as unknown, too.
@@ -14,8 +16,11 @@ Codes that no broker gives to a batch count as unknown, too.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Answer(enum.Enum):
@@ -41,72 +46,301 @@ class Answer(enum.Enum):
     """Not appended, and no retry will change that."""
 
 
+class Request(enum.Flag):
+    """What was asked of a broker, and by whom."""
+
+    LOGIN = enum.auto()
+    """Connecting, with TLS and SASL."""
+    INIT_PRODUCER_ID = enum.auto()
+    """A producer's id and epoch (InitProducerId)."""
+    FIND_COORDINATOR = enum.auto()
+    """Who keeps a group's offsets, or a transactional id (FindCoordinator)."""
+    DESCRIBE_CONFIGS = enum.auto()
+    """A topic's `max.message.bytes` (DescribeConfigs)."""
+    DESCRIBE_PRODUCERS = enum.auto()
+    """The last sequence that a partition has of a producer (DescribeProducers)."""
+    READ = enum.auto()
+    """Looking for events in a partition (ListOffsets, Fetch)."""
+    PRODUCE_IN_TRANSACTION = enum.auto()
+    """A job's batch. What its `Answer` says follows, where its row has nothing else."""
+    TRANSACTION = enum.auto()
+    """A job's requests to coordinators (AddPartitionsToTxn ... EndTxn, OffsetFetch)."""
+    TOPICS = enum.auto()
+    """A job's look at topics and where they end (Metadata, ListOffsets), by librdkafka."""
+    TOPIC_IDS = enum.auto()
+    """Their ids (DescribeTopicPartitions), by librdkafka."""
+    TOPIC_CONFIGS = enum.auto()
+    """Their configuration (DescribeConfigs), by librdkafka."""
+    TOPIC_OF_JOB = enum.auto()
+    """Creating a topic that a job writes to (CreateTopics), by librdkafka."""
+    TOPIC_OF_DAEMON = enum.auto()
+    """Creating the topic that somebody names to a daemon (CreateTopics), by librdkafka."""
+    WATERMARKS = enum.auto()
+    """The ends of a topic that is read back to be checked (ListOffsets), by librdkafka."""
+    SOURCE = enum.auto()
+    """Spark's reading of the input, by Kafka's client in Java."""
+
+
+class Action(enum.Enum):
+    """What follows from an answer that is not a batch's."""
+
+    DONE = enum.auto()
+    """It is as was asked for."""
+    RETRY = enum.auto()
+    """It passes by itself: the same again, after a pause."""
+    RETRY_BRIEFLY = enum.auto()
+    """It passes if what was asked for is new; if that has gone, it never will."""
+    FIND_COORDINATOR = enum.auto()
+    """The coordinator has moved, or just come up: find it, and the same again."""
+    GO_WITHOUT = enum.auto()
+    """We may not know, or there is none: whoever asked goes on without."""
+    FENCED = enum.auto()
+    """Somebody has a newer epoch of the producer id: give way."""
+    FAIL = enum.auto()
+    """Somebody has to change something."""
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """One row of the table.
 
     Attributes:
         name: Kafka's name of the code.
-        answer: What it says of the batch.
+        answer: What it says of a batch.
         stale_metadata: Whether the partition's leader is likely to be another.
         limited: Whether to give up after a few of these: it may be the batch's own fault.
+        follows: What follows for which other requests; `FAIL`, or what `_OTHERWISE` has, for those
+            that it does not name.
+        hint: What may be behind it, to be added to an error.
     """
 
     name: str
     answer: Answer
     stale_metadata: bool = False
     limited: bool = False
+    follows: Mapping[Action, Request] = field(default_factory=dict)
+    hint: str = ""
+
+
+def _of_no_batch(name: str, follows: Mapping[Action, Request]) -> Meaning:
+    """The row of a code that no broker should give to a batch."""
+    return Meaning(name, Answer.UNKNOWN, limited=True, follows=follows)
 
 
 NO_ERROR: Final = 0
-COORDINATOR_MOVED: Final = frozenset({14, 15, 16})
-"""Codes of a coordinator that has just come up, or is elsewhere by now."""
-FENCED: Final = frozenset({47, 90})
-"""INVALID_PRODUCER_EPOCH and PRODUCER_FENCED: somebody has a newer epoch of the producer id."""
-UNKNOWN_SERVER_ERROR: Final = -1
+_REQUEST_TIMED_OUT: Final = 7
+
+_RETRY: Final = Action.RETRY
+_ADMIN: Final = Request.TOPICS | Request.TOPIC_IDS | Request.TOPIC_CONFIGS | Request.TOPIC_OF_JOB
+_CREATION: Final = Request.TOPIC_OF_JOB | Request.TOPIC_OF_DAEMON
+_IDENTITY: Final = Request.INIT_PRODUCER_ID | Request.FIND_COORDINATOR
+_WIRE: Final = _IDENTITY | Request.DESCRIBE_CONFIGS | Request.DESCRIBE_PRODUCERS | Request.READ
+_READERS: Final = Request.READ | _ADMIN | Request.SOURCE
+
+_OTHERWISE: Final = {Request.LOGIN: Action.RETRY, Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT}
+"""What follows from codes without a word on the request. A login is refused by few errors, and
+most are of connections; a broker that does not tell of producers is searched instead."""
+
+_OF_BATCHES: Final = {
+    Answer.PERSISTED: Action.DONE,
+    Answer.DUPLICATE: Action.DONE,
+    Answer.RETRIABLE: Action.RETRY,
+    Answer.UNKNOWN: Action.RETRY,
+    Answer.FENCED: Action.FENCED,
+}
+"""What follows for a batch of a transaction, of which nothing is visible before it is committed."""
 
 MEANINGS: Final[dict[int, Meaning]] = {
-    NO_ERROR: Meaning("NONE", Answer.PERSISTED),
-    UNKNOWN_SERVER_ERROR: Meaning("UNKNOWN_SERVER_ERROR", Answer.UNKNOWN, limited=True),
+    NO_ERROR: Meaning("NONE", Answer.PERSISTED, follows={Action.DONE: ~Request(0)}),
+    -1: Meaning("UNKNOWN_SERVER_ERROR", Answer.UNKNOWN, limited=True),
+    # The log was cut while it was read.
+    1: _of_no_batch("OFFSET_OUT_OF_RANGE", {_RETRY: Request.READ}),
     2: Meaning("CORRUPT_MESSAGE", Answer.RETRIABLE, limited=True),
-    3: Meaning("UNKNOWN_TOPIC_OR_PARTITION", Answer.UNKNOWN, stale_metadata=True),
-    5: Meaning("LEADER_NOT_AVAILABLE", Answer.UNKNOWN, stale_metadata=True),
-    6: Meaning("NOT_LEADER_OR_FOLLOWER", Answer.UNKNOWN, stale_metadata=True),
-    7: Meaning("REQUEST_TIMED_OUT", Answer.UNKNOWN),
-    9: Meaning("REPLICA_NOT_AVAILABLE", Answer.UNKNOWN, stale_metadata=True),
+    # Said of a topic that was just created, for a moment, and for ever of one that is gone.
+    3: Meaning(
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={
+            _RETRY: _WIRE | Request.TRANSACTION | Request.WATERMARKS | Request.SOURCE,
+            Action.RETRY_BRIEFLY: Request.TOPICS | Request.TOPIC_CONFIGS | Request.TOPIC_OF_JOB,
+            Action.GO_WITHOUT: Request.TOPIC_IDS,
+        },
+    ),
+    5: Meaning(
+        "LEADER_NOT_AVAILABLE",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={_RETRY: _WIRE | _READERS | Request.WATERMARKS},
+    ),
+    6: Meaning(
+        "NOT_LEADER_OR_FOLLOWER",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={_RETRY: _WIRE | _READERS | Request.WATERMARKS},
+    ),
+    _REQUEST_TIMED_OUT: Meaning(
+        "REQUEST_TIMED_OUT",
+        Answer.UNKNOWN,
+        follows={_RETRY: _WIRE | _READERS | _CREATION | Request.TRANSACTION},
+    ),
+    8: _of_no_batch(
+        "BROKER_NOT_AVAILABLE", {_RETRY: _ADMIN | Request.TOPIC_OF_DAEMON | Request.SOURCE}
+    ),
+    9: Meaning(
+        "REPLICA_NOT_AVAILABLE",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={_RETRY: Request.READ | Request.SOURCE},
+    ),
     10: Meaning("MESSAGE_TOO_LARGE", Answer.TOO_LARGE),
-    13: Meaning("NETWORK_EXCEPTION", Answer.UNKNOWN, stale_metadata=True),
-    14: Meaning("COORDINATOR_LOAD_IN_PROGRESS", Answer.UNKNOWN),
+    13: Meaning(
+        "NETWORK_EXCEPTION",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={_RETRY: _ADMIN | Request.TOPIC_OF_DAEMON | Request.SOURCE},
+    ),
+    14: Meaning(
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        Answer.UNKNOWN,
+        follows={_RETRY: _WIRE | _ADMIN, Action.FIND_COORDINATOR: Request.TRANSACTION},
+    ),
+    15: _of_no_batch(
+        "COORDINATOR_NOT_AVAILABLE",
+        {
+            _RETRY: _WIRE | _ADMIN | Request.SOURCE,
+            Action.FIND_COORDINATOR: Request.TRANSACTION,
+        },
+    ),
+    16: _of_no_batch(
+        "NOT_COORDINATOR",
+        {_RETRY: _WIRE | Request.SOURCE, Action.FIND_COORDINATOR: Request.TRANSACTION},
+    ),
     17: Meaning("INVALID_TOPIC_EXCEPTION", Answer.REFUSED),
     18: Meaning("RECORD_LIST_TOO_LARGE", Answer.TOO_LARGE),
-    19: Meaning("NOT_ENOUGH_REPLICAS", Answer.RETRIABLE),
+    19: Meaning("NOT_ENOUGH_REPLICAS", Answer.RETRIABLE, follows={_RETRY: _WIRE | Request.SOURCE}),
     # Appended by the leader and then not by the others in time: a retry is answered as a duplicate.
-    20: Meaning("NOT_ENOUGH_REPLICAS_AFTER_APPEND", Answer.UNKNOWN),
+    20: Meaning("NOT_ENOUGH_REPLICAS_AFTER_APPEND", Answer.UNKNOWN, follows={_RETRY: _WIRE}),
     21: Meaning("INVALID_REQUIRED_ACKS", Answer.REFUSED),
-    29: Meaning("TOPIC_AUTHORIZATION_FAILED", Answer.REFUSED),
-    31: Meaning("CLUSTER_AUTHORIZATION_FAILED", Answer.REFUSED),
+    25: _of_no_batch("UNKNOWN_MEMBER_ID", {}),
+    29: Meaning(
+        "TOPIC_AUTHORIZATION_FAILED",
+        Answer.REFUSED,
+        follows={Action.GO_WITHOUT: Request.TOPIC_CONFIGS},
+    ),
+    30: _of_no_batch("GROUP_AUTHORIZATION_FAILED", {}),
+    31: Meaning(
+        "CLUSTER_AUTHORIZATION_FAILED",
+        Answer.REFUSED,
+        follows={Action.GO_WITHOUT: Request.TOPIC_CONFIGS, Action.FAIL: Request.LOGIN},
+    ),
     # One record out of bounds has the whole batch refused; halving finds it.
-    32: Meaning("INVALID_TIMESTAMP", Answer.TOO_LARGE),
+    32: Meaning(
+        "INVALID_TIMESTAMP",
+        Answer.TOO_LARGE,
+        hint=": is this machine's clock ahead of the brokers'?",
+    ),
+    33: _of_no_batch("UNSUPPORTED_SASL_MECHANISM", {Action.FAIL: Request.LOGIN}),
+    34: _of_no_batch("ILLEGAL_SASL_STATE", {Action.FAIL: Request.LOGIN}),
     35: Meaning("UNSUPPORTED_VERSION", Answer.REFUSED),
+    36: _of_no_batch("TOPIC_ALREADY_EXISTS", {Action.DONE: _CREATION}),
+    # Fewer brokers are up than a topic needs; or there are no more of them, and whoever has just
+    # named the number to a daemon is told so at once.
+    38: _of_no_batch("INVALID_REPLICATION_FACTOR", {_RETRY: _ADMIN}),
+    41: _of_no_batch("NOT_CONTROLLER", {_RETRY: _WIRE | _ADMIN | Request.TOPIC_OF_DAEMON}),
     42: Meaning("INVALID_REQUEST", Answer.REFUSED),
     43: Meaning("UNSUPPORTED_FOR_MESSAGE_FORMAT", Answer.REFUSED),
     44: Meaning("POLICY_VIOLATION", Answer.REFUSED),
     45: Meaning("OUT_OF_ORDER_SEQUENCE_NUMBER", Answer.OUT_OF_ORDER),
     46: Meaning("DUPLICATE_SEQUENCE_NUMBER", Answer.DUPLICATE),
-    47: Meaning("INVALID_PRODUCER_EPOCH", Answer.FENCED),
+    47: Meaning(
+        "INVALID_PRODUCER_EPOCH",
+        Answer.FENCED,
+        follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
+    ),
+    # The transaction is over: no batch of it will be taken.
+    48: _of_no_batch("INVALID_TXN_STATE", {Action.FAIL: Request.PRODUCE_IN_TRANSACTION}),
+    49: _of_no_batch("INVALID_PRODUCER_ID_MAPPING", {Action.FAIL: Request.PRODUCE_IN_TRANSACTION}),
+    50: _of_no_batch("INVALID_TRANSACTION_TIMEOUT", {}),
+    # The coordinator is busy with another request of ours, or ends a transaction before this one.
+    51: _of_no_batch(
+        "CONCURRENT_TRANSACTIONS",
+        {_RETRY: _IDENTITY | Request.DESCRIBE_CONFIGS | Request.TRANSACTION},
+    ),
+    # A producer without the right to its name has an identity of its own in each life.
+    53: _of_no_batch("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", {Action.GO_WITHOUT: _IDENTITY}),
     # The disk failed under the append: bytes may have reached it.
-    56: Meaning("KAFKA_STORAGE_ERROR", Answer.UNKNOWN, stale_metadata=True),
+    56: Meaning(
+        "KAFKA_STORAGE_ERROR",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={_RETRY: _WIRE | _READERS},
+    ),
+    58: _of_no_batch("SASL_AUTHENTICATION_FAILED", {Action.FAIL: Request.LOGIN}),
     59: Meaning("UNKNOWN_PRODUCER_ID", Answer.FORGOTTEN),
-    74: Meaning("FENCED_LEADER_EPOCH", Answer.UNKNOWN, stale_metadata=True),
-    75: Meaning("UNKNOWN_LEADER_EPOCH", Answer.UNKNOWN, stale_metadata=True),
+    74: Meaning(
+        "FENCED_LEADER_EPOCH", Answer.UNKNOWN, stale_metadata=True, follows={_RETRY: _READERS}
+    ),
+    75: Meaning(
+        "UNKNOWN_LEADER_EPOCH", Answer.UNKNOWN, stale_metadata=True, follows={_RETRY: _READERS}
+    ),
     76: Meaning("UNSUPPORTED_COMPRESSION_TYPE", Answer.REFUSED),
-    87: Meaning("INVALID_RECORD", Answer.TOO_LARGE),
+    78: _of_no_batch("OFFSET_NOT_AVAILABLE", {_RETRY: _READERS}),
+    87: Meaning(
+        "INVALID_RECORD",
+        Answer.TOO_LARGE,
+        hint=": is the topic compacted? Then it takes no record without a key",
+    ),
     89: Meaning("THROTTLING_QUOTA_EXCEEDED", Answer.UNKNOWN),
-    90: Meaning("PRODUCER_FENCED", Answer.FENCED),
+    90: Meaning(
+        "PRODUCER_FENCED",
+        Answer.FENCED,
+        follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
+    ),
+    # librdkafka's own: brokers that are away, no leader that could be asked, and partitions that
+    # were created, or moved, after it last asked about them.
+    -156: _of_no_batch("_NOENT", {_RETRY: _ADMIN | _CREATION}),
+    -166: _of_no_batch("_TIMED_OUT_QUEUE", {_RETRY: _ADMIN | _CREATION}),
+    -185: _of_no_batch("_TIMED_OUT", {_RETRY: _ADMIN | _CREATION}),
+    -187: _of_no_batch("_ALL_BROKERS_DOWN", {_RETRY: _ADMIN | _CREATION}),
+    -188: _of_no_batch("_UNKNOWN_TOPIC", {Action.RETRY_BRIEFLY: _ADMIN}),
+    -190: _of_no_batch("_UNKNOWN_PARTITION", {Action.RETRY_BRIEFLY: _ADMIN}),
+    -193: _of_no_batch("_RESOLVE", {_RETRY: _ADMIN | _CREATION}),
+    -195: _of_no_batch("_TRANSPORT", {_RETRY: _ADMIN | _CREATION}),
 }
 
 
 def meaning_of(code: int) -> Meaning:
     """The row of `code`; of one that the table does not have, that nothing is known."""
     known = MEANINGS.get(code)
-    return known or Meaning(f"error code {code}", Answer.UNKNOWN, limited=True)
+    return known or _of_no_batch(f"error code {code}", {})
+
+
+def action_of(request: Request, code: int) -> Action:
+    """What follows from a code in the answer to a request.
+
+    Args:
+        request: One, which is not a producer's batch: for those see `meaning_of`.
+        code: The error code; 0 is none.
+    """
+    meaning = meaning_of(code)
+    for action, requests in meaning.follows.items():
+        if request in requests:
+            return action
+    if request is Request.PRODUCE_IN_TRANSACTION:
+        return _OF_BATCHES.get(meaning.answer, Action.FAIL)
+    return _OTHERWISE.get(request, Action.FAIL)
+
+
+def codes_of(request: Request, action: Action) -> list[int]:
+    """The codes from which an action follows."""
+    return [code for code in MEANINGS if action_of(request, code) is action]
+
+
+def java_exception(code: int) -> str:
+    """The exception of Kafka's client in Java for a code of the table, without its package."""
+    name = MEANINGS[code].name
+    if code == _REQUEST_TIMED_OUT:
+        return "TimeoutException"
+    words = name.removesuffix("_ERROR").removesuffix("_EXCEPTION").split("_")
+    return "".join(word.capitalize() for word in words) + "Exception"

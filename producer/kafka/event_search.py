@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka import errors as kafka_errors
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from sequitur.producer._errors import FatalError, RetriableError
 from sequitur.producer._event_id import EVENT_ID_HEADER
-from sequitur.producer.kafka.error_codes import NO_ERROR, meaning_of
+from sequitur.producer.kafka.error_codes import Action, Request, action_of, meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -30,9 +29,6 @@ _READ_UNCOMMITTED: Final = 0
 _NOTHING_SINCE: Final = -1
 _FETCH_BYTES: Final = 8 << 20
 _FETCH_WAIT_MS: Final = 500
-_PASSING: Final = frozenset({1, 9, 74, 75, 78})
-"""Out of range: the log was cut while it was read. The others come while the leader changes
-(REPLICA_NOT_AVAILABLE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE)."""
 
 
 async def find_events(
@@ -137,9 +133,7 @@ def _take(data: bytes, offset: int, wanted: Collection[bytes], found: set[bytes]
 
 
 def _check(code: int, topic: str, partition: int) -> None:
-    if code == NO_ERROR:
-        return
-    sentence = f"reading {topic}-{partition}: {meaning_of(code).name}"
-    if kafka_errors.for_code(code).retriable or code in _PASSING:
-        raise RetriableError(sentence)
-    raise FatalError(sentence)
+    action = action_of(Request.READ, code)
+    if action is not Action.DONE:
+        sentence = f"reading {topic}-{partition}: {meaning_of(code).name}"
+        raise (RetriableError if action is Action.RETRY else FatalError)(sentence)

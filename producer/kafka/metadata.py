@@ -25,6 +25,8 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from sequitur.producer.kafka.error_codes import NO_ERROR
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from io import BytesIO
@@ -212,7 +214,7 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         topics: list[Any] = []
         self.topic_ids.clear()
         for code, name, topic_id, is_internal, partitions, *_ in answer.topics:
-            if code == 0:
+            if code == NO_ERROR:
                 self.topic_ids[name] = topic_id
             of_topic = [
                 (error, partition, leader, replicas, isr)

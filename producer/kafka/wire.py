@@ -37,7 +37,7 @@ from sequitur.producer._errors import (
 from sequitur.producer._log import Logger
 from sequitur.producer.kafka.connection_errors import translated, why_not_connected
 from sequitur.producer.kafka.describe_producers import DescribeProducersRequest
-from sequitur.producer.kafka.error_codes import COORDINATOR_MOVED, FENCED, NO_ERROR, meaning_of
+from sequitur.producer.kafka.error_codes import Action, Request, action_of, meaning_of
 from sequitur.producer.kafka.event_search import find_events, until_replicated
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
@@ -271,7 +271,7 @@ class Wire:
             FatalError: We may not write to this cluster.
         """
         answer = await self._ask_any(InitProducerIdRequest(None))
-        _check(answer.error_code, "a producer id")
+        _check(Request.INIT_PRODUCER_ID, answer.error_code, "a producer id")
         return Identity(answer.producer_id, answer.producer_epoch)
 
     async def claim(self, transactional_id: str, held: Identity | None) -> Identity:
@@ -292,9 +292,10 @@ class Wire:
         """
         node = await self.coordinator(CoordinatorKind.TRANSACTION, transactional_id)
         answer = await self._ask(node, InitProducerIdRequest(transactional_id, held))
-        if answer.error_code in FENCED:
+        code = answer.error_code
+        if action_of(Request.INIT_PRODUCER_ID, code) is Action.FENCED:
             raise TakenOverError(transactional_id)
-        _check(answer.error_code, f"the producer id of {transactional_id}")
+        _check(Request.INIT_PRODUCER_ID, code, f"the producer id of {transactional_id}")
         return Identity(answer.producer_id, answer.producer_epoch)
 
     async def max_message_bytes(self, topic: str) -> int:
@@ -307,7 +308,7 @@ class Wire:
         resources = [(_TOPIC_RESOURCE, topic, [_MAX_MESSAGE_BYTES])]
         answer = await self._ask_any(DescribeConfigsRequest(resources))
         code, _message, _type, _name, entries = answer.resources[0]
-        _check(code, f"the configuration of topic {topic}")
+        _check(Request.DESCRIBE_CONFIGS, code, f"the configuration of topic {topic}")
         for name, value, *_ in entries:
             if name == _MAX_MESSAGE_BYTES:
                 return int(value)
@@ -344,7 +345,7 @@ class Wire:
         answer = await ask(DescribeProducersRequest(topic, partition))
         for _topic, partitions, _tags in answer.topics:
             for _partition, code, _message, producers, _more in partitions:
-                if kafka_errors.for_code(code).retriable:
+                if action_of(Request.DESCRIBE_PRODUCERS, code) is Action.RETRY:
                     raise RetriableError(f"what {topic}-{partition} holds: {meaning_of(code).name}")
                 for producer_id, epoch, last, *_ in producers:
                     if (producer_id, epoch) == (identity.producer_id, identity.epoch) and last >= 0:
@@ -404,7 +405,7 @@ class Wire:
             FatalError: We may not use that name.
         """
         answer = await self._ask_any(FindCoordinatorRequest(key, kind.value))
-        _check(answer.error_code, f"the coordinator of {key}")
+        _check(Request.FIND_COORDINATOR, answer.error_code, f"the coordinator of {key}")
         return int(answer.coordinator_id)
 
     async def ask(self, node: int, request: Any) -> Any:
@@ -468,25 +469,18 @@ async def _read(
     }
 
 
-def _check(code: int, what: str) -> None:
-    if code == NO_ERROR:
+def _check(request: Request, code: int, what: str) -> None:
+    action = action_of(request, code)
+    if action is Action.DONE:
         return
-    name = meaning_of(code).name
-    if code == _NAME_NOT_ALLOWED:
-        raise NameNotAllowedError(f"{what}: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
-    error = kafka_errors.for_code(code)
-    if error.retriable or code in _NOT_YET:
-        raise RetriableError(f"{what}: {name}")
-    raise FatalError(f"{what}: {name}")
+    sentence = f"{what}: {meaning_of(code).name}"
+    if action is Action.GO_WITHOUT:
+        raise NameNotAllowedError(sentence)
+    raise (RetriableError if action is Action.RETRY else FatalError)(sentence)
 
 
 _NOT_CONNECTED: Final = (kafka_errors.KafkaError, OSError, TimeoutError, ValueError, KeyError)
 """What connecting raises; the last two are how aiokafka refuses a broker in a SCRAM login."""
-
-_NOT_YET: Final = frozenset({*COORDINATOR_MOVED, 51})
-"""A coordinator that has just come up, or is busy with another request of ours."""
-
-_NAME_NOT_ALLOWED: Final = 53
 
 
 async def close_within(wire: Wire, timeout_s: float) -> None:

@@ -14,7 +14,8 @@ from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.kafka import topics as kafka_topics
 from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
-from sequitur.producer import KafkaSettings
+from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from sequitur.producer.kafka import topics as creation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,3 +81,36 @@ def test_partitions_without_a_leader_are_waited_for(
     )
     monkeypatch.setattr(topics, "_admin", admin)
     assert topics.high_watermarks([where]) == {where: 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.NOT_CONTROLLER, RetriableError),
+        (KafkaError.REQUEST_TIMED_OUT, RetriableError),
+        (KafkaError._TRANSPORT, RetriableError),
+        (KafkaError.INVALID_REPLICATION_FACTOR, FatalError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, FatalError),
+    ],
+)
+async def test_a_topic_is_asked_for_again_if_what_hinders_it_passes(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    """A daemon that begins while the controller moves is not ended by that."""
+    answer: Future[Any] = Future()
+    answer.set_exception(KafkaException(KafkaError(code)))
+    admin = SimpleNamespace(create_topics=lambda _topics, **_: {"t": answer})
+    monkeypatch.setattr(creation, "AdminClient", lambda _: admin)
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(error, match="topic t could not be created"):
+        await creation.create_topic(kafka, "t", partitions=1, replication_factor=3)
+
+
+async def test_a_topic_that_is_there_is_not_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two who create it at once both have it."""
+    answer: Future[Any] = Future()
+    answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+    admin = SimpleNamespace(create_topics=lambda _topics, **_: {"t": answer})
+    monkeypatch.setattr(creation, "AdminClient", lambda _: admin)
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    assert not await creation.create_topic(kafka, "t", partitions=1, replication_factor=1)
