@@ -10,8 +10,9 @@ INSTALLED := .venv/.installed
 # Each has a broker and a Spark of its own; most tests wait most of the time.
 TEST_PROCESSES ?= 2
 EVENTS ?= 8000000
+KILL_ROUNDS ?= 20
 
-.PHONY: help setup jars demo test test-fast test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
+.PHONY: help setup jars demo test test-fast test-kill test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -33,13 +34,18 @@ demo: setup ## The main job on this machine's CPU readings: a table, and demo.pn
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
 test: setup ## All tests; those against containers where Docker's engine can run
-	@$(BIN)/python -m pytest tests --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=loadfile
+	@$(BIN)/python -m pytest tests --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=worksteal
 	@tests/containers/run
 
-test-fast: setup ## Tests that need neither broker nor Spark
-	@$(BIN)/python -m pytest tests/unit tests/property
+test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all cores; fewer examples
+	@$(BIN)/python -m pytest tests/unit tests/property -m 'not slow' --hypothesis-profile=fast \
+	  --numprocesses=logical --dist=worksteal
 
-test-containers: setup ## The integration tests on Kafka in a container
+test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each
+	@SEQUITUR_KILL_ROUNDS=$(KILL_ROUNDS) SEQUITUR_DRIVER_KILL_ROUNDS=$(KILL_ROUNDS) \
+	  $(BIN)/python -m pytest tests -m kill --numprocesses=$(TEST_PROCESSES) --dist=worksteal
+
+test-containers: setup ## Those of the integration tests that a container can tell apart
 	@tests/containers/run --required
 
 bench-producer: setup ## The producer beside its peers: a table, a plot and build/bench/producer.json

@@ -1,8 +1,9 @@
 """Fixtures for all tests: a broker for the session, and topics of one's own on it.
 
-`--broker=embedded` (the default) or `--broker=container` says where Kafka runs; in a container,
-only tests that take their broker from here are run. ``KAFKA_BOOTSTRAP_SERVERS`` names a broker
-that is already there: it is used, and no other is started.
+`--broker=embedded` (the default) or `--broker=container` says where Kafka runs. It is the same
+Kafka: in a container run what goes through Docker, its ways to start, pause, stop and kill a broker
+(marked `container` or `either_broker`). ``KAFKA_BOOTSTRAP_SERVERS`` names a broker that is already
+there: it is used, and no other is started.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+import structlog
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -29,6 +31,8 @@ _TOPIC_TIMEOUT_S = 30.0
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+# For a quick look: `make test-fast`. Tests whose examples are cheap or dear say so by `examples`.
+settings.register_profile("fast", settings.get_profile("any machine"), max_examples=25)
 settings.load_profile("any machine")
 _A_DAY_MS = "86400000"
 # Some tests set the clock of their job to a day long past, and its records have their time from it:
@@ -37,7 +41,6 @@ _NO_RETENTION = {
     "log.initial.task.delay.ms": _A_DAY_MS,
     "log.retention.check.interval.ms": _A_DAY_MS,
 }
-_BROKER_FIXTURES = {"broker", "make_broker", "make_topic", "topic"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,18 +61,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip("needs --broker=container: make test-containers"))
         return
     # The others would run just as they do without a container.
-    left_out = [
-        item
-        for item in items
-        if not (item.get_closest_marker("container") or _BROKER_FIXTURES & set(_fixtures(item)))
-    ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    kept = [item for item in items if _in_container(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _in_container(item)])
+    items[:] = kept
 
 
-def _fixtures(item: pytest.Item) -> list[str]:
-    names: list[str] = getattr(item, "fixturenames", [])
-    return names
+def _in_container(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("container", "either_broker"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_programs_find_it() -> Iterator[None]:
+    """Structlog's `capture_logs` leaves it configured, and a library logs by whether it is."""
+    yield
+    structlog.reset_defaults()
 
 
 class MakeBroker(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
@@ -14,6 +15,8 @@ from tests.support.brokers import answers
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker, MakeTopic
     from tests.support.brokers import Broker
+
+pytestmark = pytest.mark.either_broker
 
 
 def _write(servers: str, topic: str, value: bytes) -> None:

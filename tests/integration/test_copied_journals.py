@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
+pytestmark = [pytest.mark.kill, pytest.mark.slow]
+
 _PARTITIONS = 2
 _ALL = 400
 _ENDLESS = 1_000_000

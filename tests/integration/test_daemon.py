@@ -126,6 +126,7 @@ def test_a_signal_ends_it_while_it_looks_for_a_broker(start_daemon: StartDaemon)
     assert daemon.end()["accepted"] == 0
 
 
+@pytest.mark.either_broker
 def test_it_waits_for_kafka_to_come_up(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:

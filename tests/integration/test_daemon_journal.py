@@ -11,6 +11,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sequitur.producer.journal.report import inspect_journal
 from sequitur.producer.sources import read_dead_letters
 from tests.support.daemon_process import read_partitions
@@ -59,6 +61,7 @@ def _stop(daemon: DaemonProcess) -> dict[str, Any]:
     return daemon.end()
 
 
+@pytest.mark.either_broker
 def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
@@ -81,6 +84,7 @@ def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
     assert _numbers(broker, topic) == list(range(30))
 
 
+@pytest.mark.either_broker
 def test_it_starts_and_takes_events_while_kafka_is_away(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:

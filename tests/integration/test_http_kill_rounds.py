@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import StartDaemon
     from tests.support.brokers import Broker
 
+pytestmark = [pytest.mark.kill, pytest.mark.slow]
+
 _ROUNDS = max(2, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10")) * 2 // 5)
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _BODY_EVENTS = 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.kafka import topics as kafka_topics
+from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.producer import KafkaSettings
 
@@ -58,7 +60,8 @@ def test_ends_of_a_partition_that_does_not_come_are_an_error(
 ) -> None:
     """A partition that is not there in time is an error, and not taken for an empty one."""
     monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 1.0)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
+    outages = Outages(1.0, 0, wait=threading.Event().wait)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), outages)
     with pytest.raises(TopicError, match="do not tell the topics' ends"):
         topics.high_watermarks([SourcePartition(topic, 7)])
 

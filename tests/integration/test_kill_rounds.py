@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
+pytestmark = [pytest.mark.kill, pytest.mark.slow]
+
 _ROUNDS = max(1, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10")))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _DISTURBED_ROUNDS = max(4, _ROUNDS if _ROUNDS > 10 else _ROUNDS * 3 // 5)
@@ -274,6 +276,7 @@ def test_killing_the_daemon_loses_and_doubles_nothing(rounds: Rounds) -> None:
     rounds.check()
 
 
+@pytest.mark.either_broker
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: Rounds) -> None:
     """The broker is paused, or killed and restarted, while the daemon dies and comes again."""

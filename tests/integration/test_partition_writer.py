@@ -316,6 +316,7 @@ def test_commit_without_an_answer_is_looked_up(
     assert output.values() == _expected(100)
 
 
+@pytest.mark.either_broker
 def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
     """Batches and requests without an answer are sent again: the transaction outlives it."""
     broker = make_broker()

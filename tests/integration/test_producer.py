@@ -32,6 +32,8 @@ from sequitur.producer.kafka.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.either_broker
+
 
 def _read(broker: Any, topic: str) -> dict[int, list[Message]]:
     """All records of a topic, by partition."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["make_rounds", "rounds"]
 
+pytestmark = [pytest.mark.kill, pytest.mark.slow]
+
 _LIVES = 2
 _LINES = 40_000
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import (
@@ -222,7 +222,6 @@ def _executors_verdict(root: Root) -> Verdict:
     return Verdict.OPEN if is_open else Verdict.FAILED
 
 
-@settings(deadline=None)  # a loaded machine is no failure
 @given(data=st.data())
 def test_all_agree_with_a_tracker_of_sets(data: st.DataObject) -> None:
     """The executor's roots, the acker and the ledger: done, failed or open, of each root."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sequitur.consumer import (
@@ -55,7 +55,6 @@ _FIELD = st.builds(
 _SIMPLE = st.lists(_FIELD, min_size=1, max_size=4).map(lambda fields: f"{{{','.join(fields)}}}")
 
 
-@settings(deadline=None)  # a loaded machine is no failure
 @given(
     st.lists(documents() | damaged() | _TIMED | _SIMPLE, max_size=8),
     st.sampled_from(_NAMES),
@@ -94,7 +93,6 @@ def test_what_is_found_is_what_the_reference_finds(
             assert read_event_time(spec, value=value).ms == time
 
 
-@settings(deadline=None)  # a loaded machine is no failure
 @given(
     st.lists(
         st.dictionaries(PLAIN_TEXT.filter(lambda name: name != "at"), PLAIN, max_size=5),

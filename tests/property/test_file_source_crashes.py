@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from sequitur.producer.sources._file import FileSource
 from sequitur.producer.sources._json_lines import EventParser
+from tests.support.examples import examples
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ async def _all_lives(folder: Path, lives: list[_Life]) -> None:
     assert journal.values == writer.expected()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6))
 @given(lives=_LIVES)
 def test_each_line_is_accepted_once_and_in_order(lives: list[_Life]) -> None:
     """Through growth, half lines, both kinds of rotation, crashes and restarts, in any order."""

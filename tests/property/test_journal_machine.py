@@ -32,6 +32,7 @@ from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
 from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp
 from tests.property.journal_model import JournalModel, ModelDisk, PowerCut, Round, record_batch
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -514,4 +515,4 @@ def test_holes_of_a_power_cut_are_no_damage(
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestJournal.settings = settings(max_examples=examples(2), stateful_step_count=40)

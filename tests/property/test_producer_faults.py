@@ -18,6 +18,7 @@ from sequitur.producer import (
     PossiblyPersisted,
     ProducerSettings,
 )
+from tests.support.examples import examples
 from tests.support.fake_wire import DROPPED, LOST, Appended, FakeWire, Fault
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -58,7 +59,7 @@ async def _run(wire: FakeWire) -> dict[bytes, Outcome]:
     return outcomes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(1.5))
 @given(st.lists(_FAULTS, max_size=60))
 def test_every_event_has_the_outcome_that_the_log_shows(script: list[Fault]) -> None:
     """Persisted is there once, NotPersisted is not, and each task's events are in their order."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.pipelines.rows import record_layout
@@ -58,7 +58,6 @@ def _expected(rows: list[Row], times: list[int] | None = None) -> bytes:
     )
 
 
-@settings(deadline=None)  # a loaded machine is no failure
 @given(
     st.lists(st.tuples(st.tuples(_DATA, _DATA, _HEADERS), _TIMES), min_size=1, max_size=40),
     st.integers(1, 20_000),

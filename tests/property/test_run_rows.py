@@ -30,6 +30,7 @@ from sequitur.pipelines.store import part_files
 from sequitur.pipelines.store.part_files import show, shown_files
 from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
 from sequitur.producer.kafka.record_limit import RecordLimit
+from tests.support.examples import examples
 from tests.support.staged_rows import (
     BASE_MS,
     BOUNDS,
@@ -53,8 +54,7 @@ _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100
 _RULE = replace(_NOW, taken_from=OutputTimestamp.EVENT_TIME)
 _STAMP = Stamp(producer_id=7, epoch=3, base_sequence=11)
 _SLOW = settings(
-    deadline=None,  # a loaded machine is no failure
-    max_examples=60,
+    max_examples=examples(0.6),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -14,6 +14,7 @@ from sequitur.producer.delivery.slots import MAX_SEQUENCE, Slot, State, Verdict
 from sequitur.producer.kafka.error_codes import Answer, meaning_of
 from sequitur.producer.kafka.identity import Identity
 from tests.property.model_broker import ModelBroker, Request
+from tests.support.examples import examples
 
 Records = tuple[int, ...]
 
@@ -284,7 +285,5 @@ class SequencerMachine(RuleBasedStateMachine):
             settled[verdict].update(slot.batch)
 
 
-SequencerMachine.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None
-)
+SequencerMachine.TestCase.settings = settings(max_examples=examples(3), stateful_step_count=40)
 TestSequencer = SequencerMachine.TestCase

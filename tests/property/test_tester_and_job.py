@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck
 from hypothesis import given as hypothesis_given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.topology_pairs import Pair, Shape, event, settings
 
 if TYPE_CHECKING:
@@ -117,9 +117,7 @@ _BATCHES = st.lists(
 )
 
 
-@hypothesis_settings(
-    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
-)  # a loaded machine is no failure
+@hypothesis_settings(max_examples=examples(0.2))
 @hypothesis_given(
     groupings=st.fixed_dictionaries(dict.fromkeys(_BOLTS, _GROUPINGS)),
     tasks=st.fixed_dictionaries(dict.fromkeys(_BOLTS, _TASKS)),

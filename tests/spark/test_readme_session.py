@@ -17,7 +17,7 @@ from tests.support.tree import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _README = ROOT / "README.md"
 _TIMEOUT_S = 840

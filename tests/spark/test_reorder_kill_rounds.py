@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "5"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))

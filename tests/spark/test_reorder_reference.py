@@ -137,7 +137,6 @@ class _Lives:
 @pytest.mark.parametrize("is_local", [True, False])
 @settings(
     max_examples=_EXAMPLES,
-    deadline=None,
     derandomize=True,  # each run of the tests takes as long as the one before
     phases=[Phase.generate],  # making it smaller takes a session of Spark's time
     suppress_health_check=list(HealthCheck),

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.installed import Installed, install_wheel
 
+pytestmark = pytest.mark.slow  # builds, and makes a virtual environment
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:

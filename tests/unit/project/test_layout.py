@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,7 @@ def _imported_packages(source: Path) -> set[str]:
     return {name.removeprefix("sequitur.").partition(".")[0] for name in _imported_modules(source)}
 
 
+@cache
 def _imported_modules(source: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text())):
@@ -62,8 +64,8 @@ def test_producer_and_consumer_need_no_spark(package: str) -> None:
 def test_the_tester_loads_neither_spark_nor_arrow() -> None:
     """A test of a topology begins at once, and runs where there are none."""
     asked = (
-        "import sys, consumer.topology; "
-        "print(sorted({'pyspark', 'py4j', 'pyarrow', 'pipelines'} & {*sys.modules}))"
+        "import sys, sequitur.consumer.topology; "
+        "print(sorted({'pyspark', 'py4j', 'pyarrow', 'sequitur.pipelines'} & {*sys.modules}))"
     )
     told = subprocess.run(
         [sys.executable, "-c", asked], cwd=ROOT, check=True, capture_output=True, text=True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.pipelines.rows.record_batches import cut, numbered
@@ -71,7 +71,6 @@ _DATA = st.none() | st.binary(max_size=70) | st.sampled_from([b"x" * 63, b"x" * 
 _HEADERS = st.lists(st.tuples(st.text(max_size=5), _DATA), max_size=3)
 
 
-@settings(deadline=None)  # a loaded machine is no failure
 @given(
     rows=st.lists(
         st.tuples(st.tuples(_DATA, _DATA, _HEADERS), st.integers(0, 21_600_000)),

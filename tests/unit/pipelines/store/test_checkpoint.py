@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.ordering.local_runs import logged_files
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
+from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.part_files import shown_files
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.producer import KafkaSettings
@@ -361,9 +363,11 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "null"])
 @pytest.mark.parametrize("name", ["owners/000000000001", "heartbeats/000000000001"])
 def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
-    tmp_path: Path, name: str, damage: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
 ) -> None:
     """What it says of a life that is over, nobody needs."""
+    impatient = partial(Ownership, stale_s=0.2)
+    monkeypatch.setattr("sequitur.pipelines.store.checkpoint.Ownership", impatient)
     _claimed(tmp_path).close()
     (tmp_path / name).write_text(damage)
     second = _claimed(tmp_path)

@@ -149,7 +149,7 @@ def test_nothing_of_the_watchdog_is_left_behind() -> None:
     """Neither a thread nor a timer; the alarm is not touched."""
     threads, handler = threading.enumerate(), signal.getsignal(signal.SIGALRM)
     assert _failures(takes_the_alarm, [b"good"]) == [None]
-    assert threading.enumerate() == threads
+    assert set(threading.enumerate()) <= set(threads)  # one of another test may end meanwhile
     assert signal.getsignal(signal.SIGALRM) == handler
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import (
@@ -64,7 +64,6 @@ def test_the_delay_grows_up_to_its_maximum(attempt: int, expected_ms: int) -> No
     assert _POLICY.retry_at_ms(attempt, 1_000, 0.0) == expected_ms
 
 
-@settings(deadline=None)  # a loaded machine is no failure
 @given(
     attempt=st.integers(1, 10**6), random=st.floats(0, 1, exclude_max=True), jitter=st.floats(0, 1)
 )
@@ -217,7 +216,6 @@ def _held_one_by_one(
             return waits
 
 
-@settings(deadline=None)  # a loaded machine is no failure
 @given(events=_EVENTS, data=st.data(), keeps_order=st.booleans())
 def test_columns_settle_as_one_would_by_hand(
     events: list[tuple[int, str, int]], data: st.DataObject, *, keeps_order: bool
