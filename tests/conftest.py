@@ -54,7 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run each test where it says something new."""
+    """Run each test where it says something new; the slow ones first.
+
+    So no process is left alone with a long one when the others have run out of tests.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if config.getoption("--broker") != "container":
         for item in items:
             if item.get_closest_marker("container"):

@@ -103,7 +103,6 @@ class Rounds:
                 Rounds.while_rows_go_out,
                 Rounds.between_steps,
                 Rounds.while_it_starts,
-                Rounds.while_rows_go_out,
             ]
         )
         for moment in itertools.islice(moments, rounds):

@@ -229,6 +229,7 @@ def test_second_job_on_a_checkpoint_is_refused_at_the_start(job: Job) -> None:
     job.run()
 
 
+@pytest.mark.slow
 def test_older_driver_that_wakes_up_destroys_nothing(job: Job) -> None:
     """Paused in a step, taken for dead and overtaken, it stops by name; the newer loses nothing."""
     folder = _folder(job)

@@ -109,6 +109,7 @@ def test_killed_task_is_repeated_and_doubles_nothing(
     assert sorted(found) == list(range(_ROWS))
 
 
+@pytest.mark.slow
 def test_speculative_copy_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

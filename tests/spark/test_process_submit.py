@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import MakeTopic
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark each time
 
 T0 = 1_700_000_000_000
 _TIMEOUT_S = 600

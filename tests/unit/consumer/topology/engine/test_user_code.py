@@ -186,6 +186,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_IDS_AT_ONCE", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_signal_on_any_line_loses_no_output(tmp_path: Path, *, is_last: bool) -> None:
     """It raises in the user's code, or on the way back there; never in the middle of our work."""
