@@ -11,8 +11,9 @@ INSTALLED := .venv/.installed
 TEST_PROCESSES ?= 2
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
+STATE_MACHINES := */sequencer.py,*/codec.py,*/clock.py,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
+.PHONY: help setup jars demo test test-fast test-kill coverage test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -44,6 +45,11 @@ test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all core
 test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each
 	@SEQUITUR_KILL_ROUNDS=$(KILL_ROUNDS) SEQUITUR_DRIVER_KILL_ROUNDS=$(KILL_ROUNDS) \
 	  $(BIN)/python -m pytest tests -m kill --numprocesses=$(TEST_PROCESSES) --dist=worksteal
+
+coverage: $(INSTALLED) ## Branches that test-fast takes, in its own process; all, for the state machines
+	@$(BIN)/python -m coverage run -m pytest tests/unit tests/property -m 'not slow' --hypothesis-profile=fast -q
+	@$(BIN)/python -m coverage report --skip-covered
+	@$(BIN)/python -m coverage report --include='$(STATE_MACHINES)' --show-missing
 
 test-containers: setup ## Those of the integration tests that a container can tell apart
 	@tests/containers/run --required
