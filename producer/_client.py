@@ -38,7 +38,6 @@ from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.delivery.identities import Identities
 from sequitur.producer.delivery.routes import until_answered
-from sequitur.producer.journal.frames import Identity as JournalIdentity
 from sequitur.producer.journal.frames import Renewal
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
@@ -235,9 +234,8 @@ class IdempotentProducer(Sending):
         else:
             await until_answered(identities.known, self._settings, self._random)
         if self._journal is not None:
-            current = identities.current
-            journaled = JournalIdentity(current.producer_id, current.epoch)
-            self._journal.append([Renewal(journaled, cluster_id=identities.cluster_id)])
+            renewal = Renewal(identities.current, cluster_id=identities.cluster_id)
+            self._journal.append([renewal])
             await asyncio.to_thread(self._journal.sync)
 
     async def __aenter__(self) -> Self:

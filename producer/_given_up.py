@@ -12,7 +12,7 @@ from sequitur.producer.kafka.record_batch import records_of, seal
 if TYPE_CHECKING:
     from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
     from sequitur.producer.batching.partition_queue import Batch
-    from sequitur.producer.kafka.record_batch import Header, Record
+    from sequitur.producer.kafka.record_batch import Header, StoredRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def events_of(batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> list[G
     ]
 
 
-def _event_id(record: Record) -> str:
+def _event_id(record: StoredRecord) -> str:
     name, value = record.headers[-1]
     assert name == EVENT_ID_HEADER
     return (value or b"").decode()

@@ -106,7 +106,7 @@ class Files:
         return self.directory / "log" / "console.log"
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BrokerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is remembered of a broker between two programs that handle it."""
 
     port: int
@@ -114,10 +114,10 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pid: int | None = None
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> BrokerRecord | None:
     """Return the record, or None when there is none that can be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(path.read_bytes(), type=BrokerRecord)
     except (OSError, msgspec.DecodeError):
         # A damaged record is no reason not to start: the process is then found dead or foreign.
         return None
@@ -140,7 +140,7 @@ def single_node_properties(port: int, controller_port: int) -> dict[str, str]:
     }
 
 
-def write_set_up(files: Files, record: Record, options: Mapping[str, str]) -> None:
+def write_set_up(files: Files, record: BrokerRecord, options: Mapping[str, str]) -> None:
     """Write the broker's properties and log set-up."""
     properties = {
         **single_node_properties(record.port, record.controller_port),

@@ -28,8 +28,8 @@ from confluent_kafka.admin import AdminClient
 
 from sequitur import _ports
 from sequitur._broker_files import (
+    BrokerRecord,
     Files,
-    Record,
     lines_since,
     read_record,
     telling_lines,
@@ -267,7 +267,7 @@ class EmbeddedBroker:
                 f"{self._port}: stop it first, or choose another folder"
             )
 
-    def _choose_ports(self, avoid: set[int]) -> Record:
+    def _choose_ports(self, avoid: set[int]) -> BrokerRecord:
         before = read_record(self._files.record)
         if self._port:
             if not _ports.is_free(self._port):
@@ -280,9 +280,9 @@ class EmbeddedBroker:
             wanted = [self._usual_port, before.port if before else 0]
             free = (one for one in wanted if one and one not in avoid and _ports.is_free(one))
             port = next(free, 0) or _ports.choose_free(avoid)
-        return Record(port=port, controller_port=_ports.choose_free({*avoid, port}))
+        return BrokerRecord(port=port, controller_port=_ports.choose_free({*avoid, port}))
 
-    def _launch(self, java: Path, class_path: str, record: Record) -> None:
+    def _launch(self, java: Path, class_path: str, record: BrokerRecord) -> None:
         """Start the JVM and wait until the broker answers; leave nothing behind if it doesn't."""
         write_set_up(self._files, record, self._options)
         self._format_once(java, class_path)

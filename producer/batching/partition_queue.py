@@ -14,13 +14,12 @@ from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.record_batch import (
     NO_STAMP,
     Builder,
-    Record,
     Stamp,
+    StoredRecord,
     count_of,
     halved,
     records_of,
     seal,
-    stamp_of,
     stamped,
     times_of,
 )
@@ -137,7 +136,7 @@ class Batch:
     def load(self, data: bytes) -> None:
         """Have bytes again that were read back from the journal."""
         self.data = data
-        self.stamp = stamp_of(data)
+        self.stamp = Stamp.of(data)
         self.stored = False
         self.loaded = len(data)
 
@@ -302,7 +301,7 @@ def oldest_timestamp_ms(data: bytes) -> int:
     return min(record.timestamp_ms for record in records_of(data))
 
 
-def _event_id(record: Record) -> bytes:
+def _event_id(record: StoredRecord) -> bytes:
     """The id that we gave a record: its last header."""
     _name, event_id = record.headers[-1]
     assert event_id is not None

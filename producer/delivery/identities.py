@@ -155,4 +155,4 @@ def _identities_in(former: Recovered) -> Iterator[Identity]:
     for batch in chain.from_iterable(former.unacked.values()):
         yield Identity(batch.producer_id, batch.epoch)
     if former.identity is not None:
-        yield Identity(former.identity.producer_id, former.identity.epoch)
+        yield former.identity

@@ -13,7 +13,6 @@ from sequitur.producer.journal.frames import (
     Acks,
     Drop,
     Frame,
-    Identity,
     Number,
     Numbered,
     Position,
@@ -121,9 +120,8 @@ def renewal(lane: Lane, round_: Round, cluster_id: str) -> Renewal:
         round_.restamped.append((lane, slot, stamp))
         round_.before.append(batch.journaled)
         batch.journaled = stamp
-    identity = lane.sequencer.identity
     return Renewal(
-        Identity(identity.producer_id, identity.epoch),
+        lane.sequencer.identity,
         tuple(restamps),
         ((lane.topic, lane.partition),),
         cluster_id,

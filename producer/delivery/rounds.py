@@ -40,8 +40,7 @@ from sequitur.producer.delivery.round import (
 )
 from sequitur.producer.delivery.spill import Spill
 from sequitur.producer.journal.errors import JournalClosedError, JournalError, JournalFullError
-from sequitur.producer.journal.frames import Batch as JournalBatch
-from sequitur.producer.journal.frames import Commit, Position
+from sequitur.producer.journal.frames import BatchFrame, Commit, Position
 from sequitur.producer.kafka.record_batch import NO_STAMP, times_of
 
 if TYPE_CHECKING:
@@ -526,7 +525,7 @@ class Rounds:
             batch.last_ms = times_of(data)[1]
             if self._journal is not None:
                 frames.append(
-                    JournalBatch(
+                    BatchFrame(
                         lane.topic,
                         lane.partition,
                         stamp.producer_id,

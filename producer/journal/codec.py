@@ -27,7 +27,7 @@ import msgspec
 
 from sequitur.producer.journal.frames import (
     Acks,
-    Batch,
+    BatchFrame,
     Commit,
     Drop,
     Frame,
@@ -36,6 +36,7 @@ from sequitur.producer.journal.frames import (
     Position,
     Renewal,
     Waiting,
+    frame_name,
 )
 
 FORMAT_VERSION: Final = 2
@@ -56,7 +57,7 @@ HEADER_LENGTH: Final = _HEADER.size + _CRC.size
 FRAME_TYPES: Final[dict[int, type]] = {
     1: Head,
     2: Renewal,
-    3: Batch,
+    3: BatchFrame,
     4: Acks,
     5: Waiting,
     6: Drop,
@@ -128,7 +129,7 @@ def encode_frame(
         part: it counts from a `Commit` on.
     """
     data = b""
-    if type(frame) is Batch:
+    if type(frame) is BatchFrame:
         data = frame.data
         # A tuple encodes like the array-like struct; the body stays out of the meta.
         meta = _encode(
@@ -220,7 +221,7 @@ def decode_frame(data: bytes, at: int, seed: int) -> PlacedFrame | None:
         frame = _DECODERS[type_].decode(meta)
     except msgspec.DecodeError:  # sound bytes of a writer that broke the format
         return None
-    if isinstance(frame, Batch | Waiting):
+    if isinstance(frame, BatchFrame | Waiting):
         frame = msgspec.structs.replace(frame, data=body)
     last, part = bool(flags & _LAST), bool(flags & _PART)
     return PlacedFrame(at, offset, end - at, last, synced, frame, part)
@@ -231,7 +232,7 @@ def stated_frame(data: bytes, at: int) -> str:
     if data[at : at + len(_MAGIC)] != _MAGIC or at + HEADER_LENGTH > len(data):
         return "no readable header"
     _, type_, _, meta_length, data_length, _, _ = _HEADER.unpack_from(data, at)
-    name = FRAME_TYPES[type_].__name__ if type_ in FRAME_TYPES else f"unknown type {type_}"
+    name = frame_name(FRAME_TYPES[type_]) if type_ in FRAME_TYPES else f"unknown type {type_}"
     length = HEADER_LENGTH + meta_length + data_length
     return f"its header says {name}, {length} bytes"
 

@@ -5,6 +5,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from sequitur.producer.kafka.identity import Identity
+
 SEQUENCE_MODULUS: Final = 2**31
 
 
@@ -16,13 +18,6 @@ class BatchKey(NamedTuple):
     producer_id: int
     epoch: int
     base_sequence: int
-
-
-class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """The producer id and epoch the broker gave."""
-
-    producer_id: int
-    epoch: int
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +69,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     cluster_id: str = ""
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
+class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
     """A record batch about to be sent, with its exact bytes.
 
     `position` covers all events accepted up to and including this round; `timestamp_ms` is the
@@ -278,11 +273,16 @@ class Renewal(msgspec.Struct, frozen=True, array_like=True):
     cluster_id: str = ""
 
 
-Frame = Head | Renewal | Batch | Acks | Waiting | Numbered | Drop | Commit | Position
+Frame = Head | Renewal | BatchFrame | Acks | Waiting | Numbered | Drop | Commit | Position
+
+
+def frame_name(kind: type) -> str:
+    """What a kind of frame is called in reports."""
+    return kind.__name__.removesuffix("Frame")
 
 
 def without_bytes(frame: Frame) -> Frame:
     """A frame without the bytes of its batch, which stay in the file."""
-    if isinstance(frame, Batch | Waiting):
+    if isinstance(frame, BatchFrame | Waiting):
         return msgspec.structs.replace(frame, topic=sys.intern(frame.topic), data=b"")
     return frame

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.errors import JournalVersionError
-from sequitur.producer.journal.frames import Batch, Head, Waiting
+from sequitur.producer.journal.frames import BatchFrame, Head, Waiting, frame_name
 from sequitur.producer.journal.journal import segment_numbers
 from sequitur.producer.journal.scan import Scan, scan_segment, segment_name
 from sequitur.producer.journal.state import JournalState, Place, Recovered
@@ -296,7 +296,7 @@ def _segment_report(scan: Scan) -> SegmentReport:
         bytes=scan.length,
         version=scan.version,
         rounds=sum(placed.last_in_round for placed in scan.frames),
-        frames=dict(Counter(type(placed.frame).__name__.lower() for placed in scan.frames)),
+        frames=dict(Counter(frame_name(type(placed.frame)).lower() for placed in scan.frames)),
         damages=tuple(
             DamageReport(damage.offset, damage.length, damage.lost, damage.follows)
             for damage in scan.damages
@@ -338,7 +338,7 @@ def _partition_reports(state: JournalState, recovered: Recovered) -> Iterable[Pa
         )
 
 
-def _bytes_of(state: JournalState, batch: Batch | Waiting) -> int:
+def _bytes_of(state: JournalState, batch: BatchFrame | Waiting) -> int:
     live = state.find(batch.key)
     return 0 if live is None else live.length
 

@@ -19,13 +19,12 @@ import msgspec
 from sequitur.producer.journal.frames import (
     SEQUENCE_MODULUS,
     Acks,
-    Batch,
+    BatchFrame,
     BatchKey,
     Commit,
     Drop,
     Frame,
     Head,
-    Identity,
     Number,
     Numbered,
     PartitionState,
@@ -37,7 +36,8 @@ from sequitur.producer.journal.frames import (
 )
 from sequitur.producer.journal.scan import TornTail
 from sequitur.producer.kafka.compression import HEADER_SIZE
-from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamp_of, stamped, times_of
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped, times_of
 
 TopicPartition = tuple[str, int]
 Key: TypeAlias = BatchKey | WaitingKey
@@ -72,7 +72,7 @@ class Recovered:
     """
 
     identity: Identity | None
-    unacked: Mapping[TopicPartition, tuple[Batch, ...]]
+    unacked: Mapping[TopicPartition, tuple[BatchFrame, ...]]
     waiting: Mapping[TopicPartition, tuple[Waiting, ...]]
     next_event_sequence: int
     partitions: Mapping[TopicPartition, PartitionState]
@@ -108,7 +108,7 @@ class Live(NamedTuple):
     A batch that grew while it waited is in several frames.
     """
 
-    batch: Batch | Waiting
+    batch: BatchFrame | Waiting
     places: tuple[Place, ...]
 
     @property
@@ -165,7 +165,7 @@ class JournalState:
                     raise ValueError("heads are written by the journal itself")
                 case Acks():
                     gone.update(mark.key for mark in frame.marks)
-                case Batch():
+                case BatchFrame():
                     self._check_new(frame.key, added, gone)
                 case Waiting():
                     added.add(frame.key)
@@ -208,7 +208,7 @@ class JournalState:
         if part:
             self._parted.append((without_bytes(frame), place))
             self.live_bytes += place.length
-        elif isinstance(frame, Batch):
+        elif isinstance(frame, BatchFrame):
             self._apply_batch(frame, place)
         elif isinstance(frame, Waiting):
             self._apply_waiting(frame, place)
@@ -272,12 +272,12 @@ class JournalState:
 
     def recovered(self, torn: TornTail | None, *, fresh: bool) -> Recovered:
         """The state as a value."""
-        unacked: dict[TopicPartition, list[Batch]] = {}
+        unacked: dict[TopicPartition, list[BatchFrame]] = {}
         waiting: dict[TopicPartition, list[Waiting]] = {}
         # Halves of a split batch are appended behind batches that come after them.
         for batch in sorted((live.batch for live in self._live.values()), key=_FIRST_EVENT):
             partition = (batch.topic, batch.partition)
-            if isinstance(batch, Batch):
+            if isinstance(batch, BatchFrame):
                 unacked.setdefault(partition, []).append(batch)
             else:
                 waiting.setdefault(partition, []).append(batch)
@@ -304,7 +304,7 @@ class JournalState:
         self.partitions = {(state.topic, state.partition): state for state in head.partitions}
         self.positions = {position.source: position.value for position in head.positions}
 
-    def _apply_batch(self, batch: Batch, place: Place) -> None:
+    def _apply_batch(self, batch: BatchFrame, place: Place) -> None:
         self._forget(batch.key)
         self._forget(WaitingKey(batch.topic, batch.partition, batch.first_event_sequence))
         # The head of a segment has the newest positions; an old batch must not put them back.
@@ -335,7 +335,7 @@ class JournalState:
             self._apply_number(number)
 
     def _apply_number(self, number: Number) -> None:
-        batch = Batch(
+        batch = BatchFrame(
             number.topic,
             number.partition,
             number.producer_id,
@@ -356,7 +356,7 @@ class JournalState:
         self._forget(batch.key)
         self._hold(batch.key, Live(batch, live.places))
 
-    def _take_numbers(self, batch: Batch) -> None:
+    def _take_numbers(self, batch: BatchFrame) -> None:
         stamp = Stamp(batch.producer_id, batch.epoch, batch.base_sequence)
         partition = (batch.topic, batch.partition)
         self._advance(partition, stamp, batch.record_count, batch.last_event_sequence)
@@ -443,14 +443,14 @@ class JournalState:
         return live
 
 
-def whole(batch: Batch | Waiting, frames: Sequence[Frame]) -> Batch | Waiting:
+def whole(batch: BatchFrame | Waiting, frames: Sequence[Frame]) -> BatchFrame | Waiting:
     """A batch with its exact bytes, as one frame, made of the frames it is in."""
     data = _data_of(frames)
     if isinstance(batch, Waiting):
         return msgspec.structs.replace(batch, piece=False, data=data)
     stamp = Stamp(batch.producer_id, batch.epoch, batch.base_sequence)
     _first_ms, last_ms = times_of(data)
-    if stamp_of(data) != stamp or batch.timestamp_ms not in {-1, last_ms}:
+    if Stamp.of(data) != stamp or batch.timestamp_ms not in {-1, last_ms}:
         data = stamped(data, stamp, None if batch.timestamp_ms == -1 else batch.timestamp_ms)
     return msgspec.structs.replace(batch, data=data)
 
@@ -458,7 +458,7 @@ def whole(batch: Batch | Waiting, frames: Sequence[Frame]) -> Batch | Waiting:
 def _data_of(frames: Sequence[Frame]) -> bytes:
     """A batch's bytes, of the frames it is in: of a whole one, or of one and what was added."""
     first, *added = frames
-    assert isinstance(first, Batch | Waiting)
+    assert isinstance(first, BatchFrame | Waiting)
     if not added and not (isinstance(first, Waiting) and first.piece):
         return first.data
     is_piece = isinstance(first, Waiting) and first.piece

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 MAX_EPOCH: Final = 2**15 - 1
 _NO_PRODUCER: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Producer id and epoch; a higher epoch of an id fences the lower ones."""
+class Identity(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Producer id and epoch; a higher epoch of an id fences the lower ones.
+
+    Journals have it as it stands here.
+    """
 
     producer_id: int
     epoch: int

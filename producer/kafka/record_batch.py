@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import google_crc32c
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -78,12 +78,17 @@ class Stamp:
     epoch: int
     base_sequence: int
 
+    @classmethod
+    def of(cls, batch: bytes) -> Self:
+        """The stamp that a batch carries."""
+        return cls(*_STAMP.unpack_from(batch, _STAMP_OFFSET))
+
 
 NO_STAMP: Final = Stamp(_NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StoredRecord:
     """One record read back from a batch."""
 
     timestamp_ms: int
@@ -197,21 +202,16 @@ def transactional_batch(
     )
 
 
-def stamp_of(batch: bytes) -> Stamp:
-    """The stamp that a batch carries."""
-    return Stamp(*_STAMP.unpack_from(batch, _STAMP_OFFSET))
-
-
 def count_of(batch: bytes) -> int:
     """How many records a batch holds."""
     (count,) = struct.unpack_from(">i", batch, _COUNT_OFFSET)
     return int(count)
 
 
-def records_of(batch: bytes) -> list[Record]:
+def records_of(batch: bytes) -> list[StoredRecord]:
     """The records of a batch."""
     return [
-        Record(
+        StoredRecord(
             timestamp_ms=record.timestamp,
             key=_bytes_or_none(record.key),
             value=_bytes_or_none(record.value),
@@ -229,7 +229,7 @@ def halved(batch: bytes, compression: Compression) -> tuple[bytes, bytes]:
     return _built(records[:middle], compression), _built(records[middle:], compression)
 
 
-def _built(records: list[Record], compression: Compression) -> bytes:
+def _built(records: list[StoredRecord], compression: Compression) -> bytes:
     builder = new_builder(2**31 - 1)
     for index, record in enumerate(records):
         builder.append(index, record.timestamp_ms, record.key, record.value, list(record.headers))

@@ -1,6 +1,10 @@
 """Where the daemon's events come from: one module a source, one protocol for all."""
 
-from sequitur.producer.sources._dead_letter import DeadLetter, DeadLetterFile, read_dead_letters
+from sequitur.producer.sources._dead_letter import (
+    DeadLetterEntry,
+    DeadLetterFile,
+    read_dead_letters,
+)
 from sequitur.producer.sources._errors import (
     DeadLettersFullError,
     KeySpecError,
@@ -17,7 +21,7 @@ from sequitur.producer.sources._settings import SourceSettings
 from sequitur.producer.sources._spec import SourceSpec, parse_address, parse_source
 
 __all__ = [
-    "DeadLetter",
+    "DeadLetterEntry",
     "DeadLetterFile",
     "DeadLettersFullError",
     "Intake",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_RAW_BYTES: Final = 64 << 10
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One entry.
 
     Attributes:
@@ -200,9 +200,9 @@ def _encoded(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def read_dead_letters(path: Path) -> Iterator[DeadLetter]:
+def read_dead_letters(path: Path) -> Iterator[DeadLetterEntry]:
     """The entries of a dead-letter file, oldest first; one that a crash cut is passed over."""
-    decoder = msgspec.json.Decoder(DeadLetter)
+    decoder = msgspec.json.Decoder(DeadLetterEntry)
     with path.open("rb") as lines:
         for line in lines:
             try:

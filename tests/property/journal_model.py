@@ -11,12 +11,11 @@ import msgspec
 from sequitur.producer.journal.errors import JournalLockedError
 from sequitur.producer.journal.frames import (
     Acks,
-    Batch,
+    BatchFrame,
     Commit,
     Drop,
     Frame,
     Head,
-    Identity,
     Numbered,
     Position,
     Renewal,
@@ -27,6 +26,8 @@ from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from sequitur.producer.kafka.identity import Identity
 
 SECTOR_BYTES = 512
 
@@ -221,7 +222,7 @@ class JournalModel:
     """The meaning of a list of rounds, worked out the slow and plain way."""
 
     identity: Identity | None = None
-    batches: list[Batch] = dataclasses.field(default_factory=list)
+    batches: list[BatchFrame] = dataclasses.field(default_factory=list)
     waiting: dict[tuple[str, int, int], Waiting] = dataclasses.field(default_factory=dict)
     parted: list[Frame] = dataclasses.field(default_factory=list)
     positions: dict[str, bytes] = dataclasses.field(default_factory=dict)
@@ -245,7 +246,7 @@ class JournalModel:
     def take(self, frame: Frame) -> None:
         """Adds one frame."""
         match frame:
-            case Batch():
+            case BatchFrame():
                 self._take_batch(frame)
             case Waiting():
                 self._take_waiting(frame)
@@ -270,7 +271,7 @@ class JournalModel:
         for part in parted if whole else ():
             self.take(part)
 
-    def _take_batch(self, batch: Batch) -> None:
+    def _take_batch(self, batch: BatchFrame) -> None:
         self.waiting.pop((batch.topic, batch.partition, batch.first_event_sequence), None)
         self.batches.append(batch)
         self._number(batch)
@@ -296,7 +297,7 @@ class JournalModel:
             stamp = Stamp(number.producer_id, number.epoch, number.base_sequence)
             dated = number.timestamp_ms == -1
             self._take_batch(
-                Batch(
+                BatchFrame(
                     number.topic,
                     number.partition,
                     stamp.producer_id,
@@ -311,9 +312,9 @@ class JournalModel:
                 )
             )
 
-    def unacked(self) -> dict[tuple[str, int], tuple[Batch, ...]]:
+    def unacked(self) -> dict[tuple[str, int], tuple[BatchFrame, ...]]:
         """Per partition, in the order of acceptance, without the positions."""
-        partitions: dict[tuple[str, int], list[Batch]] = {}
+        partitions: dict[tuple[str, int], list[BatchFrame]] = {}
         for batch in sorted(self.batches, key=lambda batch: batch.first_event_sequence):
             partitions.setdefault((batch.topic, batch.partition), []).append(batch)
         return {partition: tuple(batches) for partition, batches in partitions.items()}
@@ -326,7 +327,7 @@ class JournalModel:
         current = state[:2] == (self.identity.producer_id, self.identity.epoch)
         return state[2] if current else 0
 
-    def _number(self, batch: Batch) -> None:
+    def _number(self, batch: BatchFrame) -> None:
         *_, through = self.numbering.get((batch.topic, batch.partition), (0,))
         self.numbering[batch.topic, batch.partition] = (
             batch.producer_id,
@@ -355,9 +356,9 @@ class JournalModel:
                 self._number(batch)
 
 
-def restamped(batch: Batch, producer_id: int, epoch: int, base_sequence: int) -> Batch:
+def restamped(batch: BatchFrame, producer_id: int, epoch: int, base_sequence: int) -> BatchFrame:
     """The batch under another identity."""
-    return Batch(
+    return BatchFrame(
         topic=batch.topic,
         partition=batch.partition,
         producer_id=producer_id,

@@ -15,11 +15,10 @@ from sequitur.producer.journal.errors import JournalFullError
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
-    Batch,
+    BatchFrame,
     Commit,
     Drop,
     Frame,
-    Identity,
     Number,
     Numbered,
     PartitionState,
@@ -30,6 +29,7 @@ from sequitur.producer.journal.frames import (
 )
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp
 from tests.property.journal_model import JournalModel, ModelDisk, PowerCut, Round, record_batch
 from tests.support.examples import examples
@@ -112,7 +112,7 @@ class JournalMachine(RuleBasedStateMachine):
             next_event = max(next_event, last + 1)
             base = model.next_sequence(topic, partition)
             body = self.body(filler, length)
-            batch = Batch(
+            batch = BatchFrame(
                 topic=topic,
                 partition=partition,
                 producer_id=identity.producer_id,
@@ -126,7 +126,7 @@ class JournalMachine(RuleBasedStateMachine):
             frames.append(batch)
             model.take(batch)
         if position is not None and frames:
-            assert isinstance(frames[-1], Batch)
+            assert isinstance(frames[-1], BatchFrame)
             place = Position("file", b"%d" % position)
             frames[-1] = msgspec.structs.replace(frames[-1], position=place)
         self.append(frames)
@@ -468,8 +468,8 @@ def state_numbers(state: PartitionState) -> tuple[int, int, int, int]:
 
 
 def _without_positions(
-    unacked: Mapping[tuple[str, int], tuple[Batch, ...]],
-) -> dict[tuple[str, int], list[Batch]]:
+    unacked: Mapping[tuple[str, int], tuple[BatchFrame, ...]],
+) -> dict[tuple[str, int], list[BatchFrame]]:
     return {
         partition: [
             msgspec.structs.replace(

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.pipelines.rows.record_batches import KafkaBatch
-    from sequitur.producer.kafka.record_batch import Record
+    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)
 _RULE = replace(_NOW, taken_from=OutputTimestamp.EVENT_TIME)
@@ -67,7 +67,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_rows, "_SLICE_BYTES", 500)
 
 
-def _records(batches: Iterator[KafkaBatch]) -> list[Record]:
+def _records(batches: Iterator[KafkaBatch]) -> list[StoredRecord]:
     return [
         record
         for records, count, base_ms, max_ms in batches

@@ -15,14 +15,14 @@ from sequitur.producer._errors import (
 )
 from sequitur.producer.kafka.error_codes import Answer
 from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import count_of, records_of, stamp_of
+from sequitur.producer.kafka.record_batch import Stamp, count_of, records_of
 from sequitur.producer.kafka.wire import PartitionAnswer
 from tests.property.model_broker import ModelBroker, Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
-    from sequitur.producer.kafka.record_batch import Record
+    from sequitur.producer.kafka.record_batch import StoredRecord
 
 LOST = "lost"
 """The broker takes the batch, and the connection breaks before it answers."""
@@ -61,7 +61,7 @@ class FakeWire:
     def __init__(
         self,
         partitions: int = 1,
-        fault: Callable[[list[Record]], Fault] = lambda _records: None,
+        fault: Callable[[list[StoredRecord]], Fault] = lambda _records: None,
     ) -> None:
         self.partition_count = partitions
         self.topic_generation = 0
@@ -74,7 +74,7 @@ class FakeWire:
         self.broken = asyncio.Event()
         self.max_bytes = 1 << 20
         self.brokers: dict[tuple[str, int], ModelBroker] = defaultdict(ModelBroker)
-        self.records: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        self.records: dict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
         self.delayed: deque[tuple[tuple[str, int], bytes]] = deque()
         self.on_judged: Callable[[], None] = lambda: None
         self.requests = 0
@@ -209,7 +209,7 @@ class FakeWire:
         return answers
 
     def _append(self, place: tuple[str, int], data: bytes) -> PartitionAnswer:
-        stamp = stamp_of(data)
+        stamp = Stamp.of(data)
         numbers = tuple(range(count_of(data)))
         request = Request(Identity(stamp.producer_id, stamp.epoch), stamp.base_sequence, numbers)
         broker = self.brokers[place]

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
 from sequitur.producer._errors import OutcomeUnknownError, RetriableError
-from sequitur.producer.kafka.record_batch import stamp_of
+from sequitur.producer.kafka.record_batch import Stamp
 from sequitur.producer.kafka.wire import Wire
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class LossyWire(Wire):
         if self.mode == "cut":
             raise RetriableError("the test has cut the connection")
         self.base_sequences += [
-            stamp_of(data).base_sequence for _, batches in topics for _, data in batches
+            Stamp.of(data).base_sequence for _, batches in topics for _, data in batches
         ]
         answers = super().produce(node, topics, transactional_id)
         if self.mode == "whole":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sequitur.producer.kafka.record_batch import Record
+    from sequitur.producer.kafka.record_batch import StoredRecord
     from tests.support.fake_wire import FakeWire, Fault
 
 FAST: Final[dict[str, Any]] = {
@@ -53,7 +53,7 @@ def values_of(wire: FakeWire, partition: int = 0) -> list[bytes | None]:
     return [record.value for record in wire.records["t", partition]]
 
 
-def scripted(*faults: Fault) -> Callable[[list[Record]], Fault]:
+def scripted(*faults: Fault) -> Callable[[list[StoredRecord]], Fault]:
     """One fault for each batch that arrives, then none."""
     script = iter(faults)
     return lambda _records: next(script, None)

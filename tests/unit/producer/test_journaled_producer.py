@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.producer._given_up import GivenUp
-    from sequitur.producer.kafka.record_batch import Record as StoredRecord
+    from sequitur.producer.kafka.record_batch import StoredRecord
 
 
 def _ids(wire: FakeWire, partition: int = 0) -> list[tuple[str, int]]:

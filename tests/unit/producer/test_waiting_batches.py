@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.producer.kafka.record_batch import Record as StoredRecord
+    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _MIB = 1 << 20
 

@@ -8,8 +8,8 @@ import pytest
 
 from sequitur import _ports
 from sequitur._broker_files import (
+    BrokerRecord,
     Files,
-    Record,
     lines_since,
     read_record,
     telling_lines,
@@ -27,7 +27,7 @@ def _properties(files: Files) -> dict[str, str]:
 
 def test_options_override_our_properties(tmp_path: Path) -> None:
     """Who asks for a property gets it; the others are ours."""
-    write_set_up(Files(tmp_path), Record(port=1, controller_port=2), {"num.partitions": "3"})
+    write_set_up(Files(tmp_path), BrokerRecord(port=1, controller_port=2), {"num.partitions": "3"})
     properties = _properties(Files(tmp_path))
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
     assert properties["num.partitions"] == "3"
@@ -38,7 +38,7 @@ def test_a_folder_of_any_name_is_written_as_java_reads_it(tmp_path: Path) -> Non
     """Java's properties files are ASCII with escapes."""
     directory = tmp_path / "größe \U0001f600 a\\b"
     directory.mkdir()
-    write_set_up(Files(directory), Record(port=1, controller_port=2), {})
+    write_set_up(Files(directory), BrokerRecord(port=1, controller_port=2), {})
     assert _properties(Files(directory))["log.dirs"].endswith(
         "gr\\u00f6\\u00dfe \\ud83d\\ude00 a\\\\b/data"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from sequitur._broker_files import Record
+from sequitur._broker_files import BrokerRecord
 from sequitur.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _recorded(directory: Path, process: subprocess.Popen[bytes]) -> EmbeddedBroker:
-    record = Record(port=1, controller_port=2, pid=process.pid)
+    record = BrokerRecord(port=1, controller_port=2, pid=process.pid)
     (directory / "broker.json").write_bytes(msgspec.json.encode(record))
     return EmbeddedBroker(directory)
 

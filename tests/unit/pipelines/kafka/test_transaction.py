@@ -19,7 +19,7 @@ from sequitur.pipelines.kafka.coordinators import Coordinators
 from sequitur.pipelines.kafka.transaction import Transaction, TransactionNames
 from sequitur.pipelines.rows.record_batches import KafkaBatch
 from sequitur.producer import OutcomeUnknownError, RetriableError
-from sequitur.producer.kafka.record_batch import records_of, stamp_of
+from sequitur.producer.kafka.record_batch import Stamp, records_of
 from sequitur.producer.kafka.wire import PartitionAnswer, Wire
 from tests.support.record_bytes import record_bytes
 
@@ -97,7 +97,7 @@ class _Broker:
             return 0
         held = sum(len(records_of(known)) for known in self.log)
         # A partition that knows nothing of the producer takes any sequence.
-        if self.log and stamp_of(batch).base_sequence != held:
+        if self.log and Stamp.of(batch).base_sequence != held:
             return 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
         self.log.append(batch)
         return 0
@@ -136,7 +136,7 @@ async def test_requests_are_in_their_order() -> None:
         "EndTxn",
     ]
     assert broker.values() == values
-    assert {(stamp_of(b).producer_id, stamp_of(b).epoch) for b in broker.log} == {(11, 3)}
+    assert {(Stamp.of(b).producer_id, Stamp.of(b).epoch) for b in broker.log} == {(11, 3)}
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,13 @@ from sequitur.producer.kafka.record_batch import (
     Stamp,
     count_of,
     records_of,
-    stamp_of,
     transactional_batch,
 )
 from tests.support.record_bytes import record_bytes, records
 
 if TYPE_CHECKING:
     from sequitur.pipelines.rows.record_batches import KafkaBatch
-    from sequitur.producer.kafka.record_batch import Record
+    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _STAMP = Stamp(producer_id=7, epoch=3, base_sequence=11)
 _LIMIT = 1 << 20
@@ -36,7 +35,7 @@ def _batches(
     before: int = 0,
     batch_rows: int = 64,
     limit: int = _LIMIT,
-) -> list[list[Record]]:
+) -> list[list[StoredRecord]]:
     found = []
     for batch in _cut(array, before, limit, batch_rows, timestamps):
         records = records_of(_sent(batch))
@@ -123,7 +122,7 @@ def test_other_cuts_are_numbered_anew(before: int, limit: int) -> None:
 def test_stamp_is_the_transactions() -> None:
     """Producer id, epoch, sequence and count stand in the header, and the transactional bit."""
     raw = _sent(*_cut(records(_values(9)), 0))
-    assert (stamp_of(raw), count_of(raw)) == (_STAMP, 9)
+    assert (Stamp.of(raw), count_of(raw)) == (_STAMP, 9)
     assert raw[22] & 0x10
 
 

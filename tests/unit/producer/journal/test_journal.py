@@ -27,11 +27,10 @@ from sequitur.producer.journal.errors import (
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
-    Batch,
+    BatchFrame,
     Commit,
     Drop,
     Frame,
-    Identity,
     Number,
     Numbered,
     PartitionState,
@@ -42,7 +41,8 @@ from sequitur.producer.journal.frames import (
 )
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
-from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp, batch_of, stamp_of, stamped
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp, batch_of, stamped
 from tests.property.journal_model import ModelDisk, ModelFile, record_batch
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ _IDENTITY = Renewal(Identity(7, 0))
 
 def batch(
     base: int, *, partition: int = 0, body_bytes: int = 100, event: int | None = None
-) -> Batch:
+) -> BatchFrame:
     """A batch of ten records; event sequences as the base sequence unless told."""
     first = base if event is None else event
     data = record_batch(Stamp(7, 0, base), b"x" * body_bytes)
-    return Batch("cpu", partition, 7, 0, base, 10, first, first + 9, None, data=data)
+    return BatchFrame("cpu", partition, 7, 0, base, 10, first, first + 9, None, data=data)
 
 
 def waiting(event: int, *, partition: int = 0, body_bytes: int = 100, last_ms: int = 5) -> Waiting:
@@ -82,9 +82,9 @@ def number(of: Waiting, base: int, timestamp_ms: int = -1) -> Number:
     return Number(*of.key, of.last_event_sequence, 10, 7, 0, base, timestamp_ms)
 
 
-def held(journal: Journal) -> dict[tuple[str, int], tuple[Batch | Waiting, ...]]:
+def held(journal: Journal) -> dict[tuple[str, int], tuple[BatchFrame | Waiting, ...]]:
     """What a journal recovered, with the bytes; what has numbers before what has none."""
-    found: dict[tuple[str, int], tuple[Batch | Waiting, ...]] = {}
+    found: dict[tuple[str, int], tuple[BatchFrame | Waiting, ...]] = {}
     for batches in (journal.recovered.unacked, journal.recovered.waiting):
         for partition, those in batches.items():
             whole = tuple(msgspec.structs.replace(one, data=journal.read(one.key)) for one in those)
@@ -92,7 +92,7 @@ def held(journal: Journal) -> dict[tuple[str, int], tuple[Batch | Waiting, ...]]
     return found
 
 
-def ack(*batches: Batch) -> Acks:
+def ack(*batches: BatchFrame) -> Acks:
     """Marks for batches."""
     return Acks(tuple(Ack(*batch.key, offset=5) for batch in batches))
 
@@ -113,9 +113,9 @@ def settle(journal: Journal) -> None:
         journal.reclaim()
 
 
-def fill(journal: Journal, *, keep_bytes: int = 0) -> list[Batch]:
+def fill(journal: Journal, *, keep_bytes: int = 0) -> list[BatchFrame]:
     """Appends batches until the journal is full."""
-    sent: list[Batch] = []
+    sent: list[BatchFrame] = []
     with contextlib.suppress(JournalFullError):
         while journal.has_room(keep_bytes):
             sent.append(batch(len(sent) * 10, body_bytes=500))
@@ -308,7 +308,7 @@ def test_a_taken_over_batch_does_not_take_its_position_back() -> None:
     """Copies of old batches in a new segment leave the newest position alone."""
     disk = ModelDisk()
     journal = on(disk)
-    old = Batch("cpu", 1, 7, 0, 0, 1, 0, 0, Position("file", b"1"), data=batch(0).data)
+    old = BatchFrame("cpu", 1, 7, 0, 0, 1, 0, 0, Position("file", b"1"), data=batch(0).data)
     journal.append([_IDENTITY, old])
     journal.append([Position("file", b"2")])
     journal.close()
@@ -457,7 +457,7 @@ def test_a_renewal_renumbers_the_exact_bytes() -> None:
     journal = on(disk)
     found, batches = journal.recovered, held(journal)["cpu", 0]
     assert found.identity == Identity(9, 1)
-    stamps = [stamp_of(one.data) for one in batches]
+    stamps = [Stamp.of(one.data) for one in batches]
     assert stamps == [Stamp(9, 1, 0), Stamp(9, 1, 10)]
     expected = [record_batch(stamp, b"x" * 100) for stamp in stamps]
     assert expected == [one.data for one in batches]
@@ -471,7 +471,7 @@ def test_the_halves_of_a_split_batch_are_sent_before_what_follows() -> None:
     large, later = batch(0), batch(10)
     journal.append([_IDENTITY, large, later])
     halves = [
-        Batch(
+        BatchFrame(
             "cpu",
             0,
             8,
@@ -615,7 +615,7 @@ def test_a_small_disk_is_a_small_limit(is_quota: bool) -> None:
     disk.capacity_bytes, disk.is_quota = 64 << 10, is_quota
     journal = on(disk, JournalLimits.within(1 << 30))
     for life in range(3):
-        sent: list[Batch] = []
+        sent: list[BatchFrame] = []
         with contextlib.suppress(JournalFullError):
             while True:
                 base = life * 10_000 + len(sent) * 10

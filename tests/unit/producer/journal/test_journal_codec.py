@@ -21,12 +21,11 @@ from sequitur.producer.journal.errors import JournalVersionError
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
-    Batch,
+    BatchFrame,
     Commit,
     Drop,
     Frame,
     Head,
-    Identity,
     Number,
     Numbered,
     PartitionState,
@@ -37,6 +36,7 @@ from sequitur.producer.journal.frames import (
     without_bytes,
 )
 from sequitur.producer.journal.scan import Scan, TornTail, scan_segment
+from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.record_batch import Stamp
 from tests.property.journal_model import record_batch
 
@@ -44,11 +44,13 @@ _SEGMENT = 3
 _SEED = segment_seed(_SEGMENT)
 
 
-def batch(base: int = 0, *, body: bytes = b"body", partition: int = 0, event: int = 0) -> Batch:
+def batch(
+    base: int = 0, *, body: bytes = b"body", partition: int = 0, event: int = 0
+) -> BatchFrame:
     """A batch of ten records."""
     data = record_batch(Stamp(7, 2, base), body)
     position = Position("file", b"line 12")
-    return Batch(
+    return BatchFrame(
         "cpu", partition, 7, 2, base, 10, event, event + 9, position, 1_700_000_000_000, data
     )
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sequitur.producer.journal.codec import encode_preamble as preamble
-from sequitur.producer.journal.frames import Identity, Position, Renewal
+from sequitur.producer.journal.frames import Position, Renewal
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
 from sequitur.producer.journal.report import (
@@ -19,6 +19,7 @@ from sequitur.producer.journal.report import (
     report_as_json,
     report_as_tables,
 )
+from sequitur.producer.kafka.identity import Identity
 from tests.unit.producer.journal.test_journal import ack, batch, waiting
 
 if TYPE_CHECKING:

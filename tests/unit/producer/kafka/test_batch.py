@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from sequitur.producer._settings import Compression
 from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.record_batch import (
-    Record,
     Stamp,
+    StoredRecord,
     count_of,
     halved,
     new_builder,
     records_of,
     seal,
-    stamp_of,
     stamped,
 )
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _optional_bytes = st.none() | st.binary(max_size=40)
 _records = st.lists(
     st.builds(
-        Record,
+        StoredRecord,
         timestamp_ms=st.integers(0, 2**42),
         key=_optional_bytes,
         value=_optional_bytes,
@@ -44,7 +43,7 @@ _stamps = st.builds(
 _compressions = st.sampled_from(get_args(Compression))
 
 
-def _filled(records: list[Record]) -> Builder:
+def _filled(records: list[StoredRecord]) -> Builder:
     builder = new_builder(1 << 20)
     for index, record in enumerate(records):
         headers = list(record.headers)
@@ -55,7 +54,7 @@ def _filled(records: list[Record]) -> Builder:
 
 @given(_records, _stamps, _compressions)
 def test_a_stamped_batch_is_whole(
-    records: list[Record], stamp: Stamp, compression: Compression
+    records: list[StoredRecord], stamp: Stamp, compression: Compression
 ) -> None:
     """The reader of aiokafka finds checksum, stamp and every record as they went in."""
     batch = stamped(seal(_filled(records), compression), stamp)
@@ -63,14 +62,14 @@ def test_a_stamped_batch_is_whole(
     assert read.validate_crc()
     assert (read.producer_id, read.producer_epoch) == (stamp.producer_id, stamp.epoch)
     assert read.base_sequence == stamp.base_sequence
-    assert stamp_of(batch) == stamp
+    assert Stamp.of(batch) == stamp
     assert count_of(batch) == len(records)
     assert records_of(batch) == records
 
 
 @given(_records, _stamps, _stamps, _compressions)
 def test_a_second_stamp_leaves_no_trace_of_the_first(
-    records: list[Record], first: Stamp, second: Stamp, compression: Compression
+    records: list[StoredRecord], first: Stamp, second: Stamp, compression: Compression
 ) -> None:
     """Renumbering a batch gives the same bytes as numbering it so at once."""
     sealed = seal(_filled(records), compression)
@@ -79,7 +78,7 @@ def test_a_second_stamp_leaves_no_trace_of_the_first(
 
 @given(_records.filter(lambda records: len(records) > 1), _compressions)
 def test_the_halves_of_a_batch_are_the_batch(
-    records: list[Record], compression: Compression
+    records: list[StoredRecord], compression: Compression
 ) -> None:
     """No record is lost, doubled or moved by the split."""
     first, second = halved(seal(_filled(records), compression), compression)
@@ -90,7 +89,7 @@ def test_the_halves_of_a_batch_are_the_batch(
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 def test_compression_shrinks_what_repeats(compression: Compression) -> None:
     """Each codec is in use, and named in the batch's attributes."""
-    records = [Record(0, b"key", b"value" * 20, ()) for _ in range(100)]
+    records = [StoredRecord(0, b"key", b"value" * 20, ()) for _ in range(100)]
     plain = seal(_filled(records), "none")
     packed = seal(_filled(records), compression)
     assert len(packed) < len(plain) / 2
@@ -99,7 +98,7 @@ def test_compression_shrinks_what_repeats(compression: Compression) -> None:
 
 def test_what_compression_would_enlarge_stays_plain() -> None:
     """A batch is never larger for being compressed."""
-    records = [Record(0, None, bytes(range(60)), ())]
+    records = [StoredRecord(0, None, bytes(range(60)), ())]
     assert seal(_filled(records), "lz4") == seal(_filled(records), "none")
 
 

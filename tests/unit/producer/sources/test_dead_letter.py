@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.producer.sources import (
-    DeadLetter,
+    DeadLetterEntry,
     DeadLetterFile,
     DeadLettersFullError,
     read_dead_letters,
@@ -24,7 +24,7 @@ def test_an_entry_says_where_and_why(tmp_path: Path) -> None:
     with DeadLetterFile(path, now_ms=lambda: 1_700_000_000_123) as file:
         file.write("file:a", "a line 3 byte 20", "no JSON", b"\xff\x00\n{")
         assert file.written == 1
-    expected = DeadLetter(
+    expected = DeadLetterEntry(
         source="file:a",
         where="a line 3 byte 20",
         reason="no JSON",
