@@ -19,6 +19,7 @@ from sequitur.pipelines._errors import (
     TransactionUnansweredError,
 )
 from sequitur.producer import FatalError, RetriableError
+from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.error_codes import (
     NO_ERROR,
     Action,
@@ -31,8 +32,7 @@ from sequitur.producer.kafka.wire import CoordinatorKind, Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-_FIRST_PAUSE_S: Final = 0.005
-_LONGEST_PAUSE_S: Final = 0.5
+_BACKOFF: Final = Backoff(initial_ms=5, maximum_ms=500, jitter=0)
 
 
 class Attempts:
@@ -46,7 +46,7 @@ class Attempts:
     def __init__(self, patience_s: float, complaint: str) -> None:
         self._deadline = time.monotonic() + patience_s
         self._complaint = complaint
-        self._pause_s = _FIRST_PAUSE_S
+        self._failures = 0
 
     async def pause(self) -> None:
         """Wait before the next attempt.
@@ -56,8 +56,8 @@ class Attempts:
         """
         if time.monotonic() > self._deadline:
             raise TransactionUnansweredError(self._complaint)
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._failures += 1
+        await asyncio.sleep(_BACKOFF.delay_ms(self._failures) / 1000)
 
 
 class Coordinators:

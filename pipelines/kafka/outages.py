@@ -10,16 +10,16 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
+from sequitur.producer.kafka.backoff import Backoff
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
     T = TypeVar("T")
 
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
-_FIRST_BACKOFF_S: Final = 1.0
-_LONGEST_BACKOFF_S: Final = 60.0
+_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=50, maximum_ms=2_000, jitter=0)
+_BETWEEN_RESTARTS: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)
 _BRIEFLY_S: Final = 30.0
 _TOLD_EACH_S: Final = 30.0
 _TOLD_AFTER_S: Final = 1.0
@@ -91,7 +91,7 @@ class Outages:
                 the patience goes, or waiting is to be given up.
         """
         begun_s = self._clock()
-        told_s, pause_s = begun_s + _TOLD_AFTER_S - _TOLD_EACH_S, _FIRST_PAUSE_S
+        told_s, failures = begun_s + _TOLD_AFTER_S - _TOLD_EACH_S, 0
         is_told = False
         try:
             while True:
@@ -106,9 +106,9 @@ class Outages:
                     if now_s - told_s >= _TOLD_EACH_S:
                         self.tell(f"waiting for Kafka, {left_s:.0f} s more at most: {why}")
                         told_s, is_told = now_s, True
-                    if self._wait(pause_s):
+                    failures += 1
+                    if self._wait(_BETWEEN_ATTEMPTS.delay_ms(failures) / 1000):
                         raise
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 else:
                     if is_told:
                         self.tell(f"Kafka answers again, after {self.waiting_s:.0f} s")
@@ -128,8 +128,8 @@ class Outages:
         """
         if self._fruitless >= self._restarts:
             return False
-        pause_s = min(_FIRST_BACKOFF_S * 2**self._fruitless, _LONGEST_BACKOFF_S)
         self._fruitless += 1
+        pause_s = _BETWEEN_RESTARTS.delay_ms(self._fruitless) / 1000
         self.restarted += 1
         self.tell(
             f"the query is started anew in {pause_s:g} s ({self._fruitless} of {self._restarts} "

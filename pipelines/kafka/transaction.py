@@ -46,8 +46,6 @@ _Answers: TypeAlias = "dict[tuple[str, int], PartitionAnswer]"
 
 _IN_FLIGHT: Final = 5
 """As many batches of a producer as a broker remembers."""
-_FIRST_PAUSE_S: Final = 0.005
-_LONGEST_PAUSE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)

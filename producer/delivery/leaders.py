@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sequitur.producer._backoff import Backoff
     from sequitur.producer.batching.partition_queue import Lane
+    from sequitur.producer.kafka.backoff import Backoff
     from sequitur.producer.kafka.wire import Wire
 
 _log = Logger(__name__)

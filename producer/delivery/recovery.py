@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from random import Random
 
-    from sequitur.producer._backoff import Backoff
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.partition_queue import Batch, Lane
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.settlement import Settlement
+    from sequitur.producer.kafka.backoff import Backoff
     from sequitur.producer.kafka.wire import Wire
 
 _EXPIRY_MARGIN_MS: Final = 3_600_000

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from sequitur.producer._backoff import Backoff
 from sequitur.producer._errors import FatalError, ProducerClosedError, RetriableError
 from sequitur.producer._log import Logger
 from sequitur.producer.batching.partition_queue import Batch, Lane, Route
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES
+from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.record_batch import Stamp
 from sequitur.producer.settings import milliseconds

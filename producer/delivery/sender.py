@@ -23,13 +23,13 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._backoff import Backoff
 from sequitur.producer._errors import BrokerError, OutcomeUnknownError
 from sequitur.producer._log import Logger
 from sequitur.producer.delivery.leaders import Links
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.round import stamp_of
 from sequitur.producer.delivery.slots import Slot, State, Verdict
+from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.error_codes import Answer, Meaning, meaning_of
 from sequitur.producer.settings import milliseconds
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from sequitur.producer import FatalError, RetriableError
-from sequitur.producer._backoff import Backoff
 from sequitur.producer.delivery.leaders import Links
+from sequitur.producer.kafka.backoff import Backoff
 
 _REFUSAL = "here:1 refused user 'alice' by PLAIN"
 _AWAY = "here:1: no answer"

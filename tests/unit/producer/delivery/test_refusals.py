@@ -14,10 +14,10 @@ from aiokafka import errors as kafka_errors
 from pydantic import ValidationError
 
 from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
-from sequitur.producer._backoff import Backoff
 from sequitur.producer.batching.partition_queue import Lane
 from sequitur.producer.delivery.leaders import Links
 from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.connection_errors import translated, why_not_connected
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.wire import Wire

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.producer._backoff import Backoff
+from sequitur.producer.kafka.backoff import Backoff
 
 
 @pytest.mark.parametrize(

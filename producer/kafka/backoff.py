@@ -1,7 +1,8 @@
 """How long to wait before the next attempt: exponential backoff with jitter (KIP-580).
 
-100 ms, doubling to 1 s, each spread by 20 % either way, so that a thousand producers that lost the
-same broker do not come back in the same instant.
+For a producer 100 ms, doubling to 1 s, each spread by 20 % either way, so that a thousand producers
+that lost the same broker do not come back in the same instant. A job asks alone, and spreads
+nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ class Backoff:
     maximum_ms: float = 1_000
     jitter: float = 0.2
 
-    def delay_ms(self, failures: int, random: float) -> float:
-        """The wait after `failures` failures in a row (from 1); `random` is drawn from [0, 1)."""
+    def delay_ms(self, failures: int, random: float = 0.5) -> float:
+        """The wait after some failures in a row.
+
+        Args:
+            failures: How many, from 1.
+            random: Drawn from [0, 1); the middle without jitter.
+        """
         # 2**62 is beyond any maximum, and a float still holds it exactly.
         grown = self.initial_ms * 2.0 ** min(max(failures, 1) - 1, 62)
         return min(grown, self.maximum_ms) * (1 - self.jitter + 2 * self.jitter * random)
