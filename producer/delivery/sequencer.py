@@ -165,11 +165,6 @@ class Sequencer(Generic[BatchT]):
         return self._leading
 
     @property
-    def has_room(self) -> bool:
-        """Whether a new batch would be sent at once, and overtake nothing."""
-        return not self.backlog and self._leading == self.identity and self._takes_more
-
-    @property
     def takes_numbers(self) -> bool:
         """Whether a number given now is likely to be the one that the batch is sent under."""
         return not self.unknown and self._gap is None and not self.identity.is_provisional

@@ -38,7 +38,7 @@ from sequitur.producer.journal.errors import (
     JournalFullError,
 )
 from sequitur.producer.journal.frames import Acks, Commit, Drop, Frame, Numbered, Position, Renewal
-from sequitur.producer.journal.limits import MIN_SEGMENT_BYTES, JournalLimits
+from sequitur.producer.journal.limits import JournalLimits
 from sequitur.producer.journal.replay import replay
 from sequitur.producer.journal.scan import segment_name
 from sequitur.producer.journal.state import JournalState, Key, Live, Place, Recovered, whole
@@ -188,12 +188,6 @@ class Journal:
         """What the files may take now: the limit, or less on a disk with less room."""
         with self._state_lock:
             return self._limits_now().limit_bytes
-
-    def has_room(self, data_bytes: int) -> bool:
-        """Whether a round with `data_bytes` of batches or events would fit now."""
-        with self._state_lock:
-            room = self._room_bytes(reserve=False)
-        return data_bytes + data_bytes // 8 + MIN_SEGMENT_BYTES <= room
 
     def append(self, frames: Sequence[Frame], *, part: bool = False) -> None:
         """Writes `frames` as one round, which a restart sees as a whole or not at all.

@@ -1,10 +1,6 @@
 """Where the daemon's events come from: one module a source, one protocol for all."""
 
-from sequitur.producer.sources._dead_letter import (
-    DeadLetterEntry,
-    DeadLetterFile,
-    read_dead_letters,
-)
+from sequitur.producer.sources._dead_letter import DeadLetterFile
 from sequitur.producer.sources._errors import (
     DeadLettersFullError,
     KeySpecError,
@@ -21,7 +17,6 @@ from sequitur.producer.sources._settings import SourceSettings
 from sequitur.producer.sources._spec import SourceSpec, parse_address, parse_source
 
 __all__ = [
-    "DeadLetterEntry",
     "DeadLetterFile",
     "DeadLettersFullError",
     "Intake",
@@ -41,5 +36,4 @@ __all__ = [
     "make_source",
     "parse_address",
     "parse_source",
-    "read_dead_letters",
 ]

@@ -19,39 +19,13 @@ import msgspec
 from sequitur.producer.sources._errors import DeadLettersFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Self
 
     from sequitur.producer.kafka.record_batch import Header
 
 MAX_RAW_BYTES: Final = 64 << 10
-
-
-class DeadLetterEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry.
-
-    Attributes:
-        source: Name of the source, as in the journal.
-        where: Where it stood: file, line and byte; or request and line.
-        reason: Why it could not be sent.
-        raw: Its bytes; of what is no event the first 64 KiB. None is a tombstone.
-        raw_length: How many it had, as far as known.
-        key: Its key, if it had one by then.
-        headers: Its headers, likewise.
-        timestamp_ms: Its record's timestamp, likewise; milliseconds since 1970.
-        at_ms: When it was refused, milliseconds since 1970.
-    """
-
-    source: str
-    where: str
-    reason: str
-    raw: bytes | None
-    raw_length: int
-    at_ms: int
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    timestamp_ms: int | None = None
 
 
 class DeadLetterFile:
@@ -198,17 +172,6 @@ class DeadLetterFile:
 
 def _encoded(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
-
-
-def read_dead_letters(path: Path) -> Iterator[DeadLetterEntry]:
-    """The entries of a dead-letter file, oldest first; one that a crash cut is passed over."""
-    decoder = msgspec.json.Decoder(DeadLetterEntry)
-    with path.open("rb") as lines:
-        for line in lines:
-            try:
-                yield decoder.decode(line)
-            except msgspec.DecodeError:
-                continue
 
 
 def _sync_folder(folder: Path) -> None:

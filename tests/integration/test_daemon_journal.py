@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.producer.journal.report import inspect_journal
-from sequitur.producer.sources import read_dead_letters
 from tests.support.daemon_process import read_partitions
+from tests.support.dead_letter_file import read_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

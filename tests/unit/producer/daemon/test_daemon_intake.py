@@ -9,7 +9,8 @@ import pytest
 
 from sequitur.producer import Position, Record
 from sequitur.producer.daemon.intake import ProducerIntake
-from sequitur.producer.sources import DeadLetterFile, StoppingError, read_dead_letters
+from sequitur.producer.sources import DeadLetterFile, StoppingError
+from tests.support.dead_letter_file import read_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.producer.sources import (
-    DeadLetterEntry,
     DeadLetterFile,
     DeadLettersFullError,
-    read_dead_letters,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
+from tests.support.dead_letter_file import DeadLetterEntry, read_dead_letters
 
 
 def test_an_entry_says_where_and_why(tmp_path: Path) -> None:
