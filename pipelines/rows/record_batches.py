@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from sequitur.producer.kafka.record_format import after_varint, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
-
-_CONTINUED: Final = 0x80
 
 
 class KafkaBatch(NamedTuple):
@@ -78,25 +78,8 @@ def cut(
 
 def numbered(record: memoryview, number: int) -> bytes:
     """A record with another offset delta."""
-    body = _after_varint(record, 0)
-    delta = _after_varint(record, body + 1)  # behind attributes and timestamp delta
-    rest = record[_after_varint(record, delta) :]
+    body = after_varint(record, 0)
+    delta = after_varint(record, body + 1)  # behind attributes and timestamp delta
+    rest = record[after_varint(record, delta) :]
     head = bytes(record[body:delta]) + varint(number)
     return b"".join((varint(len(head) + len(rest)), head, rest))
-
-
-def varint(number: int) -> bytes:
-    """A zigzag varint of a number that is not negative."""
-    zigzag = 2 * number
-    found = bytearray()
-    while zigzag >= _CONTINUED:
-        found.append(zigzag & 0x7F | _CONTINUED)
-        zigzag >>= 7
-    found.append(zigzag)
-    return bytes(found)
-
-
-def _after_varint(record: memoryview, at: int) -> int:
-    while record[at] & _CONTINUED:
-        at += 1
-    return at + 1

@@ -1,10 +1,7 @@
-"""Kafka's record, version 2, for columns of records: as `sink.record_columns` in Spark's terms.
+"""Kafka's records, for columns of them: as `sink.record_columns` in Spark's terms.
 
-    length   attributes 0   timestamp delta   offset delta   key length, key   value length, value
-    number of headers, then of each: name length, name, value length, value
-
-The timestamp delta counts from the first record of the batch.
-Numbers are zigzag varints; a null has length -1 (https://kafka.apache.org/documentation/#record).
+What stands where: `kafka.record_format`. The timestamp delta counts from the first record of the
+batch.
 """
 
 from __future__ import annotations
@@ -16,25 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.pipelines.rows.record_batches import KafkaBatch, varint
+from sequitur.pipelines.rows.record_batches import KafkaBatch
+from sequitur.producer.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, varint
+from sequitur.producer.kafka.varint_arrays import TABLE_SIZE, varints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
-_NULL: Final = b"\x01"  # zigzag of -1
-_ATTRIBUTES: Final = b"\0"
-_SAME_TIMESTAMP: Final = b"\0"
-_NO_HEADERS: Final = b"\0"
-_GROUP_BITS: Final = 7
-_CONTINUED: Final = 1 << _GROUP_BITS
-_TABLE_SIZE: Final = 1 << 13
-_VARINTS: Final = pa.array([varint(number) for number in range(_TABLE_SIZE)], pa.binary())
+_SAME_TIMESTAMP: Final = varint(0)
 
 MOST_RECORD_OVERHEAD: Final = 5 * 6
 """Bytes of a record beside its key, its value and its headers, at most."""
-MOST_BATCH_ROWS: Final = _TABLE_SIZE
+MOST_BATCH_ROWS: Final = TABLE_SIZE
 _PIECE_BYTES: Final = 4 << 20
 
 
@@ -97,7 +89,7 @@ class Headers:
     def wire(self) -> list[Any]:
         """What a record ends with."""
         if self.data is None:
-            return [_NO_HEADERS]
+            return [NO_HEADERS]
         return [varints(self.counts), self.data]
 
 
@@ -140,26 +132,6 @@ def record_batches(
         first = last
 
 
-def varints(numbers: Longs) -> pa.BinaryArray:
-    """Zigzag varints of numbers."""
-    if not len(numbers) or (int(numbers.max()) < _TABLE_SIZE and int(numbers.min()) >= 0):
-        return _VARINTS.take(pa.array(numbers))
-    wide = numbers.astype(np.int64, copy=False)  # lengths have 32 bits
-    zigzag = ((wide << 1) ^ (wide >> 63)).view(np.uint64)
-    lengths = np.ones(len(numbers), np.int32)
-    for bits in range(_GROUP_BITS, 64, _GROUP_BITS):
-        lengths += zigzag >= np.uint64(1 << bits)
-    ends = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
-    data = np.empty(ends[-1], np.uint8)
-    for place in range(int(lengths.max())):
-        own = lengths > place
-        group = (zigzag[own] >> np.uint64(_GROUP_BITS * place)) & np.uint64(_CONTINUED - 1)
-        group |= np.where(lengths[own] > place + 1, np.uint64(_CONTINUED), np.uint64(0))
-        data[ends[:-1][own] + place] = group
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(numbers), buffers)
-
-
 def _laid_out(
     keys: pa.BinaryArray,
     values: pa.BinaryArray,
@@ -175,7 +147,7 @@ def _laid_out(
     stamp = varints(deltas) if deltas.any() else _SAME_TIMESTAMP
     key_parts, value_parts = _sized(keys), _sized(values)
     last_parts = headers.wire()
-    parts = (_ATTRIBUTES, stamp, varints(numbers), *key_parts, *value_parts, *last_parts)
+    parts = (RECORD_ATTRIBUTES, stamp, varints(numbers), *key_parts, *value_parts, *last_parts)
     lengths = np.zeros(count, np.int64)
     for part in parts:
         lengths += len(part) if isinstance(part, bytes) else pc.binary_length(part).to_numpy()
@@ -195,7 +167,7 @@ def _sized(data: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     lengths = varints(pc.binary_length(data).fill_null(0).to_numpy())
     if not data.null_count:
         return lengths, data
-    return pc.if_else(data.is_valid(), lengths, _NULL), data.fill_null(b"")
+    return pc.if_else(data.is_valid(), lengths, NULL), data.fill_null(b"")
 
 
 def _batch_bounds(ends: Longs, limit: int) -> list[int]:

@@ -1,13 +1,8 @@
-"""Kafka's record, version 2, as a Spark column: Python then sends bytes, and never sees a row.
+"""Kafka's record as a Spark column: Python then sends bytes, and never sees a row.
 
-A record within a batch (https://kafka.apache.org/documentation/#record), numbers as zigzag varints:
-
-    length   attributes 0   timestamp delta   offset delta   key length, key   value length, value
-    number of headers, then of each: name length, name, value length, value
-
-A null key or value has length -1. The offset delta counts from 0 in each batch, so the column is
-made for batches of a fixed number of rows, a power of two, in the order the rows have. The
-timestamp delta counts from a time that is the same for all batches.
+What stands where: `kafka.record_format`. The offset delta counts from 0 in each batch, so the
+column is made for batches of a fixed number of rows, a power of two, in the order the rows have.
+The timestamp delta counts from a time that is the same for all batches.
 """
 
 from __future__ import annotations
@@ -17,22 +12,28 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.pipelines.rows.record_timestamps import TIMESTAMP_COLUMN
+from sequitur.producer.kafka.record_format import (
+    CONTINUED,
+    NO_HEADERS,
+    NULL,
+    ONE_HEADER,
+    RECORD_ATTRIBUTES,
+    VARINT_BITS,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RECORD_COLUMN: Final = "record"
 
-_ATTRIBUTES: Final = b"\x00"
-_NULL: Final = b"\x01"  # zigzag of -1
-_NO_HEADERS: Final = b"\x00"
-_ONE_HEADER: Final = b"\x02"
-_ONE_BYTE: Final = 1 << 7
-_TWO_BYTES: Final = 1 << 14
-_THREE_BYTES: Final = 1 << 21
-_FOUR_BYTES: Final = 1 << 28
+_ONE_BYTE: Final = 1 << VARINT_BITS
+_TWO_BYTES: Final = 1 << 2 * VARINT_BITS
+_THREE_BYTES: Final = 1 << 3 * VARINT_BITS
+_FOUR_BYTES: Final = 1 << 4 * VARINT_BITS
 _BYTES: Final = bytes(range(256))
-_PAIRS: Final = b"".join(bytes((n & 0x7F | 0x80, n >> 7)) for n in range(_TWO_BYTES))
+_PAIRS: Final = b"".join(
+    bytes((n & (CONTINUED - 1) | CONTINUED, n >> VARINT_BITS)) for n in range(_TWO_BYTES)
+)
 """The two-byte varints, one behind the other."""
 
 
@@ -48,7 +49,7 @@ def with_records(rows: DataFrame, batch_rows: int, base: Column) -> DataFrame:
     # One projection after the other: the length of a column needs it twice.
     number = F.monotonically_increasing_id().bitwiseAND(F.lit(batch_rows - 1)).cast("int")
     body = F.concat(
-        F.lit(_ATTRIBUTES),
+        F.lit(RECORD_ATTRIBUTES),
         _varint(F.col("_delta")),
         _varint(F.col("_number")),
         _sized(F.col("key")),
@@ -72,8 +73,8 @@ def _headers(headers: Column) -> Column:
     each = F.transform(headers, _header)
     many = F.aggregate(each, F.lit(b""), lambda so_far, one: F.concat(so_far, one))  # noqa: PLW0108 - it has to have two parameters
     return (
-        F.when(count <= 0, F.lit(_NO_HEADERS))
-        .when(count == 1, F.concat(F.lit(_ONE_HEADER), _header(F.get(headers, F.lit(0)))))
+        F.when(count <= 0, F.lit(NO_HEADERS))
+        .when(count == 1, F.concat(F.lit(ONE_HEADER), _header(F.get(headers, F.lit(0)))))
         .otherwise(F.concat(_varint(count), many))
     )
 
@@ -85,7 +86,7 @@ def _header(header: Column) -> Column:
 
 def _sized(data: Column) -> Column:
     """Bytes behind their length; null as the length -1."""
-    return F.when(data.isNull(), F.lit(_NULL)).otherwise(
+    return F.when(data.isNull(), F.lit(NULL)).otherwise(
         F.concat(_varint(F.octet_length(data)), data)
     )
 
@@ -104,7 +105,8 @@ def _varint(number: Column) -> Column:
 
 def _bytes(zigzag: Column, length: int) -> Column:
     parts = [
-        F.shiftrightunsigned(zigzag, 7 * place).bitwiseAND(F.lit(0x7F)) for place in range(length)
+        F.shiftrightunsigned(zigzag, VARINT_BITS * place).bitwiseAND(F.lit(CONTINUED - 1))
+        for place in range(length)
     ]
-    low = [part.bitwiseOR(F.lit(0x80)) for part in parts[:-1]]
+    low = [part.bitwiseOR(F.lit(CONTINUED)) for part in parts[:-1]]
     return F.concat(*(F.substring(F.lit(_BYTES), part + 1, F.lit(1)) for part in (*low, parts[-1])))

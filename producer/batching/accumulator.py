@@ -31,8 +31,8 @@ from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._record import check_all
 from sequitur.producer.batching.buffer_budget import Room
 from sequitur.producer.batching.partition_queue import Batch, Lane, Route
-from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.record_batch import new_builder, seal
+from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     import asyncio

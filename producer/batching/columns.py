@@ -10,17 +10,10 @@ interpreter's lock, which took three times as long as the work.
 
 Only what is alike is taken: see `columns_of`. Everything else goes the way of single records, which
 also says of each bad record what is wrong with it.
-
-A record on the wire, each number a zigzag varint
-(https://kafka.apache.org/documentation/#record):
-
-    length, attributes (one byte, 0), timestamp delta, offset delta, key length, key,
-    value length, value, header count, and for each header: name length, name, value length, value
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +22,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.producer._event_id import EVENT_ID_HEADER
-from sequitur.producer.kafka.compression import HEADER_SIZE
-from sequitur.producer.kafka.record_batch import RECORD_OVERHEAD
+from sequitur.producer.kafka.record_format import (
+    BUILT_HEADER,
+    HEADER_SIZE,
+    NOT_IN_LENGTH,
+    NULL,
+    RECORD_ATTRIBUTES,
+    RECORD_OVERHEAD,
+    varint,
+)
+from sequitur.producer.kafka.varint_arrays import TABLE_SIZE, VARINTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,27 +40,11 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.partitioner import KeyPartitioner
     from sequitur.producer.kafka.record_batch import Header
 
-_TWO_BYTES: Final = 1 << 13
-"""Below it a zigzag varint takes two bytes at most. No number in a batch here is larger."""
+_TWO_BYTES: Final = TABLE_SIZE
+"""No number in a batch here is larger."""
 _ONE_BYTE: Final = 1 << 6
-_BATCH_HEADER: Final = struct.Struct(">qi9xhiqq14xi")
-_NULL: Final = b"\x01"
 _SHORT: Final = 1 << 15
 _KEY_KINDS: Final = ({bytes}, {type(None)})
-
-
-def _varint(number: int) -> bytes:
-    """A number from 0 on."""
-    zigzag = number << 1
-    encoded = bytearray()
-    while zigzag >> 7:
-        encoded.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    encoded.append(zigzag)
-    return bytes(encoded)
-
-
-_VARINTS: Final = pa.array([_varint(number) for number in range(_TWO_BYTES)], pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +141,18 @@ def _are_alike(records: Sequence[Record]) -> bool:
 
 def _encoded_headers(headers: Sequence[Header], id_prefix: bytes, id_length: int) -> bytes | None:
     """The headers on the wire up to the digits of the event id; None if one is none."""
-    parts = [_varint(len(headers) + 1)]
+    parts = [varint(len(headers) + 1)]
     try:
         for name, value in (*headers, (EVENT_ID_HEADER, id_prefix)):
             raw = name.encode()
-            parts += [_varint(len(raw)), raw, _NULL if value is None else _varint(len(value))]
+            parts += [varint(len(raw)), raw, NULL if value is None else varint(len(value))]
             if value is not None:
                 if type(value) is not bytes:
                     return None
                 parts.append(value)
     except (TypeError, ValueError, AttributeError):
         return None
-    parts[-2] = _varint(id_length)
+    parts[-2] = varint(id_length)
     return b"".join(parts)
 
 
@@ -204,7 +189,7 @@ class BulkBuilder:
         fit = min(fit, _TWO_BYTES - self.count)
         if not fit:
             return None
-        piece = Piece(self, start, start + fit, self.count, _varint(delta_ms))
+        piece = Piece(self, start, start + fit, self.count, varint(delta_ms))
         self._last_ms = max(self._last_ms, timestamp_ms)
         self._size += int(reached[fit - 1])
         self.count += fit
@@ -220,8 +205,8 @@ class BulkBuilder:
 
     def build(self) -> bytes:
         """The batch, uncompressed; in any thread."""
-        length = HEADER_SIZE - 12 + sum(map(len, self._parts))
-        head = _BATCH_HEADER.pack(
+        length = HEADER_SIZE - NOT_IN_LENGTH + sum(map(len, self._parts))
+        head = BUILT_HEADER.pack(
             0, length, 0, self.count - 1, self._first_ms, self._last_ms, self.count
         )
         return b"".join((head, *self._parts))
@@ -268,19 +253,19 @@ def fill(columns: Columns, pieces: Sequence[Piece], first_event: int) -> None:
     lengths += offsets >= _ONE_BYTE
     lengths += value_lengths >= _ONE_BYTE
     lengths += delta_widths
-    key: tuple[Any, ...] = (_NULL,)
+    key: tuple[Any, ...] = (NULL,)
     if keys is not None:
         key_lengths = pc.binary_length(keys).to_numpy()
         lengths += key_lengths
         lengths += key_lengths >= _ONE_BYTE
-        key = (_VARINTS.take(pa.array(key_lengths)), keys)
+        key = (VARINTS.take(pa.array(key_lengths)), keys)
     laid_out = pc.binary_join_element_wise(
-        _VARINTS.take(pa.array(lengths)),
-        b"\0",
+        VARINTS.take(pa.array(lengths)),
+        RECORD_ATTRIBUTES,
         deltas,
-        _VARINTS.take(pa.array(offsets)),
+        VARINTS.take(pa.array(offsets)),
         *key,
-        _VARINTS.take(pa.array(value_lengths)),
+        VARINTS.take(pa.array(value_lengths)),
         values,
         columns.headers,
         ids,

@@ -10,7 +10,6 @@ from sequitur.producer._event_id import parse_event_id
 from sequitur.producer._ticket import Claim, DeliveryClaim, Ticket, TicketClaim
 from sequitur.producer.batching.partitioner import KeyPartitioner, StickyPartitioner
 from sequitur.producer.journal.frames import Waiting
-from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.record_batch import (
     NO_STAMP,
     Builder,
@@ -23,6 +22,7 @@ from sequitur.producer.kafka.record_batch import (
     stamped,
     times_of,
 )
+from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

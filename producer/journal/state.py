@@ -35,9 +35,9 @@ from sequitur.producer.journal.frames import (
     without_bytes,
 )
 from sequitur.producer.journal.scan import TornTail
-from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped, times_of
+from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 TopicPartition = tuple[str, int]
 Key: TypeAlias = BatchKey | WaitingKey

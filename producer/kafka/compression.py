@@ -15,8 +15,6 @@ import cramjam
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HEADER_SIZE: Final = 61
-"""Bytes of a record batch's header."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 # Independent blocks (the broker reads no others), without checksums, and the size of a block at
 # most: the smallest that holds the batch, since a reader allocates as much. Each with the checksum

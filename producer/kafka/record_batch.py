@@ -3,25 +3,36 @@
 A batch is built and compressed once. Producer id, epoch and base sequence are in its header only,
 so that renumbering it after a renewal of the identity costs a checksum and not a new batch.
 aiokafka's builder (Cython) lays out the records. `seal` may run in any thread, and its slow parts
-release the interpreter's lock.
-
-The header, big-endian (https://kafka.apache.org/documentation/#recordbatch):
-
-    0 base offset q   8 length i   12 leader epoch i   16 magic b   17 CRC32C I   21 attributes h
-    23 last offset delta i   27 first timestamp q   35 max timestamp q   43 producer id q
-    51 epoch h   53 base sequence i   57 count i   61 records; the CRC is of all from 21 on
+release the interpreter's lock. What stands where: `kafka.record_format`.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import google_crc32c
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from sequitur.producer.kafka.compression import CODECS, HEADER_SIZE, lz4_frame
+from sequitur.producer.kafka.compression import CODECS, lz4_frame
+from sequitur.producer.kafka.record_format import (
+    ATTRIBUTES,
+    ATTRIBUTES_OFFSET,
+    COMPRESSION_CODES,
+    COUNT,
+    COUNT_OFFSET,
+    FRONT,
+    HEADER_SIZE,
+    LEADER_AND_MAGIC,
+    LENGTH,
+    LENGTH_OFFSET,
+    MAGIC,
+    MIDDLE,
+    NOT_IN_LENGTH,
+    STAMP,
+    STAMP_OFFSET,
+    TRANSACTIONAL,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,23 +42,7 @@ if TYPE_CHECKING:
 Header: TypeAlias = tuple[str, bytes | None]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-RECORD_OVERHEAD: Final = 21
-"""Bytes a record may take beyond its key, value and headers."""
-
-_MAGIC: Final = 2
-_LENGTH_OFFSET: Final = 8
-_ATTRIBUTES_OFFSET: Final = 21
-_STAMP_OFFSET: Final = 43
-_COUNT_OFFSET: Final = 57
 _NO_PRODUCER: Final = -1
-_LENGTH: Final = struct.Struct(">i")
-_ATTRIBUTES: Final = struct.Struct(">h")
-_FRONT: Final = struct.Struct(">qi")
-_MIDDLE: Final = struct.Struct(">hiqq")
-_TRANSACTIONAL: Final = 0x10
-_LEADER_AND_MAGIC: Final = struct.pack(">ib", -1, _MAGIC)
-_STAMP: Final = struct.Struct(">qhi")
-_CODES: Final[dict[str, int]] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 class Builder(Protocol):
@@ -81,7 +76,7 @@ class Stamp:
     @classmethod
     def of(cls, batch: bytes) -> Self:
         """The stamp that a batch carries."""
-        return cls(*_STAMP.unpack_from(batch, _STAMP_OFFSET))
+        return cls(*STAMP.unpack_from(batch, STAMP_OFFSET))
 
 
 NO_STAMP: Final = Stamp(_NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER)
@@ -100,7 +95,7 @@ class StoredRecord:
 def new_builder(batch_bytes: int) -> Builder:
     """An empty batch that takes records up to `batch_bytes`, uncompressed and with its header."""
     builder: Builder = DefaultRecordBatchBuilder(
-        _MAGIC, 0, 0, _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, batch_bytes
+        MAGIC, 0, 0, _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, batch_bytes
     )
     return builder
 
@@ -115,10 +110,11 @@ def seal(builder: Builder, compression: Compression, stamp: Stamp = NO_STAMP) ->
     if len(packed) >= len(records):
         return stamped(plain, stamp)
     return _assembled(
-        plain[:_LENGTH_OFFSET] + _LENGTH.pack(HEADER_SIZE - 12 + len(packed)),
-        _ATTRIBUTES.pack(_CODES[compression]) + plain[_ATTRIBUTES_OFFSET + 2 : _STAMP_OFFSET],
+        plain[:LENGTH_OFFSET] + LENGTH.pack(HEADER_SIZE - NOT_IN_LENGTH + len(packed)),
+        ATTRIBUTES.pack(COMPRESSION_CODES[compression])
+        + plain[ATTRIBUTES_OFFSET + 2 : STAMP_OFFSET],
         stamp,
-        plain[_COUNT_OFFSET:HEADER_SIZE],
+        plain[COUNT_OFFSET:HEADER_SIZE],
         packed,
     )
 
@@ -132,15 +128,15 @@ def stamped(batch: bytes | bytearray, stamp: Stamp, last_ms: int | None = None) 
         last_ms: The newest timestamp of its records from now on; the others keep their distance.
     """
     view = memoryview(batch)
-    middle: Buffer = view[_ATTRIBUTES_OFFSET:_STAMP_OFFSET]
+    middle: Buffer = view[ATTRIBUTES_OFFSET:STAMP_OFFSET]
     if last_ms is not None:
-        attributes, last_offset, first, last = _MIDDLE.unpack(middle)
-        middle = _MIDDLE.pack(attributes, last_offset, first + last_ms - last, last_ms)
+        attributes, last_offset, first, last = MIDDLE.unpack(middle)
+        middle = MIDDLE.pack(attributes, last_offset, first + last_ms - last, last_ms)
     return _assembled(
-        view[: _LENGTH_OFFSET + 4],
+        view[: LENGTH_OFFSET + 4],
         middle,
         stamp,
-        view[_COUNT_OFFSET:HEADER_SIZE],
+        view[COUNT_OFFSET:HEADER_SIZE],
         bytes(view[HEADER_SIZE:]),
     )
 
@@ -155,26 +151,26 @@ def batch_of(records: bytes, count: int, *, first_ms: int, last_ms: int) -> byte
         last_ms: The newest of their timestamps.
     """
     return _assembled(
-        _FRONT.pack(0, HEADER_SIZE - 12 + len(records)),
-        _MIDDLE.pack(0, count - 1, first_ms, last_ms),
+        FRONT.pack(0, HEADER_SIZE - NOT_IN_LENGTH + len(records)),
+        MIDDLE.pack(0, count - 1, first_ms, last_ms),
         NO_STAMP,
-        _LENGTH.pack(count),
+        COUNT.pack(count),
         records,
     )
 
 
 def times_of(batch: bytes | bytearray) -> tuple[int, int]:
     """What the timestamps of a batch's records are counted from, and the newest of them."""
-    _attributes, _last_offset, first_ms, last_ms = _MIDDLE.unpack_from(batch, _ATTRIBUTES_OFFSET)
+    _attributes, _last_offset, first_ms, last_ms = MIDDLE.unpack_from(batch, ATTRIBUTES_OFFSET)
     return first_ms, last_ms
 
 
 def _assembled(front: Buffer, middle: Buffer, stamp: Stamp, count: Buffer, records: bytes) -> bytes:
     head = b"".join(
-        (middle, _STAMP.pack(stamp.producer_id, stamp.epoch, stamp.base_sequence), count)
+        (middle, STAMP.pack(stamp.producer_id, stamp.epoch, stamp.base_sequence), count)
     )
     checksum: int = google_crc32c.extend(google_crc32c.value(head), records)
-    return b"".join((front, _LEADER_AND_MAGIC, checksum.to_bytes(4, "big"), head, records))
+    return b"".join((front, LEADER_AND_MAGIC, checksum.to_bytes(4, "big"), head, records))
 
 
 def transactional_batch(
@@ -190,21 +186,21 @@ def transactional_batch(
         stamp: The transaction's producer id and epoch, and the batch's sequence.
     """
     packed = lz4_frame(records)
-    code = _CODES["lz4"]
+    code = COMPRESSION_CODES["lz4"]
     if len(packed) >= len(records):
         packed, code = bytes(records), 0
     return _assembled(
-        _FRONT.pack(0, HEADER_SIZE - 12 + len(packed)),
-        _MIDDLE.pack(code | _TRANSACTIONAL, count - 1, base_ms, max_ms),
+        FRONT.pack(0, HEADER_SIZE - NOT_IN_LENGTH + len(packed)),
+        MIDDLE.pack(code | TRANSACTIONAL, count - 1, base_ms, max_ms),
         stamp,
-        _LENGTH.pack(count),
+        COUNT.pack(count),
         packed,
     )
 
 
 def count_of(batch: bytes) -> int:
     """How many records a batch holds."""
-    (count,) = struct.unpack_from(">i", batch, _COUNT_OFFSET)
+    (count,) = COUNT.unpack_from(batch, COUNT_OFFSET)
     return int(count)
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from sequitur.producer.kafka.compression import HEADER_SIZE, packed_bytes
+from sequitur.producer.kafka.compression import packed_bytes
+from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -21,8 +21,8 @@ from sequitur.producer.journal.frames import (
     Renewal,
     Waiting,
 )
-from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped
+from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

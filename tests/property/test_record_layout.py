@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.pipelines.rows import record_layout
-from sequitur.pipelines.rows.record_layout import MOST_BATCH_ROWS, Headers, record_batches, varints
+from sequitur.pipelines.rows.record_layout import MOST_BATCH_ROWS, Headers, record_batches
 from sequitur.producer.kafka.record_batch import NO_STAMP, records_of, transactional_batch
+from sequitur.producer.kafka.varint_arrays import varints
 from tests.support.record_bytes import Header, record_bytes, signed_varint
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sequitur.pipelines.rows.record_batches import varint
+from sequitur.producer.kafka.record_format import varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

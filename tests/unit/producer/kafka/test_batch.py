@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.producer._settings import Compression
-from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.record_batch import (
     Stamp,
     StoredRecord,
@@ -21,6 +20,7 @@ from sequitur.producer.kafka.record_batch import (
     seal,
     stamped,
 )
+from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from sequitur.producer.kafka.record_batch import Builder

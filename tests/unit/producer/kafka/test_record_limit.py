@@ -9,8 +9,8 @@ import pytest
 from sequitur.consumer.topology import EmitError, Stream
 from sequitur.consumer.topology.api.topology import KafkaOutput
 from sequitur.consumer.topology.engine.emission import encoder
-from sequitur.producer.kafka.compression import HEADER_SIZE
 from sequitur.producer.kafka.record_batch import Stamp, transactional_batch
+from sequitur.producer.kafka.record_format import HEADER_SIZE
 from sequitur.producer.kafka.record_limit import RecordLimit
 
 _NOISE = random.Random(1).randbytes(5000)
