@@ -4,7 +4,7 @@
 
 - **Memory**: trees are given out and not acked, each with 64 random bits as its id and as its
   edge; what a fresh process then holds more than before is divided by their number. The steady
-  state is that of a ledger at rest; the peaks are the most that the process ever held, while the
+  state is that of an acker at rest; the peaks are the most that the process ever held, while the
   trees were given out, and while each of them then got an ack that does not end it.
 - **Speed**: three messages a tree, the spout's and two acks that end it, in random order and in
   chunks; then what became of all trees. One process, one core.
@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from benchmarks.figures import print_figures
-from sequitur.consumer.topology import AckFlag, AckLedger
+from sequitur.consumer.topology import Acker, AckFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,28 +73,28 @@ def _in_fresh_process(what: str, trees: int) -> dict[str, float]:
 
 
 def _memory(trees: int) -> dict[str, float]:
-    """What a ledger of pending trees holds, in bytes beyond what the process had before."""
+    """What an acker of pending trees holds, in bytes beyond what the process had before."""
     process = psutil.Process()
     for _ in _chunks(1, _CHUNK):  # what drawing a chunk takes is there before
         pass
     before = process.memory_info().rss
-    ledger = AckLedger()
+    acker = Acker()
     for roots, values in _chunks(1, trees):
-        ledger.add(roots, values, np.full(len(roots), AckFlag.INIT, np.uint8))
+        acker.add(roots, values, np.full(len(roots), AckFlag.INIT, np.uint8))
     filling = _peak_bytes() - before
-    _check(len(ledger), trees)
+    _check(len(acker), trees)
     steady = process.memory_info().rss - before
     for (roots, _), (_, values) in zip(_chunks(1, trees), _chunks(2, trees), strict=True):
-        ledger.add(roots, values, np.zeros(len(roots), np.uint8))
-    _check(len(ledger), trees)
+        acker.add(roots, values, np.zeros(len(roots), np.uint8))
+    _check(len(acker), trees)
     acking = _peak_bytes() - before
-    verdicts = ledger.verdicts()
+    verdicts = acker.verdicts()
     _check(verdicts.acked, 0)
     return {"steady_bytes": steady, "filling_bytes": filling, "acking_bytes": acking}
 
 
 def _speed(trees: int) -> dict[str, float]:
-    """How many messages a second a ledger takes in, with the verdicts at the end."""
+    """How many messages a second an acker takes in, with the verdicts at the end."""
     random = np.random.default_rng(1)
     roots, first, second = (_bits(random, trees) for _ in range(3))
     order = random.permutation(3 * trees)
@@ -102,11 +102,11 @@ def _speed(trees: int) -> dict[str, float]:
     values = np.concatenate([first, first ^ second, second])[order]
     flags = np.repeat(np.array([AckFlag.INIT, 0, 0], np.uint8), trees)[order]
     began_s = time.perf_counter()
-    ledger = AckLedger()
+    acker = Acker()
     for at in range(0, len(told), _CHUNK):
         chunk = slice(at, at + _CHUNK)
-        ledger.add(told[chunk], values[chunk], flags[chunk])
-    verdicts = ledger.verdicts()
+        acker.add(told[chunk], values[chunk], flags[chunk])
+    verdicts = acker.verdicts()
     seconds = time.perf_counter() - began_s
     _check(verdicts.acked, trees)
     _check(len(verdicts.unfinished), 0)
@@ -127,7 +127,7 @@ def _bits(random: np.random.Generator, rows: int) -> Numbers:
 
 def _check(found: int, wanted: int) -> None:
     if found != wanted:
-        raise RuntimeError(f"the ledger says {found}, where {wanted} is right")
+        raise RuntimeError(f"the acker says {found}, where {wanted} is right")
 
 
 def _peak_bytes() -> int:

@@ -83,7 +83,7 @@ from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.plan import Plan, Stage, plan
 from sequitur.consumer.topology.engine.rules import Ordering, Placement, Rules, random_ids
 from sequitur.consumer.topology.engine.trace import Trace
-from sequitur.consumer.topology.settling.acker import Acker, AckFlag, AckLedger, Verdicts, acker_of
+from sequitur.consumer.topology.settling.acker import Acker, AckFlag, Verdicts, acker_of
 from sequitur.consumer.topology.settling.pending import (
     EventOutcome,
     Settlement,
@@ -112,7 +112,6 @@ __all__ = [
     "SYSTEM_COMPONENT",
     "TICK_STREAM",
     "AckFlag",
-    "AckLedger",
     "AckedEvent",
     "Acker",
     "AllGrouping",

@@ -1,8 +1,8 @@
 """The acker's verdict is that of a tracker with sets, whatever the trees and the order.
 
 Random DAGs are played on bolts that hold what they are given: each step emits a tuple anchored to
-some that are held, acks one, or fails one. The executor's own roots, `Acker` and `AckLedger` are
-told of the same steps, the latter two in any order and cut.
+some that are held, acks one, or fails one. The executor's own roots and the `Acker` are told of the
+same steps, the latter in any order and cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from sequitur.consumer.topology import (
     Acker,
     AckFlag,
-    AckLedger,
     Bolt,
     EventValues,
     Executor,
@@ -224,7 +223,7 @@ def _executors_verdict(root: Root) -> Verdict:
 
 @given(data=st.data())
 def test_all_agree_with_a_tracker_of_sets(data: st.DataObject) -> None:
-    """The executor's roots, the acker and the ledger: done, failed or open, of each root."""
+    """The executor's roots and the acker: done, failed or open, of each root."""
     play = Play(data)
     play.run()
     expected = {root.id: play.tracker.verdict(root) for root in play.tracked}
@@ -235,8 +234,7 @@ def test_all_agree_with_a_tracker_of_sets(data: st.DataObject) -> None:
     tracked = {root.id for root in play.tracked}
     messages = [one for one in play.tracker.messages if one[0] in tracked]
     messages = data.draw(st.permutations(messages), label="order of arrival")
-    _check_acker(data, messages, done, failed)
-    _check_ledger(data, messages, done, failed, len(expected))
+    _check_acker(data, messages, done, failed, len(expected))
 
 
 def _check_acker(
@@ -244,48 +242,21 @@ def _check_acker(
     messages: Sequence[tuple[int, int, int]],
     done: set[int],
     failed: set[int],
-) -> None:
-    acker = Acker()
-    taken: tuple[set[int], set[int]] = set(), set()
-    for root, value, flags in messages:
-        if flags & AckFlag.INIT:
-            acker.init(root, value)
-        elif flags & AckFlag.FAILED:
-            acker.fail(root)
-        else:
-            acker.ack(root, value)
-        if data.draw(st.booleans(), label="look"):
-            _take(acker, taken)
-    _take(acker, taken)
-    assert taken == (done, failed)
-
-
-def _take(acker: Acker, taken: tuple[set[int], set[int]]) -> None:
-    for found, all_found in zip(acker.take(), taken, strict=True):
-        assert not all_found & set(found)
-        all_found.update(found)
-
-
-def _check_ledger(
-    data: st.DataObject,
-    messages: Sequence[tuple[int, int, int]],
-    done: set[int],
-    failed: set[int],
     roots: int,
 ) -> None:
-    ledger = AckLedger()
+    acker = Acker()
     cuts = data.draw(st.lists(st.integers(0, len(messages)), max_size=4), label="cuts")
     places = [0, *sorted(cuts), len(messages)]
     for begin, end in pairwise(places):
         part = messages[begin:end]
-        ledger.add(
+        acker.add(
             np.array([one[0] for one in part], np.uint64),
             np.array([one[1] for one in part], np.uint64),
             np.array([one[2] for one in part], np.uint8),
         )
         if data.draw(st.booleans(), label="merge"):
-            assert len(ledger) == len({one[0] for one in messages[:end]})
-    verdicts = ledger.verdicts()
+            assert len(acker) == len({one[0] for one in messages[:end]})
+    verdicts = acker.verdicts()
     assert verdicts.acked == len(done)
     assert len(verdicts.unfinished) == roots - len(done)
     flagged = {
@@ -294,5 +265,3 @@ def _check_ledger(
         if flags & AckFlag.FAILED
     }
     assert flagged == failed
-    found_done, found_failed = ledger.take()
-    assert (set(found_done.tolist()), set(found_failed.tolist())) == (done, failed)

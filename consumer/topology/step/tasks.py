@@ -19,7 +19,7 @@ from sequitur.consumer.topology._errors import TopologyError
 from sequitur.consumer.topology.api.tuple import EventValues, FailReason, Root
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.rules import Ordering
-from sequitur.consumer.topology.settling.acker import AckFlag, AckLedger, columns
+from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
 from sequitur.consumer.topology.settling.pending import (
     EventOutcome,
     numbered,
@@ -309,10 +309,10 @@ class AckerTask:
 
     def __call__(self) -> tuple[int, Any, Any]:
         """How many are done, and of the others id and flags."""
-        ledger = AckLedger()
+        acker = Acker()
         for one in self.acks:
-            ledger.add(*self.read(one, self.acker))
-        verdicts = ledger.verdicts()
+            acker.add(*self.read(one, self.acker))
+        verdicts = acker.verdicts()
         return verdicts.acked, verdicts.unfinished, verdicts.flags
 
 

@@ -1,105 +1,141 @@
-"""The acker: XOR values, and what they say of trees."""
+"""The acker: XOR values, and what they say of trees; messages in one lot or in several."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sequitur.consumer.topology import Acker, AckFlag, AckLedger, acker_of
+from benchmarks import acker as bench
+from sequitur.consumer.topology import Acker, AckFlag, acker_of
 
 _STID1, _STID2, _TID1 = 0b1010, 0b1011, 0b1100
+_INIT, _FAILED, _HELD = AckFlag.INIT, AckFlag.FAILED, AckFlag.HELD
+
+
+def _add(acker: Acker, *messages: tuple[int, int, int]) -> None:
+    roots, values, flags = zip(*messages, strict=True)
+    acker.add(np.array(roots, np.uint64), np.array(values, np.uint64), np.array(flags, np.uint8))
+    len(acker)  # what is buffered is merged
+
+
+def _values(acker: Acker) -> list[int]:
+    values: list[int] = acker._values.tolist()
+    return values
+
+
+def _flags_of_unfinished(acker: Acker) -> dict[int, int]:
+    verdicts = acker.verdicts()
+    return dict(zip(verdicts.unfinished.tolist(), verdicts.flags.tolist(), strict=True))
 
 
 def test_the_worked_example_comes_to_zero() -> None:
     """A tuple anchored to two roots: both values end at 0, whichever ack comes first."""
     acker = Acker()
-    acker.init(1, _STID1)
-    acker.init(2, _STID2)
-    acker.ack(1, _STID1 ^ _TID1)
-    acker.ack(2, _STID2 ^ _TID1)
-    assert (acker.value(1), acker.value(2)) == (0b1100, 0b1100)
-    assert acker.take() == ([], [])
-    acker.ack(1, _TID1)
-    acker.ack(2, _TID1)
-    assert (acker.value(1), acker.value(2)) == (0, 0)
-    assert acker.take() == ([1, 2], [])
+    _add(acker, (1, _STID1, _INIT), (2, _STID2, _INIT))
+    _add(acker, (1, _STID1 ^ _TID1, 0), (2, _STID2 ^ _TID1, 0))
+    assert _values(acker) == [0b1100, 0b1100]
+    assert _flags_of_unfinished(acker) == {1: _INIT, 2: _INIT}
+    _add(acker, (1, _TID1, 0), (2, _TID1, 0))
+    assert _values(acker) == [0, 0]
+    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (2, {})
 
 
 def test_the_worked_example_with_emits_told_on_the_way() -> None:
     """0110 and 0111 once the joined tuple is emitted, 1100 and 1100 once the spout's are acked."""
     acker = Acker()
-    acker.init(1, _STID1)
-    acker.init(2, _STID2)
+    _add(acker, (1, _STID1, _INIT), (2, _STID2, _INIT))
     seen = []
     for first, second in [(_TID1, _TID1), (_STID1, _STID2), (_TID1, _TID1)]:
-        acker.ack(1, first)
-        acker.ack(2, second)
-        seen.append((acker.value(1), acker.value(2)))
-    assert seen == [(0b0110, 0b0111), (0b1100, 0b1100), (0b0000, 0b0000)]
+        _add(acker, (1, first, 0), (2, second, 0))
+        seen.append(_values(acker))
+    assert seen == [[0b0110, 0b0111], [0b1100, 0b1100], [0b0000, 0b0000]]
 
 
 def test_an_ack_may_come_before_the_init() -> None:
     """The root is done when both are there, and not before."""
     acker = Acker()
-    acker.ack(1, 77)
-    assert acker.take() == ([], [])
-    acker.init(1, 77)
-    assert acker.take() == ([1], [])
+    _add(acker, (1, 77, 0))
+    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (0, {1: 0})
+    _add(acker, (1, 77, _INIT))
+    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (1, {})
 
 
 def test_a_root_without_edges_is_done_at_once() -> None:
     """Nobody reads the spout's tuple."""
     acker = Acker()
-    acker.init(1, 0)
-    assert acker.take() == ([1], [])
+    _add(acker, (1, 0, _INIT))
+    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (1, {})
 
 
 def test_a_failure_stays() -> None:
     """Also where it came first, and where all edges are acked behind it."""
     acker = Acker()
-    acker.fail(1)
-    assert acker.take() == ([], [])
-    acker.init(1, 5)
-    acker.ack(1, 5)
-    assert acker.take() == ([], [1])
+    _add(acker, (1, 0, _FAILED))
+    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (0, {1: _FAILED})
+    _add(acker, (1, 5, _INIT), (1, 5, 0))
+    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (0, {1: _INIT | _FAILED})
 
 
-def test_what_comes_for_a_root_that_was_given_out_is_late() -> None:
-    """It is counted, and starts nothing new."""
-    acker = Acker()
-    acker.init(1, 5)
-    acker.fail(1)
-    acker.take()
-    acker.ack(1, 5)
-    acker.fail(1)
-    assert (acker.late, len(acker), acker.take()) == (2, 0, ([], []))
-
-
-def test_a_ledger_names_those_that_are_not_done() -> None:
+def test_an_acker_names_those_that_are_not_done() -> None:
     """With what is known of each: failed, held, never acked, never given out."""
-    ledger = AckLedger()
-    init, failed, held = AckFlag.INIT, AckFlag.FAILED, AckFlag.HELD
-    rows = [
-        (1, 9, init), (1, 9, 0),  # done
-        (2, 9, init), (2, 9, failed),
-        (3, 9, init), (3, 9, held),
-        (4, 9, init),
+    acker = Acker()
+    _add(
+        acker,
+        (1, 9, _INIT), (1, 9, 0),  # done
+        (2, 9, _INIT), (2, 9, _FAILED),
+        (3, 9, _INIT), (3, 9, _HELD),
+        (4, 9, _INIT),
         (5, 0, 0),
-    ]  # fmt: skip
-    roots, values, flags = zip(*rows, strict=True)
-    ledger.add(np.array(roots, np.uint64), np.array(values, np.uint64), np.array(flags, np.uint8))
-    verdicts = ledger.verdicts()
-    assert verdicts.acked == 1
-    told = dict(zip(verdicts.unfinished.tolist(), verdicts.flags.tolist(), strict=True))
-    assert told == {2: init | failed, 3: init | held, 4: init, 5: 0}
+    )  # fmt: skip
+    assert acker.verdicts().acked == 1
+    told = {2: _INIT | _FAILED, 3: _INIT | _HELD, 4: _INIT, 5: 0}
+    assert _flags_of_unfinished(acker) == told
 
 
-def test_an_empty_ledger_has_nothing_to_tell() -> None:
+def test_an_empty_acker_has_nothing_to_tell() -> None:
     """Neither done nor left."""
-    ledger = AckLedger()
-    assert (ledger.verdicts().acked, len(ledger)) == (0, 0)
-    done, failed = ledger.take()
-    assert (len(done), len(failed)) == (0, 0)
+    acker = Acker()
+    assert (acker.verdicts().acked, len(acker), _flags_of_unfinished(acker)) == (0, 0, {})
+
+
+def test_new_roots_stand_between_known_ones() -> None:
+    """Before the first, behind the last, side by side and in between; each with its own flags."""
+    acker = Acker()
+    _add(acker, (20, 1, _INIT), (40, 1, _INIT))
+    _add(acker, (50, 1, 0), (10, 1, _FAILED), (30, 1, _INIT), (31, 1, _INIT), (5, 1, _INIT))
+    _add(acker, (20, 2, _FAILED), (2**64 - 1, 1, _INIT), (0, 1, 0))
+    assert _flags_of_unfinished(acker) == {
+        0: 0,
+        5: _INIT,
+        10: _FAILED,
+        20: _INIT | _FAILED,
+        30: _INIT,
+        31: _INIT,
+        40: _INIT,
+        50: 0,
+        2**64 - 1: _INIT,
+    }
+
+
+def test_known_and_new_roots_of_a_lot_keep_apart() -> None:
+    """A lot ends trees that came before, begins others, and repeats itself within."""
+    acker = Acker()
+    _add(acker, (2, 7, _INIT), (4, 6, _INIT), (6, 5, _INIT))
+    _add(acker, (6, 5, 0), (1, 3, _INIT), (2, 4, 0), (2, 3, 0), (1, 3, 0), (5, 1, _INIT))
+    assert _flags_of_unfinished(acker) == {4: _INIT, 5: _INIT}
+    assert acker.verdicts().acked == 3
+
+
+def test_columns_that_were_given_stay_as_they_are() -> None:
+    """They are the caller's: later messages do not change them."""
+    acker = Acker()
+    given = np.array([3], np.uint64), np.array([3], np.uint64), np.array([3], np.uint8)
+    acker.add(*given)
+    len(acker)
+    _add(acker, (3, 9, _FAILED))
+    assert [column.tolist() for column in given] == [[3], [3], [3]]
 
 
 @pytest.mark.parametrize("ackers", [1, 2, 7])
@@ -111,3 +147,10 @@ def test_roots_fall_evenly_to_ackers(ackers: int) -> None:
     counts = np.bincount(found, minlength=ackers)
     assert len(counts) == ackers
     assert counts.min() > 0.9 * 7000 / ackers
+
+
+@pytest.mark.parametrize(("what", "unit"), [("_memory", "_bytes"), ("_speed", "_per_s")])
+def test_benchmark_checks_what_it_measures(what: str, unit: str) -> None:
+    """With few trees as with many, over several chunks; its figures say what they count."""
+    measured: Any = getattr(bench, what)(70_000)
+    assert all(name.endswith(unit) for name in measured)
