@@ -112,14 +112,15 @@ def _round(given: list[EventValues], *, is_tracked: bool) -> float:
         next_id=random_ids(1),
         write=lambda _, record: written.append(record.value),
     )
-    next_id, feed = executor.next_id, executor.feed
+    next_id, feed = random_ids(2), executor.feed
     began_s = time.perf_counter()
     for values in given:
         feed(Root(next_id(), values, 1, 0.0, is_tracked), values)
     executor.finish()
     seconds = time.perf_counter() - began_s
-    if executor.acked != len(given) or len(written) != len(given):
-        raise RuntimeError(f"{executor.acked} acked, {len(written)} written, {len(given)} given")
+    acked = executor.result().acked
+    if acked != len(given) or len(written) != len(given):
+        raise RuntimeError(f"{acked} acked, {len(written)} written, {len(given)} given")
     return seconds
 
 

@@ -22,7 +22,7 @@ from sequitur.consumer.topology.api.bolt import (
     bolt,
 )
 from sequitur.consumer.topology.api.builder import ComponentDeclarer, TopologyBuilder
-from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
+from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
 from sequitur.consumer.topology.api.dead_letters import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_DETAIL_HEADER,
@@ -33,6 +33,7 @@ from sequitur.consumer.topology.api.dead_letters import (
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
 )
+from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.groupings import (
     AllGrouping,
     CustomGrouping,
@@ -48,9 +49,8 @@ from sequitur.consumer.topology.api.groupings import (
     PartialKeyGrouping,
     ShuffleGrouping,
 )
-from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, tell
+from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, notify
 from sequitur.consumer.topology.api.moment import (
-    SYSTEM_COMPONENT,
     TICK_STREAM,
     Moment,
     next_tick_ms,
@@ -67,36 +67,30 @@ from sequitur.consumer.topology.api.topology import (
 )
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
+    SYSTEM_COMPONENT,
     Event,
     EventValues,
-    FailReason,
-    Failure,
     Place,
-    Root,
     Stream,
     Tuple,
-    never_acked,
 )
-from sequitur.consumer.topology.engine.emission import OutputRecord, Sent, TaskId
-from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.emission import OutputRecord, Sent
+from sequitur.consumer.topology.engine.executor import Executor, ExecutorResult
 from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.plan import Plan, Stage, plan
 from sequitur.consumer.topology.engine.rules import Ordering, Placement, Rules, random_ids
 from sequitur.consumer.topology.engine.trace import Trace
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, Verdicts, acker_of
-from sequitur.consumer.topology.settling.pending import (
+from sequitur.consumer.topology.settling.pending import due_ms, next_due_ms, numbered, runs_now
+from sequitur.consumer.topology.settling.retry import RetryPolicy
+from sequitur.consumer.topology.settling.root import Root
+from sequitur.consumer.topology.settling.settlement import (
     EventOutcome,
     Settlement,
-    due_ms,
-    next_due_ms,
-    numbered,
-    runs_now,
+    held_back,
     settle,
-    settle_roots,
 )
-from sequitur.consumer.topology.settling.retry import RetryPolicy
-from sequitur.consumer.topology.settling.settlement import held_back
-from sequitur.consumer.topology.tester.tester import DeadLetter, TopologyTester
+from sequitur.consumer.topology.tester.tester import DeadLetteredEvent, TopologyTester
 from sequitur.consumer.topology.tester.tree_view import Step, StepKind, TupleTree
 
 __all__ = [
@@ -127,7 +121,7 @@ __all__ = [
     "ComponentDeclarer",
     "CustomGrouping",
     "CustomStreamGrouping",
-    "DeadLetter",
+    "DeadLetteredEvent",
     "DirectGrouping",
     "DoubleAckError",
     "EmitError",
@@ -137,9 +131,9 @@ __all__ = [
     "EventOutcome",
     "EventValues",
     "Executor",
+    "ExecutorResult",
     "FailReason",
     "FailedEvent",
-    "Failure",
     "FieldsGrouping",
     "ForeignTupleError",
     "FunctionBolt",
@@ -181,6 +175,7 @@ __all__ = [
     "TopologyError",
     "TopologyTester",
     "Trace",
+    "TreeFailure",
     "Tuple",
     "TupleTree",
     "Verdicts",
@@ -188,17 +183,15 @@ __all__ = [
     "bolt",
     "due_ms",
     "held_back",
-    "never_acked",
     "next_due_ms",
     "next_tick_ms",
+    "notify",
     "numbered",
     "plan",
     "random_ids",
     "runs_now",
     "settle",
-    "settle_roots",
     "stable_hash",
-    "tell",
     "ticks_due",
     "watermark_after",
 ]

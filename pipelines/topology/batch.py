@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import ConservationError
 from sequitur.consumer.topology import random_ids
-from sequitur.consumer.topology.step.parts import Given as GivenEvents
-from sequitur.consumer.topology.step.parts import StepBatch
+from sequitur.consumer.topology.step.batch import StepBatch
+from sequitur.consumer.topology.step.events import TaskInput
 from sequitur.pipelines.store.part_files import show
 from sequitur.pipelines.topology.bolt_instances import instances_of
 from sequitur.pipelines.topology.files import (
     EVENT_COLUMNS,
     ExchangeFile,
     OutputFiles,
+    attempts_of,
+    emitted_roots,
     events,
-    given_out,
     read_acks,
     read_pending,
-    tried,
     tuples_in_order,
     write_acks,
     write_roots,
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology import Executor, Instances, Root, Sent
-    from sequitur.consumer.topology.step.parts import GivenOut, Sources, Verdict, Waiting
+    from sequitur.consumer.topology.step.batch import Sources
+    from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
     from sequitur.pipelines.rows.selection import Selection
 
 
@@ -121,11 +122,11 @@ class Batch(StepBatch):
             length for _, blobs in sources for places in blobs.values() for _, length in places
         )
 
-    def write_waiting(self, waiting: Sequence[Waiting]) -> str | None:
+    def write_waiting(self, waiting: Sequence[PendingEvent]) -> str | None:
         """See `StepBatch`."""
         return write_waiting(self.path("waiting"), waiting)
 
-    def write_dead(self, dead: Sequence[Waiting]) -> str | None:
+    def write_dead(self, dead: Sequence[PendingEvent]) -> str | None:
         """See `StepBatch`."""
         letters = OutputFiles(self.path("outputs"), {DEAD_LETTERS: self.dead_letters}, 0)
         for one in dead:
@@ -153,13 +154,13 @@ class Batch(StepBatch):
         """See `StepBatch`."""
         return write_roots(self.path("work"), roots)
 
-    def given_out(self, roots: Sequence[str]) -> GivenOut:
+    def emitted_roots(self, roots: Sequence[str]) -> EmittedRoots:
         """See `StepBatch`."""
-        return given_out(roots)
+        return emitted_roots(roots)
 
-    def tried(self, roots: str) -> dict[int, int]:
+    def attempts_of(self, roots: str) -> dict[int, int]:
         """See `StepBatch`."""
-        return tried(roots)
+        return attempts_of(roots)
 
     def write_acks(self, ids: Any, values: Any, flags: Any) -> str:
         """See `StepBatch`."""
@@ -170,22 +171,22 @@ class Batch(StepBatch):
         """See `StepBatch`."""
         return read_acks(acks, acker)
 
-    def write_verdicts(self, verdicts: Sequence[Verdict]) -> str:
+    def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> str:
         """See `StepBatch`."""
         return write_verdicts(self.path("work"), verdicts)
 
-    def read_verdicts(self, verdicts: str) -> list[Verdict]:
+    def read_verdicts(self, verdicts: str) -> list[EventVerdict]:
         """See `StepBatch`."""
         return read_verdicts(verdicts)
 
-    def shown(self, kind: str, left: str | None) -> list[str]:
+    def publish(self, kind: str, left: str | None) -> list[str]:
         """See `StepBatch`: the files have hidden names until then."""
         folder = f"outputs/{self.dead_letters[0]}" if kind == "dead" else kind
         return show(self.path(folder), [left])
 
 
 @dataclass(frozen=True, slots=True)
-class Given(GivenEvents):
+class FileInput(TaskInput):
     """The events that a task of the first stage is given, in their order.
 
     Attributes:
@@ -203,7 +204,7 @@ class Given(GivenEvents):
         """About how many new events there are."""
         return 0 if self.selection is None else self.selection.rows_at_most(self.partition)
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[PendingEvent]:
         """Those that wait."""
         return read_pending(self.pending)
 
@@ -213,6 +214,6 @@ class Given(GivenEvents):
             for rows in self.selection.tables(self.partition, EVENT_COLUMNS):
                 yield from events(rows)
 
-    def with_waiting(self, waiting: Iterable[str]) -> Given:
+    def with_waiting(self, waiting: Iterable[str]) -> FileInput:
         """The same new ones, and others that wait."""
         return replace(self, pending=tuple(waiting))

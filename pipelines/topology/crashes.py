@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer.topology.step.parts import Answer, Trial
+    from sequitur.consumer.topology.step.task_result import TaskResult
+    from sequitur.consumer.topology.step.trial import Trial
 
     T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Repeatable(Protocol):
     def count(self) -> int:
         """How much input there is."""
 
-    def __call__(self) -> Answer:
+    def __call__(self) -> TaskResult:
         """Run it."""
 
 
@@ -104,7 +105,7 @@ class SurvivingTasks:
         self._folder = folder
         self._max_crashes = max_crashes
 
-    def run(self, tasks: Sequence[Repeatable]) -> list[Answer]:
+    def run(self, tasks: Sequence[Repeatable]) -> list[TaskResult]:
         """Run tasks side by side, and give their answers in order.
 
         Raises:
@@ -132,7 +133,7 @@ class SurvivingTasks:
                 return [one.answer() for one in recorded]
         raise BoltCrashError(f"the Python process of a task dies again and again: {tasks[0]!r}")
 
-    def _alone(self, task: Any) -> Answer:
+    def _alone(self, task: Any) -> TaskResult:
         crashes, fruitless = 1, 0
         while True:
             if crashes >= self._max_crashes:
@@ -173,7 +174,7 @@ class SurvivingTasks:
         part = replace(task.trial, first=first, last=last)
         return self._tried(replace(task, trial=part)) is None
 
-    def _tried(self, task: Any) -> Answer | None:
+    def _tried(self, task: Any) -> TaskResult | None:
         one = _Recorded.of(task, self._folder)
         return one.answer() if self._survives([one]) else None
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from sequitur.consumer.topology import Sent, acker_of
 from sequitur.consumer.topology.engine.emission import order_of
-from sequitur.consumer.topology.step.parts import GivenOut, Waiting
+from sequitur.consumer.topology.step.events import EmittedRoots, PendingEvent
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology import OutputRecord, Root
-    from sequitur.consumer.topology.step.parts import Sources
+    from sequitur.consumer.topology.step.batch import Sources
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _PLACE: Final = [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
@@ -178,7 +178,7 @@ class OutputFiles:
             file.write(table.slice(begin, end - begin))
 
 
-def write_waiting(folder: Path, waiting: Sequence[Waiting]) -> str | None:
+def write_waiting(folder: Path, waiting: Sequence[PendingEvent]) -> str | None:
     """Write events that wait into a file of a folder; its hidden name."""
     with PartFile(str(folder), PENDING_SCHEMA) as file:
         for begin in range(0, len(waiting), _ROWS_AT_ONCE):
@@ -207,7 +207,7 @@ def write_waiting(folder: Path, waiting: Sequence[Waiting]) -> str | None:
     return file.name
 
 
-def read_pending(paths: Iterable[str]) -> list[Waiting]:
+def read_pending(paths: Iterable[str]) -> list[PendingEvent]:
     """The events of some files of `write_waiting`, in their order."""
     found = [
         one for path in paths for one in waiting_events(pq.read_table(path, use_threads=False))
@@ -216,11 +216,11 @@ def read_pending(paths: Iterable[str]) -> list[Waiting]:
     return found
 
 
-def waiting_events(rows: pa.Table) -> Iterator[Waiting]:
+def waiting_events(rows: pa.Table) -> Iterator[PendingEvent]:
     """The events of a table of `PENDING_SCHEMA`."""
     more = [rows[name].to_pylist() for name in PENDING_SCHEMA.names[-5:]]
     for event, *rest in zip(events(rows), *more, strict=True):
-        yield Waiting(event, *rest)
+        yield PendingEvent(event, *rest)
 
 
 def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -283,16 +283,16 @@ def write_roots(folder: Path, roots: Sequence[Root]) -> str:
     )
 
 
-def given_out(paths: Sequence[str]) -> GivenOut:
-    """The events of some files of `write_roots`."""
+def emitted_roots(paths: Sequence[str]) -> EmittedRoots:
+    """Read the roots of some files of `write_roots`."""
     tables = [read_table(path) for path in paths]
     roots = pa.concat_tables(tables)
     keys = roots["key"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
     ids, attempts = roots["id"].to_numpy(), roots["attempt"].to_numpy()
-    return GivenOut(ids, attempts, keys, [len(table) for table in tables])
+    return EmittedRoots(ids, attempts, keys, [len(table) for table in tables])
 
 
-def tried(path: str) -> dict[int, int]:
+def attempts_of(path: str) -> dict[int, int]:
     """The roots of a file of `write_roots`, by id, and which attempt this is of each."""
     rows = read_table(path).to_pydict()
     return dict(zip(rows["id"], rows["attempt"], strict=True))

@@ -23,14 +23,14 @@ from sequitur.consumer.topology import (
     ticks_due,
     watermark_after,
 )
-from sequitur.consumer.topology.step.parts import Waiting
+from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines._errors import CheckpointError, TopologyFileError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.part_files import show
-from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, Given
+from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, FileInput
 from sequitur.pipelines.topology.files import (
     OUTPUT_ORDER,
     events,
@@ -270,7 +270,7 @@ class Processing:
         result = StepRun(
             self._spark,
             batch,
-            [Given(due, waiting[place], place) for place in range(partitions)],
+            [FileInput(due, waiting[place], place) for place in range(partitions)],
             {(component, task): path for component, task, path in before.states},
             max_crashes=settings.max_crashes,
         ).run()
@@ -309,7 +309,7 @@ class Processing:
     def _replayed(self, batch: Batch, new_requests: Sequence[Path]) -> list[tuple[int, list[str]]]:
         """Dead letters that are given back: how many for each task, and files of them."""
         partitioner = KeyPartitioner(self._default.partitions)
-        given: list[list[Waiting]] = [[] for _ in range(self._default.partitions)]
+        given: list[list[PendingEvent]] = [[] for _ in range(self._default.partitions)]
         waiting = (
             one.event
             for paths in (self._newest.waiting.values() if new_requests else ())
@@ -319,7 +319,7 @@ class Processing:
         for event in each_once(requested, waiting):
             key, partition = event[0], event[5] % self._default.partitions
             place = partition if key is None else partitioner.partition(key)
-            given[place].append(Waiting(event, 0, None))
+            given[place].append(PendingEvent(event, 0, None))
         folder = batch.path("waiting")
         return [
             (len(some), show(folder, [write_waiting(folder, some)]) if some else [])

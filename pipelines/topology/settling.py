@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer.topology.step.parts import Waiting
+    from sequitur.consumer.topology.step.events import PendingEvent
     from sequitur.pipelines.topology.batch import Batch
 
     _Headers: TypeAlias = "Sequence[tuple[str, bytes | None]]"
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SHORT_DETAIL: Final = 1 << 10
 
 
-def dead_letter(one: Waiting, batch: Batch) -> OutputRecord:
+def dead_letter(one: PendingEvent, batch: Batch) -> OutputRecord:
     """An event given up, as its topic takes it: with less of its traceback, or whole in a file."""
     key, value, headers = one.event[:3]
     for detail in (one.detail, one.detail and one.detail[-_SHORT_DETAIL:]):
@@ -58,7 +58,7 @@ def _fits(batch: Batch, key: bytes | None, value: bytes | None, headers: _Header
     return batch.letter_limit.takes((key, value, *parts), len(headers))
 
 
-def _added(one: Waiting, batch: Batch, detail: str | None) -> _Headers:
+def _added(one: PendingEvent, batch: Batch, detail: str | None) -> _Headers:
     """The headers of a dead letter behind the event's own."""
     time_ms, topic, partition, offset = one.event[3:7]
     told = {

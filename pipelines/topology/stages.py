@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.pipelines.topology.batch import Batch, Given
+    from sequitur.pipelines.topology.batch import Batch, FileInput
 
 
 class StepRun(Run):
@@ -30,7 +30,7 @@ class StepRun(Run):
         self,
         spark: SparkSession,
         batch: Batch,
-        givens: Sequence[Given],
+        givens: Sequence[FileInput],
         states: Mapping[tuple[str, int], str],
         *,
         max_crashes: int,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sequitur.consumer.topology.step.parts import Verdict
+from sequitur.consumer.topology.step.events import EventVerdict
 from sequitur.pipelines.topology.files import read_table, write_table
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ VERDICTS_SCHEMA = pa.schema(
         ("path", pa.string()),
     ]
 )
-"""See `Verdict`."""
+"""See `EventVerdict`."""
 
 
-def write_verdicts(folder: Path, verdicts: Sequence[Verdict]) -> str:
+def write_verdicts(folder: Path, verdicts: Sequence[EventVerdict]) -> str:
     """Write verdicts into a file of their own; its path."""
     columns = list(zip(*verdicts, strict=True)) or [()] * len(VERDICTS_SCHEMA)
     arrays = [pa.array(one, part.type) for one, part in zip(columns, VERDICTS_SCHEMA, strict=True)]
     return write_table(folder, pa.table(arrays, schema=VERDICTS_SCHEMA))
 
 
-def read_verdicts(path: str) -> list[Verdict]:
+def read_verdicts(path: str) -> list[EventVerdict]:
     """Read what `write_verdicts` wrote."""
     columns = read_table(path).to_pydict().values()
-    return [Verdict(*told) for told in zip(*columns, strict=True)]
+    return [EventVerdict(*told) for told in zip(*columns, strict=True)]

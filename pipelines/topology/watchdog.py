@@ -49,7 +49,7 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    users = executor.users
+    users = executor.user_code
 
     def look(_signal: int, _frame: object) -> None:
         users.look(time.monotonic(), timeout_s)

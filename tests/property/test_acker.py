@@ -35,7 +35,8 @@ from sequitur.consumer.topology import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sequitur.consumer.topology import Failure, OutputCollector, Topology, TopologyContext
+    from sequitur.consumer.topology import OutputCollector, Topology, TopologyContext, TreeFailure
+    from sequitur.consumer.topology.engine.tracked import TrackedTuple
 
 _LAYERS = 4
 
@@ -89,16 +90,16 @@ class Tracker:
     """
 
     def __init__(self) -> None:
-        self.open: dict[int, set[Tuple]] = defaultdict(set)
+        self.open: dict[int, set[TrackedTuple]] = defaultdict(set)
         self.failed_roots: set[int] = set()
         self.late = 0
         self.messages: list[tuple[int, int, int]] = []
-        self._emitted: dict[Tuple, dict[Root, int]] = defaultdict(lambda: defaultdict(int))
+        self._emitted: dict[TrackedTuple, dict[Root, int]] = defaultdict(lambda: defaultdict(int))
 
-    def given_out(self, root: Root, made: Tuple) -> None:
+    def given_out(self, root: Root, made: TrackedTuple) -> None:
         """The spout gave a tuple to a task."""
         self.open[root.id].add(made)
-        self.messages.append((root.id, made._edge, AckFlag.INIT))
+        self.messages.append((root.id, made.edge, AckFlag.INIT))
 
     def begun(self, root: Root, values: tuple[Any, ...]) -> None:
         """An event is going to be given out: it is known when a task is given it."""
@@ -111,19 +112,21 @@ class Tracker:
         """All tasks are here."""
         raise AssertionError(sent, made)
 
-    def emitted(self, by: TopologyContext, anchors: Sequence[Tuple], made: Tuple) -> None:
+    def emitted(
+        self, by: TopologyContext, anchors: Sequence[TrackedTuple], made: TrackedTuple
+    ) -> None:
         """A bolt emitted a tuple to a task; its edges are told with the ack of an anchor."""
         del by
-        for root in {root for anchor in anchors for root, _ in anchor._trees()}:
+        for root in {root for anchor in anchors for root, _ in anchor.trees()}:
             self.open[root.id].add(made)
-            anchor = next(one for one in anchors if root in dict(one._trees()))
-            self._emitted[anchor][root] ^= dict(made._trees())[root]
+            anchor = next(one for one in anchors if root in dict(one.trees()))
+            self._emitted[anchor][root] ^= dict(made.trees())[root]
 
     def written(self, by: Any, anchors: Any, output: Any, record: Any) -> None:
         """There are no outputs."""
         raise AssertionError(by, anchors, output, record)
 
-    def acked(self, by: TopologyContext, given: Tuple) -> None:
+    def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
         """A bolt acked a tuple."""
         del by
         for root, edge in _tracked_trees(given):
@@ -131,7 +134,7 @@ class Tracker:
             self.open[root.id].discard(given)
             self.messages.append((root.id, edge ^ self._emitted[given][root], 0))
 
-    def failed(self, by: TopologyContext, given: Tuple, failure: Failure) -> None:
+    def failed(self, by: TopologyContext, given: TrackedTuple, failure: TreeFailure) -> None:
         """A bolt failed a tuple."""
         del by, failure
         for root, _ in _tracked_trees(given):
@@ -145,8 +148,8 @@ class Tracker:
         return Verdict.OPEN if self.open[root.id] else Verdict.DONE
 
 
-def _tracked_trees(given: Tuple) -> list[tuple[Root, int]]:
-    return [(root, edge) for root, edge in given._trees() if root.is_tracked]
+def _tracked_trees(given: TrackedTuple) -> list[tuple[Root, int]]:
+    return [(root, edge) for root, edge in given.trees() if root.is_tracked]
 
 
 class Play:
@@ -165,7 +168,7 @@ class Play:
             trace=self.tracker,
         )
         self.holders: list[Any] = [
-            self.executor._runners[f"layer{layer}", 0].bolt for layer in range(_LAYERS)
+            self.executor._tasks.runners[f"layer{layer}", 0].bolt for layer in range(_LAYERS)
         ]
         self.roots: list[Root] = []
 
@@ -228,7 +231,7 @@ def test_all_agree_with_a_tracker_of_sets(data: st.DataObject) -> None:
     play.run()
     expected = {root.id: play.tracker.verdict(root) for root in play.tracked}
     assert {root.id: _executors_verdict(root) for root in play.tracked} == expected
-    assert play.executor.late_acks == play.tracker.late
+    assert play.executor.result().late_acks == play.tracker.late
     done = {root for root, verdict in expected.items() if verdict is Verdict.DONE}
     failed = {root for root, verdict in expected.items() if verdict is Verdict.FAILED}
     tracked = {root.id for root in play.tracked}

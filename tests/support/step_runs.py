@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sequitur.consumer.topology import EventValues, ProcessSettings, due_ms, plan
-from sequitur.consumer.topology.step.parts import Waiting
+from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile, show
 from sequitur.pipelines.topology import crashes, stages
-from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, Given
+from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.files import (
     EVENT_COLUMNS,
@@ -96,7 +96,7 @@ class StepRuns:
         batch = self._batch()
         selection = self._selection(batch, list(given))
         givens = [
-            Given(selection, tuple(self.waiting.get(place, ())), place)
+            FileInput(selection, tuple(self.waiting.get(place, ())), place)
             for place in range(self.partitions)
         ]
         result = StepRun(None, batch, givens, self.states, max_crashes=2).run()  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ class StepRuns:
     def give_back(self, given: Iterable[EventValues], task: int = 0) -> None:
         """Give dead letters back to a task of the first stage: they run in the next step."""
         folder = self._batch().path("waiting")
-        names = [write_waiting(folder, [Waiting(tuple(one), 0, None) for one in given])]
+        names = [write_waiting(folder, [PendingEvent(tuple(one), 0, None) for one in given])]
         self.waiting.setdefault(task, []).extend(show(folder, names))
         self.next_due_ms = self.now_ms
 
@@ -130,7 +130,7 @@ class StepRuns:
         if self.next_due_ms is not None:
             raise RuntimeError(f"after {most} steps events wait still")
 
-    def pending(self) -> list[Waiting]:
+    def pending(self) -> list[PendingEvent]:
         """Events that wait."""
         return read_pending(path for paths in self.waiting.values() for path in paths)
 

@@ -24,7 +24,6 @@ from sequitur.consumer.topology.api.groupings import (
     ShuffleGrouping,
 )
 from sequitur.consumer.topology.api.hooks import EventHook
-from sequitur.consumer.topology.api.moment import SYSTEM_COMPONENT
 from sequitur.consumer.topology.api.topology import (
     EVENT_FIELDS,
     Component,
@@ -33,7 +32,12 @@ from sequitur.consumer.topology.api.topology import (
     Subscription,
     Topology,
 )
-from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, EventValues, Stream
+from sequitur.consumer.topology.api.tuple import (
+    DEFAULT_STREAM,
+    SYSTEM_COMPONENT,
+    EventValues,
+    Stream,
+)
 from sequitur.producer._units import Duration, milliseconds
 
 if TYPE_CHECKING:

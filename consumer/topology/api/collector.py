@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, FailReason, Tuple
+from sequitur.consumer.topology.api.failure import FailReason
+from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Tuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sequitur.consumer.topology.engine.emission import TaskId
-    from sequitur.consumer.topology.engine.runner import Runner
+
+class TaskId(NamedTuple):
+    """A task of a bolt."""
+
+    component: str
+    task: int
+
+
+class TaskRunner(Protocol):
+    """Runs a bolt's task; its tuples are those that it has given to the bolt."""
+
+    def emit(
+        self, values: Any, anchors: Sequence[Any], stream: str, task: int | None
+    ) -> list[TaskId]:
+        """See `OutputCollector.emit`."""
+
+    def ack(self, given: Any, /) -> None:
+        """See `OutputCollector.ack`."""
+
+    def fail(self, given: Any, reason: FailReason, detail: str, /) -> None:
+        """See `OutputCollector.fail`."""
 
 
 class OutputCollector:
@@ -22,11 +42,11 @@ class OutputCollector:
 
     __slots__ = ("_runner",)
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
 
-    def hand_over(self, runner: Runner) -> None:
-        """Emit for another runner from here on: the bolt goes on in another batch."""
+    def hand_over(self, runner: TaskRunner) -> None:
+        """Emit by another runner from here on: the bolt is kept for another batch."""
         self._runner = runner
 
     def emit(
@@ -100,7 +120,7 @@ class BasicOutputCollector:
 
     __slots__ = ("_anchors", "_runner")
 
-    def __init__(self, runner: Runner, anchor: Tuple) -> None:
+    def __init__(self, runner: TaskRunner, anchor: Tuple) -> None:
         self._runner = runner
         self._anchors = (anchor,)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology.api.tuple import EventValues, Failure
+    from sequitur.consumer.topology.api.failure import TreeFailure
+    from sequitur.consumer.topology.api.tuple import EventValues
 
 _logger = logging.getLogger("sequitur.topology.hook")
 
@@ -42,7 +43,7 @@ class FailedEvent:
     event: EventValues
     attempt: int
     latency_ms: int
-    failure: Failure
+    failure: TreeFailure
     is_dead: bool
 
 
@@ -60,8 +61,8 @@ class EventHook:
         """An attempt of an event failed."""
 
 
-def tell(hook: EventHook, what: AckedEvent | FailedEvent) -> None:
-    """Tell a hook."""
+def notify(hook: EventHook, what: AckedEvent | FailedEvent) -> None:
+    """Tell a hook; log what it raises."""
     try:
         if isinstance(what, AckedEvent):
             hook.on_ack(what)

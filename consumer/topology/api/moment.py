@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer.topology.api.tuple import Stream
+from sequitur.consumer.topology.api.tuple import SYSTEM_COMPONENT, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SYSTEM_COMPONENT: Final = "__system"
 TICK_STREAM: Final = "__tick"
 TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, ("interval_s",))
 """The stream of tick tuples, by Storm's names."""

@@ -1,25 +1,23 @@
-"""Tuples, the roots of their trees, and what became of them.
+"""Tuples as bolts see them, and the streams they are emitted to.
 
-An *event* of the ordered stream is the root of a tree. Each *tuple* that goes to a task is an edge
-of the trees it is anchored to; the XOR of a tree's open edges is kept in its root, as far as one
-task knows of them (`sequitur.consumer.topology.settling.acker` has the whole).
-
-Roots and tuples are made by the million, so they are msgspec's structs: these are made in half the
-time of a class with `__init__`. Each is equal to itself alone.
+An *event* of the ordered stream is the root of a tuple tree. What tracks the trees is hidden from
+bolts (`sequitur.consumer.topology.engine.tracked`).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 DEFAULT_STREAM: Final = "default"
+SYSTEM_COMPONENT: Final = "__system"
+"""The source of tick tuples, by Storm's name."""
 
 
 class Place(NamedTuple):
@@ -41,102 +39,6 @@ class EventValues(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-
-
-class FailReason(StrEnum):
-    """Why an event was not processed to the end."""
-
-    FAILED = "failed"
-    """A bolt failed it."""
-    EXCEPTION = "exception"
-    """A bolt raised."""
-    TIMEOUT = "timeout"
-    """A call, or the whole tree, took longer than `message_timeout`."""
-    NEVER_ACKED = "never-acked"
-    """Its batch ended, and a tuple of it was neither acked nor failed."""
-    CRASH = "crash"
-    """The process that ran it died."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a root failed.
-
-    Attributes:
-        reason: The reason.
-        detail: A traceback, or what is known.
-        path: The components that the failed tuple had come through, the spout first.
-    """
-
-    reason: FailReason
-    detail: str = ""
-    path: tuple[str, ...] = ()
-
-
-def never_acked(spout: str, raised: Iterable[tuple[str, str]]) -> Failure:
-    """Why a root failed that was neither acked nor failed by the end of its batch.
-
-    Args:
-        spout: Name of the spout.
-        raised: Bolts whose `finish_batch` raised, and what.
-    """
-    detail = "; ".join(f"finish_batch of {who!r}: {why}" for who, why in raised)
-    return Failure(FailReason.NEVER_ACKED, detail, (spout,))
-
-
-class Root(msgspec.Struct, eq=False):
-    """The root of a tuple tree, and the acker's entry for it: one XOR value, plus flags.
-
-    Attributes:
-        id: Tells it from all others of its batch; 0 of what comes of no event.
-        event: The event's values, or those that say where it came from.
-        attempt: 1 the first time.
-        value: XOR of the tree's edges, as this task knows them.
-        failure: Why it failed; sticky.
-        is_held: Whether a tuple of it was passed over, since an earlier event of its key failed.
-        begun_s: When this task first saw it, in seconds of the executor's clock.
-        is_tracked: Whether anyone waits for it.
-    """
-
-    id: int
-    event: Any
-    attempt: int = 1
-    begun_s: float = 0.0
-    is_tracked: bool = True
-    value: int = 0
-    failure: Failure | None = None
-    is_held: bool = False
-
-    @property
-    def key(self) -> bytes | None:
-        """The event's key."""
-        key: bytes | None = self.event[0]
-        return key
-
-    @property
-    def order(self) -> tuple[int, str, int, int]:
-        """Its place in the ordered stream."""
-        event = self.event
-        return event[3], event[4], event[5], event[6]
-
-    @property
-    def place(self) -> Place:
-        """Where it came from."""
-        return Place(*self.event[4:7])
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every tuple of the tree was acked, and none failed."""
-        return self.value == 0 and self.failure is None and not self.is_held
-
-    def __reduce__(self) -> Any:
-        # To another task goes what it is known by, not its payload nor what this task saw of it.
-        event = self.event
-        known = (event[0], None, (), event[3], event[4], event[5], event[6], 0)
-        return Root, (self.id, known, self.attempt, 0.0, self.is_tracked)
-
-    def __repr__(self) -> str:
-        return f"Root({self.id:#x}, {tuple(self.place)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,32 +74,26 @@ class Stream:
 
 
 class Tuple(msgspec.Struct, eq=False):
-    """What a bolt is given: named values, with the trees it belongs to.
+    """What a bolt is given: named values of a stream.
 
-    `tuple["word"]` gives a value by its field, `tuple[0]` by its place.
+    `tuple["word"]` gives a value by its field, `tuple[0]` by its index.
 
     Attributes:
         values: The values, in the order of the stream's fields.
+        declared: The stream, as its component declares it.
     """
 
     values: Any
-    _stream: Stream
-    _root: Root
-    _edge: int
-    _parent: Any
-    _owner: Any
-
-    _more: ClassVar[tuple[tuple[Root, int], ...]] = ()
-    """Further trees it belongs to: see `WovenTuple`."""
+    declared: Stream
 
     def __getitem__(self, field: str | int) -> Any:
         if field.__class__ is str:
             try:
-                return self.values[self._stream.index[field]]
+                return self.values[self.declared.index[field]]
             except KeyError:
                 raise KeyError(
-                    f"{field!r}: tuples of {self._stream.title!r} have the fields "
-                    f"{', '.join(self._stream.fields)}"
+                    f"{field!r}: tuples of {self.declared.title!r} have the fields "
+                    f"{', '.join(self.declared.fields)}"
                 ) from None
         return self.values[field]
 
@@ -210,77 +106,60 @@ class Tuple(msgspec.Struct, eq=False):
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of its values."""
-        return self._stream.fields
+        return self.declared.fields
 
     @property
     def source(self) -> str:
         """The component that emitted it."""
-        return self._stream.component
+        return self.declared.component
 
     @property
     def source_task(self) -> int:
         """Number of the task that emitted it; of an event, its partition of the ordered stream."""
-        return self._stream.task
+        return self.declared.task
 
     @property
     def stream(self) -> str:
-        """The stream it was emitted to."""
-        return self._stream.name
+        """Name of the stream it was emitted to."""
+        return self.declared.name
 
     @property
     def is_tick(self) -> bool:
-        """Whether it is a tick, and not of any event."""
-        return self._stream.component == "__system"
+        """Whether it is a tick, and not derived from an event."""
+        return self.declared.component == SYSTEM_COMPONENT
 
     @property
+    @abstractmethod
     def place(self) -> Place:
-        """Where the event is from that it comes of; of several, the first."""
-        return self._root.place
+        """Source position of the event it is derived from; of several, of the first."""
 
     @property
+    @abstractmethod
     def places(self) -> tuple[Place, ...]:
-        """Where all events are from that it comes of."""
-        return tuple(root.place for root, _ in self._trees())
+        """Source positions of all events it is derived from."""
 
     @property
+    @abstractmethod
     def attempt(self) -> int:
-        """How many times its event has been tried, this time included."""
-        return max(root.attempt for root, _ in self._trees())
+        """How often its event has been tried, this time included."""
 
     @property
+    @abstractmethod
     def event_time_ms(self) -> int:
         """Event time of its event; of several, of the newest."""
-        time_ms: int = max(root.event[3] for root, _ in self._trees())
-        return time_ms
 
     @property
+    @abstractmethod
     def event_key(self) -> bytes | None:
-        """Key of the event it came from."""
-        return self._root.key
+        """Key of the event it is derived from; of several, of the first."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Its values by field."""
-        return dict(zip(self._stream.fields, self.values, strict=True))
-
-    def _trees(self) -> tuple[tuple[Root, int], ...]:
-        """The trees it belongs to, and its edge in each."""
-        return ((self._root, self._edge), *self._more)
-
-    def _path(self) -> tuple[str, ...]:
-        """The components it came through, the spout first."""
-        path = [self._stream.component]
-        parent = self._parent
-        while parent is not None:
-            if isinstance(parent, tuple):  # of another task
-                path.extend(reversed(parent))
-                break
-            path.append(parent._stream.component)
-            parent = parent._parent
-        return tuple(reversed(path))
+        """Return its values by field."""
+        return dict(zip(self.declared.fields, self.values, strict=True))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
-        return f"<tuple of {self._stream.title}: {shown}>"
+        return f"<tuple of {self.declared.title}: {shown}>"
 
 
 class Event(Tuple, eq=False):
@@ -303,17 +182,3 @@ class Event(Tuple, eq=False):
         """The event's headers."""
         headers: Sequence[tuple[str, bytes | None]] = self.values[2] or ()
         return headers
-
-
-class WovenTuple(Tuple, eq=False):
-    """A tuple of several trees."""
-
-    _more: tuple[tuple[Root, int], ...] = ()  # type: ignore[misc]
-
-
-def woven(
-    values: Any, stream: Stream, trees: Sequence[tuple[Root, int]], parent: Any, owner: Any
-) -> WovenTuple:
-    """A tuple of these trees."""
-    root, edge = trees[0]
-    return WovenTuple(values, stream, root, edge, parent, owner, tuple(trees[1:]))

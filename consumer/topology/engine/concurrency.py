@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
+    from sequitur.consumer.topology.api.collector import TaskId
+    from sequitur.consumer.topology.api.failure import FailReason
     from sequitur.consumer.topology.api.topology import Component
-    from sequitur.consumer.topology.api.tuple import FailReason, Tuple
-    from sequitur.consumer.topology.engine.emission import TaskId
-    from sequitur.consumer.topology.engine.executor import Executor
+    from sequitur.consumer.topology.engine.environment import Environment
+    from sequitur.consumer.topology.engine.instances import Instances
+    from sequitur.consumer.topology.engine.tracked import TrackedTuple
 
 _WAITING_EACH: Final = 256
 """So many calls may wait for each that runs: enough that some are of keys that are free."""
@@ -53,7 +55,7 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, runner: ConcurrentRunner, given: Tuple, key: Any, submitted_s: float
+        self, runner: ConcurrentRunner, given: TrackedTuple, key: Any, submitted_s: float
     ) -> None:
         self.runner = runner
         self.submitted_s = submitted_s
@@ -71,7 +73,7 @@ class ConcurrentRunner(Runner):
     """Runs a task whose calls may run side by side.
 
     Args:
-        executor: What it runs in.
+        environment: What the tasks of the process share.
         context: Which task it is.
         bolt: The task's own copy of the bolt.
         pool: Where the calls run.
@@ -80,13 +82,13 @@ class ConcurrentRunner(Runner):
 
     def __init__(
         self,
-        executor: Executor,
+        environment: Environment,
         context: TopologyContext,
         bolt: BaseBolt,
         pool: CallPool,
         component: Component,
     ) -> None:
-        super().__init__(executor, context, bolt)
+        super().__init__(environment, context, bolt)
         self.concurrency = component.concurrency
         self.is_async = is_async(bolt)
         self._pool = pool
@@ -95,7 +97,7 @@ class ConcurrentRunner(Runner):
         ]
         self._fields = fields[0] if len(component.inputs) == 1 and fields else None
 
-    def run(self, given: Tuple) -> None:
+    def run(self, given: TrackedTuple) -> None:
         """Have the bolt called when its key's earlier calls are over."""
         key: Any = given.event_key
         if self._fields is not None:
@@ -107,10 +109,10 @@ class ConcurrentRunner(Runner):
                 self.raised(given, error)
                 return
         key = None if key is None else (self, key)
-        self._pool.submit(Call(self, given, key, self._executor.clock()))
+        self._pool.submit(Call(self, given, key, self._environment.clock()))
 
     def emit(
-        self, values: Any, anchors: Sequence[Tuple], stream_name: str, task: int | None
+        self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
     ) -> list[TaskId]:
         """See `OutputCollector.emit`; within a call nothing is chosen yet."""
         noted = _noted.get()
@@ -119,7 +121,7 @@ class ConcurrentRunner(Runner):
         noted.append(lambda: Runner.emit(self, values, anchors, stream_name, task))
         return []
 
-    def ack(self, given: Tuple) -> None:
+    def ack(self, given: TrackedTuple) -> None:
         """See `OutputCollector.ack`."""
         noted = _noted.get()
         if noted is None:
@@ -127,7 +129,7 @@ class ConcurrentRunner(Runner):
         else:
             noted.append(lambda: Runner.ack(self, given))
 
-    def fail(self, given: Tuple, reason: FailReason, detail: str) -> None:
+    def fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
         """See `OutputCollector.fail`."""
         noted = _noted.get()
         if noted is None:
@@ -164,20 +166,20 @@ class ConcurrentRunner(Runner):
 
     def conclude(self, call: Call) -> None:
         """Do what the bolt said in a call that is over."""
-        executor, given = self._executor, call.given
+        users, given = self._users, call.given
         if call.begun_s is not None:
             # How long it waited for its turn is nobody's fault, and not counted.
-            for root, _ in given._trees():
+            for root, _ in given.trees():
                 waited_s = call.begun_s - call.submitted_s
                 root.begun_s = min(root.begun_s + waited_s, call.begun_s)
-        executor.users.call = given
+        users.call = given
         self._open += self._holds
         try:
             self._do_what_it_said(call)
         except KeyboardInterrupt:
             raise
         except BoltTimeoutError:  # out of a grouping of the user's
-            executor.users.running = None
+            users.running = None
             self.overran(given)
             return
         except BaseException as error:  # noqa: BLE001 - as if the bolt had raised it
@@ -199,25 +201,30 @@ class CallPool:
     """The calls that run, and those that wait.
 
     Args:
-        executor: Whose they are.
+        environment: What the tasks of the process share.
+        instances: Has the event loop of async bolts.
+        timeout_s: A call that takes longer is given up.
 
     Attributes:
-        has_left_calls: Whether a call was given up, which may still go on.
+        has_abandoned_calls: Whether a call was given up, which may still go on.
     """
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, environment: Environment, instances: Instances, timeout_s: float) -> None:
+        self._clock = environment.clock
+        self._trees = environment.trees
+        self._instances = instances
+        self._timeout_s = timeout_s
         self._keys: dict[Any, deque[Call]] = {}
         self._ready: dict[ConcurrentRunner, deque[Call]] = {}
         self._running: dict[ConcurrentRunner, set[Call]] = {}
         self._over: SimpleQueue[Call] = SimpleQueue()
         self._work: dict[ConcurrentRunner, SimpleQueue[Call | None]] = {}
         self._threads: list[threading.Thread] = []
-        self.has_left_calls = False
+        self.has_abandoned_calls = False
         self._waiting = 0
         self._most = 0
         self._ending = threading.Lock()
-        self._looked_s = executor.clock()
+        self._looked_s = self._clock()
         self._call_s = 0.0  # by any thread: it need not be exact
 
     def submit(self, call: Call) -> None:
@@ -231,18 +238,18 @@ class CallPool:
             self._keys[call.key] = deque()
         self._start(call)
 
+    @property
     def is_full(self) -> bool:
-        """Whether some calls have to be over before further tuples are given out."""
+        """Whether some calls have to be over before further tuples are given to bolts."""
         return self._waiting > self._most
 
-    def complete_all(self) -> None:
-        """Wait for all calls, and do what they said."""
-        while self._waiting:
-            self.complete_some()
-            self._executor.drain()
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call runs or waits."""
+        return not self._waiting
 
     def complete_some(self) -> None:
-        """Wait for one call at least, and do what those said that are over."""
+        """Wait for one call at least, and carry out what the calls that are over did."""
         if not self._waiting:
             return
         nap_s = min(_LONGEST_NAP_S, self._call_s / 2)
@@ -260,7 +267,7 @@ class CallPool:
                 call = self._over.get_nowait()
             except Empty:
                 break
-        if self._executor.clock() - self._looked_s > _LOOK_EACH_S:
+        if self._clock() - self._looked_s > _LOOK_EACH_S:
             self._give_up_late_ones()
 
     def _is_stocked(self) -> bool:
@@ -290,8 +297,8 @@ class CallPool:
             return
         running.add(call)
         if runner.is_async:
-            loop = self._executor.instances.loop()
-            call.begun_s = self._executor.clock()
+            loop = self._instances.loop()
+            call.begun_s = self._clock()
             asyncio.run_coroutine_threadsafe(self._run_async(call), loop)
         else:
             self._work[runner].put(call)
@@ -315,9 +322,9 @@ class CallPool:
     def _run(self, runner: ConcurrentRunner) -> None:
         work = self._work[runner]
         while (call := work.get()) is not None:
-            call.begun_s = self._executor.clock()
+            call.begun_s = self._clock()
             runner.carry_out(call)
-            took_s = self._executor.clock() - call.begun_s
+            took_s = self._clock() - call.begun_s
             self._call_s += _SHARE * (took_s - self._call_s)
             self._put_over(call)
             if call.is_given_up:  # another thread has taken this one's place
@@ -334,7 +341,7 @@ class CallPool:
 
     def _end(self, call: Call) -> None:
         if call.is_given_up:
-            self._executor.late_acks += 1
+            self._trees.count_late_ack()
             return
         self._waiting -= 1
         self._running[call.runner].discard(call)
@@ -347,7 +354,7 @@ class CallPool:
         ready = self._ready[call.runner]
         while ready:
             following = ready.popleft()
-            if self._executor.is_wanted(following.given):
+            if self._trees.is_wanted(following.given):
                 self._start(following)
                 return
             # Its event has failed meanwhile, or is held.
@@ -360,15 +367,15 @@ class CallPool:
         behind = self._keys[key]
         while behind:
             following = behind.popleft()
-            if self._executor.is_wanted(following.given):
+            if self._trees.is_wanted(following.given):
                 self._start(following)
                 return
             self._waiting -= 1
         del self._keys[key]
 
     def _give_up_late_ones(self) -> None:
-        now_s = self._looked_s = self._executor.clock()
-        timeout_s = self._executor.message_timeout_s
+        now_s = self._looked_s = self._clock()
+        timeout_s = self._timeout_s
         for runner, running in self._running.items():
             for call in list(running):
                 if call.begun_s is None or now_s - call.begun_s <= timeout_s:
@@ -377,7 +384,7 @@ class CallPool:
                     if call.is_over:
                         continue
                     call.is_given_up = True
-                self.has_left_calls = True
+                self.has_abandoned_calls = True
                 running.discard(call)
                 self._waiting -= 1
                 if not runner.is_async:

@@ -15,15 +15,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.groupings import Chooser
     from sequitur.consumer.topology.api.topology import KafkaOutput
-    from sequitur.consumer.topology.api.tuple import Root, Stream
+    from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.settling.root import Root
     from sequitur.producer.kafka.record_limit import RecordLimit
-
-
-class TaskId(NamedTuple):
-    """A task of a bolt."""
-
-    component: str
-    task: int
 
 
 class OutputRecord(NamedTuple):

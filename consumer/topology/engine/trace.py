@@ -8,8 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
-    from sequitur.consumer.topology.api.tuple import Failure, Root, Stream, Tuple
-    from sequitur.consumer.topology.engine.emission import Sent, TaskId
+    from sequitur.consumer.topology.api.collector import TaskId
+    from sequitur.consumer.topology.api.failure import TreeFailure
+    from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.engine.emission import Sent
+    from sequitur.consumer.topology.engine.tracked import TrackedTuple
+    from sequitur.consumer.topology.settling.root import Root
 
 
 class Trace(Protocol):
@@ -21,17 +25,19 @@ class Trace(Protocol):
     def begun(self, root: Root, values: tuple[Any, ...]) -> None:
         """An event is going to be given out."""
 
-    def given_out(self, root: Root, made: Tuple) -> None:
+    def given_out(self, root: Root, made: TrackedTuple) -> None:
         """The spout gave a tuple to a task."""
 
-    def emitted(self, by: TopologyContext, anchors: Sequence[Tuple], made: Tuple) -> None:
+    def emitted(
+        self, by: TopologyContext, anchors: Sequence[TrackedTuple], made: TrackedTuple
+    ) -> None:
         """A bolt emitted a tuple to a task."""
 
     def sent(  # noqa: PLR0917 - each is of a type of its own
         self,
         by: TopologyContext | None,
-        anchors: Sequence[Tuple],
-        parent: Tuple | None,
+        anchors: Sequence[TrackedTuple],
+        parent: TrackedTuple | None,
         stream: Stream,
         sent: Sent,
         to: TaskId,
@@ -41,16 +47,16 @@ class Trace(Protocol):
         Its parent is the tuple that it was emitted for, also without an anchor.
         """
 
-    def received(self, sent: Sent, made: Tuple) -> None:
+    def received(self, sent: Sent, made: TrackedTuple) -> None:
         """A tuple that was sent has come to its task."""
 
     def written(
-        self, by: TopologyContext, anchors: Sequence[Tuple], output: str, record: Any
+        self, by: TopologyContext, anchors: Sequence[TrackedTuple], output: str, record: Any
     ) -> None:
         """A bolt emitted a tuple to an output."""
 
-    def acked(self, by: TopologyContext, given: Tuple) -> None:
+    def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
         """A bolt acked a tuple."""
 
-    def failed(self, by: TopologyContext, given: Tuple, failure: Failure) -> None:
+    def failed(self, by: TopologyContext, given: TrackedTuple, failure: TreeFailure) -> None:
         """A bolt failed a tuple."""

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.groupings import Chooser, Grouping
     from sequitur.consumer.topology.api.topology import Component, Topology
-    from sequitur.consumer.topology.api.tuple import Root, Stream
+    from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.engine.rules import Placement, Rules
     from sequitur.consumer.topology.engine.runner import Runner
     from sequitur.consumer.topology.engine.user_code import UserCode
+    from sequitur.consumer.topology.settling.root import Root
 
 
 class Wiring:

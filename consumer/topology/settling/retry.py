@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sequitur.consumer.topology.api.tuple import FailReason
+from sequitur.consumer.topology.api.failure import FailReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,154 @@
-"""Settling a batch: which events are held although their own trees may be done.
+"""Settling a batch: which of its events are done, tried again, held or dead.
+
+One rule for all topologies: the executor settles its trees by it where no tuple leaves the process,
+and the driver where ackers tell what became of trees.
 
 An event is held when an earlier one of its key has failed and will be tried again; and when it
 shares an output with an event that is not done, since that output cannot go out, and would be lost
-if one of them were taken as done. Either holds up others in turn. Pure, and in columns.
+if one of them were taken as done. Either holds back others in turn. Pure, and in columns: events
+stand in the order of the stream, and a key is a number.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sequitur.consumer.topology.settling.pending import numbered
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from sequitur.consumer.topology.api.failure import FailReason
+    from sequitur.consumer.topology.settling.retry import RetryPolicy
+    from sequitur.consumer.topology.settling.root import Root
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Longs = np.ndarray[Any, np.dtype[np.int64]]
+    Outcomes = np.ndarray[Any, np.dtype[np.int8]]
     Places = np.ndarray[Any, np.dtype[np.intp]]
+
+
+class EventOutcome(IntEnum):
+    """What became of an event in a batch."""
+
+    DONE = 0
+    """Its tree is acked, and its outputs may go out."""
+    RETRY = 1
+    """It failed, and will be tried again."""
+    HELD = 2
+    """It runs again for the sake of another; that is no further attempt."""
+    DEAD = 3
+    """It failed for the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What becomes of the events that ran in a batch.
+
+    Attributes:
+        outcomes: Of each event, of the kind `EventOutcome`.
+        attempts: How often each has been tried; an attempt in which it was held does not count.
+        retry_at_ms: They are not to run before; 0 for as soon as no earlier event of the key waits.
+    """
+
+    outcomes: Outcomes
+    attempts: Longs
+    retry_at_ms: Longs
+
+
+def settle(
+    keys: Longs,
+    attempts: Longs,
+    failures: Mapping[int, FailReason],
+    held: Collection[int],
+    *,
+    now_ms: int,
+    policy: RetryPolicy,
+    random: float,
+    shared: Sequence[Places] = (),
+    keeps_order: bool = True,
+) -> Settlement:
+    """Settle a batch.
+
+    Args:
+        keys: A number for each event's key; negative without one.
+        attempts: Number of the attempt that this was; the first is 1.
+        failures: Places of the events that failed, and why.
+        held: Places of the events of which a tuple was skipped.
+        now_ms: Now.
+        policy: When a failed event is tried again.
+        random: Drawn from [0, 1), once for the batch: those that failed together, in the same
+            attempt, are tried again together, so that a join is given both sides again.
+        shared: For each output of several events, the places of these.
+        keeps_order: Whether an event holds back the later ones of its key.
+    """
+    failed, is_dead, is_held = (np.zeros(len(keys), np.bool_) for _ in range(3))
+    is_held[list(held)] = True
+    for place, reason in failures.items():
+        failed[place] = True
+        is_dead[place] = policy.gives_up(int(attempts[place]), reason)
+    unfinished = failed | is_held
+    is_held = (is_held & ~failed) | held_back(
+        keys, unfinished, is_dead, shared, keeps_order=keeps_order
+    )
+    again = failed & ~is_dead
+    outcomes = np.zeros(len(keys), np.int8)
+    outcomes[again], outcomes[is_held], outcomes[is_dead] = (
+        EventOutcome.RETRY,
+        EventOutcome.HELD,
+        EventOutcome.DEAD,
+    )
+    retry_at_ms = np.zeros(len(keys), np.int64)
+    for attempt in np.unique(attempts[again]).tolist():
+        those = again & (attempts == attempt)
+        retry_at_ms[those] = policy.retry_at_ms(attempt, now_ms, random)
+    if len(shared):
+        _retry_together(keys, retry_at_ms, again | is_held, shared, keeps_order=keeps_order)
+    return Settlement(outcomes, attempts - is_held, retry_at_ms)
+
+
+def settle_roots(
+    roots: Sequence[Root],
+    shared: Iterable[Iterable[Root]],
+    *,
+    now_ms: int,
+    policy: RetryPolicy,
+    random: float,
+    keeps_order: bool = True,
+) -> Settlement:
+    """Settle a batch of which all is known by its roots; otherwise as `settle`.
+
+    Args:
+        roots: The roots of its events, in their order.
+        shared: The roots of each output of several events.
+        now_ms: Now.
+        policy: When a failed event is tried again.
+        random: As for `settle`.
+        keeps_order: Likewise.
+    """
+    places = {root: place for place, root in enumerate(roots)}
+    together = [[places[root] for root in several if root in places] for several in shared]
+    return settle(
+        numbered(root.key for root in roots),
+        np.array([root.attempt for root in roots], np.int64),
+        {place: root.failure.reason for root, place in places.items() if root.failure is not None},
+        [place for root, place in places.items() if root.is_held],
+        now_ms=now_ms,
+        policy=policy,
+        random=random,
+        shared=[np.array(several, np.intp) for several in together],
+        keeps_order=keeps_order,
+    )
 
 
 def held_back(
     keys: Longs,
     unfinished: Bools,
-    gone: Bools,
+    dead: Bools,
     shared: Sequence[Places] = (),
     *,
     keeps_order: bool = True,
@@ -32,9 +158,9 @@ def held_back(
     Args:
         keys: A number for each event's key, events in their order; negative without a key.
         unfinished: Events that failed, were held already, or were never acked.
-        gone: Those of them that are dead-lettered: they hold up no later event of their key.
+        dead: Those of them that are dead-lettered: they hold back no later event of their key.
         shared: For each output of several events, the places of these.
-        keeps_order: Whether an event holds up the later ones of its key.
+        keeps_order: Whether an event holds back the later ones of its key.
 
     Returns:
         Of each event whether it is held for another's sake.
@@ -43,7 +169,7 @@ def held_back(
     if keeps_order:
         _, codes = np.unique(keys, return_inverse=True)
         places = np.arange(len(keys))
-        blocking = unfinished & ~gone & (keys >= 0)
+        blocking = unfinished & ~dead & (keys >= 0)
         first = np.full(len(keys) + 1, len(keys))
         np.minimum.at(first, codes[blocking], places[blocking])
         held |= (places > first[codes]) & ~unfinished & (keys >= 0)
@@ -129,3 +255,32 @@ class Ties:
         self._open[behind] = False
         later: list[int] = behind.tolist()
         return later
+
+
+def _retry_together(
+    keys: Longs, retry_at_ms: Longs, waits: Bools, shared: Sequence[Places], *, keeps_order: bool
+) -> None:
+    """Let events that share an output run in the same batch, that of the last of them.
+
+    Otherwise a join would be given one side of a pair, and in a later batch the other. None runs
+    before those ahead of it in its key, so these decide as well.
+    """
+    if keeps_order:
+        order = np.argsort(keys, kind="stable")
+        order = order[waits[order] & (keys[order] >= 0)]
+        if len(order):
+            retry_at_ms[order] = _latest_so_far(keys[order], retry_at_ms[order])
+    ties = Ties(keys, shared, waits, keeps_order=keeps_order)
+    sharing = ties.sharing[waits[ties.sharing]]
+    # The latest first: whoever it reaches is not reached by an earlier one again.
+    for place in sharing[np.argsort(-retry_at_ms[sharing], kind="stable")].tolist():
+        reached = ties.reached_from(place)
+        retry_at_ms[reached] = np.maximum(retry_at_ms[reached], retry_at_ms[place])
+
+
+def _latest_so_far(keys: Longs, times_ms: Longs) -> Longs:
+    """The latest time up to each event among those of its key; events are sorted by key."""
+    times, ranks = np.unique(times_ms, return_inverse=True)
+    section = np.cumsum(np.concatenate(([0], keys[1:] != keys[:-1]))) * len(times)
+    latest: Longs = times[np.maximum.accumulate(ranks + section) - section]
+    return latest

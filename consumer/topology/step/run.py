@@ -10,14 +10,16 @@ import numpy as np
 
 from sequitur.consumer._errors import ConservationError
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
-from sequitur.consumer.topology.step.verdicts import Unfinished, VerdictTask, decide
+from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     from sequitur.consumer.topology.engine.plan import Stage
-    from sequitur.consumer.topology.step.parts import Answer, Given, Handle, StepBatch, Window
+    from sequitur.consumer.topology.step.batch import Handle, StepBatch
+    from sequitur.consumer.topology.step.events import TaskInput, Window
+    from sequitur.consumer.topology.step.task_result import TaskResult
 
     T = TypeVar("T")
 
@@ -29,15 +31,15 @@ class Tasks(Protocol):
     def crashes(self) -> int:
         """How often a process has died in one."""
 
-    def run(self, tasks: Sequence[SpoutTask | StageTask], /) -> list[Answer]:
-        """Run tasks with bolts, and give their answers in order."""
+    def run(self, tasks: Sequence[SpoutTask | StageTask], /) -> list[TaskResult]:
+        """Run tasks with bolts, and return their results in order."""
 
     def repeat(self, tasks: Sequence[Callable[[], T]], /) -> list[T]:
-        """Run tasks without bolts, and give what they give in order."""
+        """Run tasks without bolts, and return their results in order."""
 
 
 class TasksHere:
-    """Runs tasks in this process, one behind the other."""
+    """Runs tasks in this process, one after the other."""
 
     crashes = 0
 
@@ -90,7 +92,7 @@ class StepRun:
     def __init__(
         self,
         batch: StepBatch,
-        givens: Sequence[Given],
+        givens: Sequence[TaskInput],
         states: Mapping[tuple[str, int], Handle],
         tasks: Tasks,
     ) -> None:
@@ -107,8 +109,8 @@ class StepRun:
         """
         counts = self._result.counts
         if self._batch.plan.is_local:
-            answers = self._tasks.run(self._spout_tasks((0, None), gives_waiting=True))
-            self._take_all(answers)
+            results = self._tasks.run(self._spout_tasks((0, None), gives_waiting=True))
+            self._take_all(results)
         else:
             self._in_waves()
         counts["crashes"] = self._tasks.crashes
@@ -135,13 +137,13 @@ class StepRun:
             self._result.waiting.clear()
             self._result.counts["waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
-        answers = list(spouts)
+        results = list(spouts)
         for stage in self._batch.plan.stages[1:]:
-            answers += self._tasks.run(self._stage_tasks(stage, answers, gives_ticks=gives_waiting))
-        self._take_all(answers)
+            results += self._tasks.run(self._stage_tasks(stage, results, gives_ticks=gives_waiting))
+        self._take_all(results)
         if self._batch.ackers:
-            self._settle(spouts, answers, window)
-        return any(answer.has_more for answer in spouts)
+            self._decide(spouts, results, window)
+        return any(one.has_more for one in spouts)
 
     def _spout_tasks(self, window: Window, *, gives_waiting: bool) -> list[SpoutTask]:
         own = self._states_of(self._batch.plan.stages[0])
@@ -156,22 +158,22 @@ class StepRun:
             for given in self._givens
         ]
 
-    def _with_waiting(self, given: Given) -> Given:
+    def _with_waiting(self, given: TaskInput) -> TaskInput:
         """The events of a task when what waits is what an earlier wave has left."""
         return given.with_waiting(self._result.waiting.get(given.partition, ()))
 
     def _stage_tasks(
-        self, stage: Stage, answers: Iterable[Answer], *, gives_ticks: bool
+        self, stage: Stage, results: Iterable[TaskResult], *, gives_ticks: bool
     ) -> list[StageTask]:
         own = self._states_of(stage)
         sources: list[list[tuple[Handle, dict[str, Any]]]] = [[] for _ in range(stage.tasks)]
-        for answer in answers:
+        for one in results:
             found: dict[int, dict[str, Any]] = {}
-            for (component, task), places in answer.tuples.items():
+            for (component, task), places in one.tuples.items():
                 if component in stage.components:
                     found.setdefault(task, {})[component] = places
             for task, blobs in found.items():
-                sources[task].append((answer.tuples_file, blobs))
+                sources[task].append((one.tuples_file, blobs))
         return [
             StageTask(
                 self._batch, stage, task, tuple(sources[task]), own.get(task, {}), gives_ticks
@@ -187,27 +189,30 @@ class StepRun:
                 found.setdefault(task, {})[component, task] = state
         return found
 
-    def _settle(self, spouts: Sequence[Answer], answers: Sequence[Answer], window: Window) -> None:
+    def _decide(
+        self, spouts: Sequence[TaskResult], results: Sequence[TaskResult], window: Window
+    ) -> None:
+        """Run the ackers, and leave the events that are not done by what these tell."""
         batch = self._batch
-        acks = tuple(answer.acks_file for answer in answers if answer.acks_file is not None)
+        acks = tuple(one.acks_file for one in results if one.acks_file is not None)
         ackers = [AckerTask(acks, number, batch.read_acks) for number in range(batch.ackers)]
         found = self._tasks.repeat(ackers)
         ids = np.concatenate([unfinished for _, unfinished, _ in found])
         flags = np.concatenate([flags for _, _, flags in found])
         failures = {
             root: failure
-            for answer in reversed(answers)  # the first failure is the one that counts
-            for root, failure in answer.failures.items()
+            for one in reversed(results)  # the first failure is the one that counts
+            for root, failure in one.failures.items()
         }
-        shared = [several for answer in answers for several in answer.shared]
-        raised = [one for answer in answers for one in answer.finish_failures]
+        shared = [several for one in results for several in one.shared]
+        raised = [one for result in results for one in result.finish_failures]
         acked = sum(count for count, _, _ in found)
         is_hooked = batch.topology.hook is not None
         if not len(ids) and not is_hooked:
             self._result.counts["acked"] += acked
             return
-        roots = [answer.roots_file for answer in spouts]
-        verdicts = decide(batch, roots, Unfinished(ids, flags, failures, shared, raised))
+        roots = [one.roots_file for one in spouts]
+        verdicts = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared, raised))
         left = sum(len(own) for own in verdicts)
         self._result.counts["acked"] += acked + len(ids) - left
         tasks = {
@@ -218,44 +223,44 @@ class StepRun:
             if own or is_hooked
         }
         written = self._tasks.repeat(list(tasks.values()))
-        accounted = sum(answer.waiting + answer.dead for answer in written)
+        accounted = sum(one.waiting + one.dead for one in written)
         if accounted != left:
             raise ConservationError(f"{left} events are not done, {accounted} are accounted for")
-        for place, answer in zip(tasks, written, strict=True):
-            self._take(place, answer)
+        for place, one in zip(tasks, written, strict=True):
+            self._take(place, one)
 
-    def _take_all(self, answers: Sequence[Answer]) -> None:
-        """Take in what all tasks did; what bolts want kept takes the place of what they kept."""
+    def _take_all(self, results: Sequence[TaskResult]) -> None:
+        """Add what all tasks did; what bolts want kept replaces what they kept."""
         self._result.states = {
-            where: state for answer in answers for where, state in answer.states.items()
+            where: state for one in results for where, state in one.states.items()
         }
-        for place, answer in enumerate(answers):
-            self._take(place, answer)
+        for place, one in enumerate(results):
+            self._take(place, one)
 
-    def _take(self, place: int, answer: Answer) -> None:
-        """Take in what a task did, and show what it left."""
+    def _take(self, place: int, done: TaskResult) -> None:
+        """Add what a task did, and publish what it left."""
         batch, result = self._batch, self._result
         result.counts.update(
-            taken=answer.taken,
-            acked=answer.acked,
-            failed=sum(answer.failed.values()),
-            dead=answer.dead,
-            waiting=answer.waiting,
-            late_acks=answer.late_acks,
-            untracked_failures=answer.untracked_failures,
-            emitted=answer.emitted,
-            outputs=answer.outputs,
+            taken=done.taken,
+            acked=done.acked,
+            failed=sum(done.failed.values()),
+            dead=done.dead,
+            waiting=done.waiting,
+            late_acks=done.late_acks,
+            untracked_failures=done.untracked_failures,
+            emitted=done.emitted,
+            outputs=done.outputs,
         )
-        result.next_due_ms = _least(result.next_due_ms, answer.next_due_ms)
-        result.least_waiting_ms = _least(result.least_waiting_ms, answer.least_waiting_ms)
-        result.finish_failures += answer.finish_failures
-        for name, records in answer.files.items():
-            shown = batch.shown(f"outputs/{name}", records)
-            result.records.setdefault(name, []).extend(shown)
-        result.dead += batch.shown("dead", answer.dead_file)
-        result.unfinished += batch.shown("unfinished", answer.unfinished_file)
-        if answer.waiting_file is not None:
-            waiting = batch.shown("waiting", answer.waiting_file)
+        result.next_due_ms = _least(result.next_due_ms, done.next_due_ms)
+        result.least_waiting_ms = _least(result.least_waiting_ms, done.least_waiting_ms)
+        result.finish_failures += done.finish_failures
+        for name, records in done.files.items():
+            published = batch.publish(f"outputs/{name}", records)
+            result.records.setdefault(name, []).extend(published)
+        result.dead += batch.publish("dead", done.dead_file)
+        result.unfinished += batch.publish("unfinished", done.unfinished_file)
+        if done.waiting_file is not None:
+            waiting = batch.publish("waiting", done.waiting_file)
             result.waiting.setdefault(place, []).extend(waiting)
 
 

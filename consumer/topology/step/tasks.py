@@ -1,8 +1,8 @@
-"""The tasks of a step: spouts, stages behind them, ackers.
+"""The tasks of a step: those of the first stage, of later stages, and of ackers.
 
-The first stage is given the events that are due: those that waited, then the new ones. Stages
-behind it read the tuples that earlier ones have sent them. Where one stage is all there is, its
-tasks know by themselves what became of each event; else the ackers' tasks do (`step.run`).
+The first stage is given the events that are due: those that waited, then the new ones. Later stages
+read the tuples that earlier ones have sent them. In a topology of one stage its tasks know what
+became of each event; otherwise the ackers' tasks do (`step.run`).
 """
 
 from __future__ import annotations
@@ -16,38 +16,30 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sequitur.consumer.topology._errors import TopologyError
-from sequitur.consumer.topology.api.tuple import EventValues, FailReason, Root
+from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.rules import Ordering
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
-from sequitur.consumer.topology.settling.pending import (
-    EventOutcome,
-    numbered,
-    runs_now,
-    settle_roots,
-)
-from sequitur.consumer.topology.step.parts import WHOLE, Answer, Trial, Waiting
-from sequitur.consumer.topology.step.settling import (
-    crashed,
-    killer,
-    leave_unfinished,
-    retry_times,
-    tell_hook,
-)
+from sequitur.consumer.topology.settling.pending import numbered, runs_now
+from sequitur.consumer.topology.settling.root import Root
+from sequitur.consumer.topology.step.events import EventVerdict
+from sequitur.consumer.topology.step.task_result import TaskResult
+from sequitur.consumer.topology.step.trial import WHOLE, Trial
+from sequitur.consumer.topology.step.unfinished import UnfinishedEvents, crashed, retry_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from sequitur.consumer.topology.engine.executor import ExecutorResult
     from sequitur.consumer.topology.engine.plan import Stage
-    from sequitur.consumer.topology.step.parts import (
+    from sequitur.consumer.topology.step.batch import (
         Exchange,
-        Given,
         Handle,
         OutputWriter,
         Sources,
         StepBatch,
-        Window,
     )
+    from sequitur.consumer.topology.step.events import PendingEvent, TaskInput, Window
 
 _STAGE_BITS: Final = 10
 
@@ -61,12 +53,12 @@ class SpoutTask:
         given: Its events.
         states: What its bolts kept in the step before.
         window: Which of the new events it takes in.
-        gives_waiting: Whether those that wait are given out when they are due.
-        trial: What is given out of all that.
+        gives_waiting: Whether those that wait are fed when they are due.
+        trial: Which part of its input is fed.
     """
 
     batch: StepBatch
-    given: Given
+    given: TaskInput
     states: Mapping[tuple[str, int], Handle]
     window: Window = (0, None)
     gives_waiting: bool = True
@@ -78,41 +70,45 @@ class SpoutTask:
         return self.given.weight
 
     def count(self) -> int:
-        """How much there is to give out."""
+        """Count its input: ticks and events."""
         return len(self._ticks) + sum(1 for _ in self.given.all(self.window))
 
-    def __call__(self) -> Answer:
+    def __call__(self) -> TaskResult:
         """Run it."""
         batch, stage, partition = self.batch, self.batch.plan.stages[0], self.given.partition
         outputs = batch.outputs(partition)
         sends = None if batch.plan.is_local else batch.exchange()
-        executor = _executor(batch, stage, partition, outputs, sends, self.states)
-        answer = Answer()
-        left: list[Waiting] = []
-        dead: list[Waiting] = []
+        # One number for all: events that failed together are tried again together.
+        drawn = random.Random(hash((*batch.seed, partition))).random()
+        executor = _executor(batch, stage, partition, outputs, sends, self.states, drawn)
+        result = TaskResult()
+        unfinished = UnfinishedEvents(batch)
         with _running(executor, batch):
             _give_ticks(executor, self._ticks, self.trial)
-            behind_ticks = self.trial.behind(len(self._ticks))
-            if behind_ticks == WHOLE:
-                self._give_waiting(executor, left)
-                answer.taken = self._give_new(executor)
+            after_ticks = self.trial.after(len(self._ticks))
+            if after_ticks == WHOLE:
+                self._feed_waiting(executor, unfinished)
+                result.taken = self._feed_new(executor)
             else:
-                answer.taken = self._try(behind_ticks, executor, left, dead)
+                result.taken = self._feed_part(after_ticks, executor, unfinished)
             executor.finish()
-            answer.states = batch.write_states(executor.states(), self.states)
+            result.states = batch.write_states(executor.snapshots(), self.states)
             if self.trial.is_whole:
                 executor.keep()
-        answer.has_more = self._has_more(answer.taken)
-        answer.acked = executor.acked
-        self._settle(executor, answer, left, dead)
+        found = executor.result()
+        result.has_more = self._has_more(result.taken)
+        result.acked = found.acked
+        self._leave_unfinished(found, unfinished, result)
         if sends is not None:
             sends.close()
-            answer.tuples_file, answer.tuples = sends.path, sends.index
-            given_out = [root for root in executor.roots() if root.is_tracked]
-            _tell_ackers(executor, given_out, batch, answer, is_spout=True)
-            answer.acked += sum(not root.is_tracked for root in executor.roots())
-        _tell_counts(executor, outputs, answer)
-        return answer
+            result.tuples_file, result.tuples = sends.path, sends.index
+            # In the order of the stream, as all events are that are settled together.
+            roots = sorted(found.roots, key=lambda root: root.order)
+            emitted = [root for root in roots if root.is_tracked]
+            result.acked += len(roots) - len(emitted)
+            _tell_ackers(found, emitted, batch, result, is_spout=True)
+        _tell_counts(found, outputs, result)
+        return result
 
     @property
     def _ticks(self) -> tuple[str, ...]:
@@ -121,19 +117,20 @@ class SpoutTask:
     def _new(self) -> Iterator[tuple[Any, ...]]:
         return itertools.islice(self.given.new(), *self.window)
 
-    def _give_waiting(self, executor: Executor, left: list[Waiting]) -> None:
-        """Give out what waited and is due; the others hold up those of their keys."""
+    def _feed_waiting(self, executor: Executor, unfinished: UnfinishedEvents) -> None:
+        """Feed the events that waited and are due; the others hold back those of their keys."""
         waiting = self.given.waiting()
         ids = itertools.count(self.given.first_id)
-        for root, waited, runs in zip(ids, waiting, self._run_now(waiting), strict=False):
+        for root, pending, runs in zip(ids, waiting, self._run_now(waiting), strict=False):
             if runs:
-                executor.feed(self._root(root, waited.event, waited.attempts + 1), waited.event)
+                event = pending.event
+                executor.feed(self._root(root, event, pending.attempts + 1), event)
             else:
-                executor.block(waited.event[0], waited.event[3:7])
-                left.append(waited)
+                executor.hold_back(pending.event[0], pending.event[3:7])
+                unfinished.skip(pending)
 
-    def _give_new(self, executor: Executor) -> int:
-        """Give out new events; how many."""
+    def _feed_new(self, executor: Executor) -> int:
+        """Feed the new events; return how many."""
         feed, first = executor.feed, self.given.first_new_id(self.window)
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
         root = first - 1
@@ -145,21 +142,19 @@ class SpoutTask:
                 feed(self._root(root, event, 1), event)
         return root + 1 - first
 
-    def _try(
-        self, trial: Trial, executor: Executor, left: list[Waiting], dead: list[Waiting]
-    ) -> int:
-        """Give out a part of all that, and not what kills; how many new events were among it."""
+    def _feed_part(self, trial: Trial, executor: Executor, unfinished: UnfinishedEvents) -> int:
+        """Feed a part of the events without its poison; return how many new events it has."""
         taken = 0
         waiting = self.given.waiting()
         runs = self._run_now(waiting)
-        for place, (root, waited, event) in trial.of(self.given.all(self.window)):
-            attempt = 1 if waited is None else waited.attempts + 1
-            taken += waited is None
-            if waited is not None and not runs[place]:
-                executor.block(event[0], event[3:7])
-                left.append(waited)
+        for place, (root, pending, event) in trial.of(self.given.all(self.window)):
+            attempt = 1 if pending is None else pending.attempts + 1
+            taken += pending is None
+            if pending is not None and not runs[place]:
+                executor.hold_back(event[0], event[3:7])
+                unfinished.skip(pending)
             elif place in trial.poison:
-                dead.append(killer(event, attempt))
+                unfinished.add_killer(event, attempt)
             else:
                 executor.feed(self._root(root, event, attempt), event)
         return taken
@@ -174,7 +169,7 @@ class SpoutTask:
                 raise TopologyError(f"spout {spout!r}: `tracked` raised {error!r}") from error
         return Root(root, event, attempt, 0.0, tracked)
 
-    def _run_now(self, waiting: Sequence[Waiting]) -> list[bool]:
+    def _run_now(self, waiting: Sequence[PendingEvent]) -> list[bool]:
         """Whether each of the events that wait runs now."""
         if not self.gives_waiting:
             return [False] * len(waiting)
@@ -190,46 +185,29 @@ class SpoutTask:
     def _has_more(self, taken: int) -> bool:
         return self.window[1] is not None and taken == self.window[1] - self.window[0]
 
-    def _settle(
-        self, executor: Executor, answer: Answer, left: list[Waiting], dead: list[Waiting]
+    def _leave_unfinished(
+        self, found: ExecutorResult, unfinished: UnfinishedEvents, result: TaskResult
     ) -> None:
-        batch = self.batch
-        roots = sorted(executor.settled, key=lambda root: root.order)
-        # One number for all: events that failed together are tried again together.
-        drawn = random.Random(hash((*batch.seed, self.given.partition))).random()
-        settled = settle_roots(
-            roots,
-            executor.together,
-            batch.now_ms,
-            policy=batch.rules.retry,
-            random=drawn,
-            keeps_order=batch.rules.ordering is Ordering.KEY,
-        )
-        again: list[Waiting] = []
-        for root, outcome, retry_at_ms in zip(
-            roots, settled.outcomes.tolist(), settled.retry_at_ms.tolist(), strict=True
-        ):
-            if root.failure is None:
-                left.append(Waiting(root.event, root.attempt - 1, retry_at_ms or None))
-                continue
-            reason = root.failure.reason.value
-            answer.failed[reason] = answer.failed.get(reason, 0) + 1
-            told = (reason, root.failure.detail, " > ".join(root.failure.path))
-            one = Waiting(root.event, root.attempt, retry_at_ms or None, *told)
-            (dead if outcome == EventOutcome.DEAD else again).append(one)
-        left += again
-        if killers := sum(one.reason == FailReason.CRASH.value for one in dead):
-            answer.failed[FailReason.CRASH.value] = killers
-        unfinished = [root.id for root in roots]
-        leave_unfinished(batch, answer, left, dead, unfinished)
-        if executor.given is not None and self.trial.is_whole:
-            ids = set(unfinished)
+        """Leave the events of which this task knows that they are not done."""
+        for one in sorted(found.unfinished, key=lambda one: one.root.order):
+            root = one.root
+            verdict = EventVerdict.of(
+                root.id,
+                one.outcome,
+                attempts=one.attempts,
+                retry_at_ms=one.retry_at_ms,
+                failure=root.failure,
+            )
+            unfinished.add(root.event, verdict)
+        unfinished.write(result)
+        if self.trial.is_whole:
+            ids = {one.root.id for one in found.unfinished}
             done = [
                 (root.event, root.attempt)
-                for root in executor.given
-                if batch.plan.is_local and root.is_tracked and root.id not in ids
+                for root in found.fed
+                if self.batch.plan.is_local and root.is_tracked and root.id not in ids
             ]
-            tell_hook(batch, done, again, dead)
+            unfinished.notify_hook(done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +221,7 @@ class StageTask:
         sources: The tuples that it is given.
         states: What its bolts kept in the step before.
         gives_ticks: Whether its bolts are given the ticks that are due.
-        trial: What is given out of its tuples.
+        trial: Which part of its input is given to its bolts.
     """
 
     batch: StepBatch
@@ -260,33 +238,34 @@ class StageTask:
         return self.batch.weight(self.sources)
 
     def count(self) -> int:
-        """How much there is to give out."""
+        """Count its input: ticks and tuples."""
         return len(self._ticks) + sum(1 for _ in self.batch.tuples_in_order(self.sources))
 
-    def __call__(self) -> Answer:
+    def __call__(self) -> TaskResult:
         """Run it."""
         batch, stage = self.batch, self.stage
         number = stage.number << _STAGE_BITS | self.task
         outputs, sends = batch.outputs(number), batch.exchange()
         executor = _executor(batch, stage, self.task, outputs, sends, self.states)
-        answer = Answer()
+        result = TaskResult()
         with _running(executor, batch):
             _give_ticks(executor, self._ticks, self.trial)
-            trial = self.trial.behind(len(self._ticks))
+            trial = self.trial.after(len(self._ticks))
             for place, (component, sent) in trial.of(batch.tuples_in_order(self.sources)):
                 if place in trial.poison:
                     executor.give_up(sent, crashed((*sent.path, component)))
                 else:
                     executor.receive(component, self.task, sent)
             executor.finish()
-            answer.states = batch.write_states(executor.states(), self.states)
+            result.states = batch.write_states(executor.snapshots(), self.states)
             if self.trial.is_whole:
                 executor.keep()
         sends.close()
-        answer.tuples_file, answer.tuples = sends.path, sends.index
-        _tell_ackers(executor, executor.roots(), batch, answer, is_spout=False)
-        _tell_counts(executor, outputs, answer)
-        return answer
+        result.tuples_file, result.tuples = sends.path, sends.index
+        found = executor.result()
+        _tell_ackers(found, found.roots, batch, result, is_spout=False)
+        _tell_counts(found, outputs, result)
+        return result
 
     @property
     def _ticks(self) -> tuple[str, ...]:
@@ -323,6 +302,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     outputs: OutputWriter,
     sends: Exchange | None,
     states: Mapping[tuple[str, int], Handle],
+    drawn: float = 0.0,
 ) -> Executor:
     return Executor(
         batch.topology,
@@ -337,12 +317,13 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         instances=batch.instances,
         trace=batch.trace,
         runs_inline=batch.runs_inline,
+        random=drawn,
     )
 
 
 @contextlib.contextmanager
 def _running(executor: Executor, batch: StepBatch) -> Iterator[None]:
-    """While a topology runs in a task it is watched; behind that bolts clean up."""
+    """Watch the executor while it runs; then let bolts clean up."""
     try:
         with batch.watched(executor):
             yield
@@ -351,31 +332,36 @@ def _running(executor: Executor, batch: StepBatch) -> Iterator[None]:
 
 
 def _give_ticks(executor: Executor, ticks: Sequence[str], trial: Trial) -> None:
-    """Give bolts the ticks that are among what is given out, and not those that kill."""
+    """Give bolts the ticks of this part of the input, but those that kill."""
     places = dict(trial.of(ticks))
     executor.tick([bolt for place, bolt in places.items() if place not in trial.poison])
     for place in trial.poison & places.keys():
         executor.give_up_tick(places[place], crashed(()))
 
 
-def _tell_counts(executor: Executor, outputs: OutputWriter, answer: Answer) -> None:
-    answer.late_acks = executor.late_acks
-    answer.untracked_failures = executor.untracked_failures
-    answer.finish_failures = list(executor.finish_failures)
-    answer.files = outputs.close()
-    answer.emitted = executor.emitted
-    answer.outputs = outputs.count
+def _tell_counts(found: ExecutorResult, outputs: OutputWriter, result: TaskResult) -> None:
+    result.late_acks = found.late_acks
+    result.untracked_failures = found.untracked_failures
+    result.finish_failures = list(found.finish_failures)
+    result.files = outputs.close()
+    result.emitted = found.emitted
+    result.outputs = outputs.count
 
 
 def _tell_ackers(
-    executor: Executor, roots: Sequence[Root], batch: StepBatch, answer: Answer, *, is_spout: bool
+    found: ExecutorResult,
+    roots: Sequence[Root],
+    batch: StepBatch,
+    result: TaskResult,
+    *,
+    is_spout: bool,
 ) -> None:
     ids, values, flags = columns(roots)
     if is_spout:
         flags |= np.uint8(AckFlag.INIT)
-        answer.roots_file = batch.write_roots(roots)
+        result.roots_file = batch.write_roots(roots)
     if batch.ackers:
-        answer.acks_file = batch.write_acks(ids, values, flags)
-    answer.failures = {root.id: root.failure for root in roots if root.failure is not None}
-    shared = [[root.id for root in several if root.is_tracked] for several in executor.shared]
-    answer.shared = [tuple(several) for several in shared if len(several) > 1]
+        result.acks_file = batch.write_acks(ids, values, flags)
+    result.failures = {root.id: root.failure for root in roots if root.failure is not None}
+    shared = [[root.id for root in several if root.is_tracked] for several in found.shared]
+    result.shared = [tuple(several) for several in shared if len(several) > 1]

@@ -12,22 +12,24 @@ import numpy as np
 from sequitur.consumer.topology.engine.emission import Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.settling.pending import numbered
-from sequitur.consumer.topology.step.parts import Given, GivenOut, StepBatch
+from sequitur.consumer.topology.step.batch import StepBatch
+from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer.topology.api.tuple import Root
     from sequitur.consumer.topology.engine.emission import OutputRecord
     from sequitur.consumer.topology.engine.instances import Instances
-    from sequitur.consumer.topology.step.parts import Sources, Verdict, Waiting
+    from sequitur.consumer.topology.settling.root import Root
+    from sequitur.consumer.topology.step.batch import Sources
+    from sequitur.consumer.topology.step.events import EventVerdict, PendingEvent
     from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
 
 _MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class GivenHere(Given):
+class InMemoryInput(TaskInput):
     """The events of a task of the first stage.
 
     Attributes:
@@ -37,10 +39,10 @@ class GivenHere(Given):
     """
 
     events: Sequence[tuple[Any, ...]]
-    pending: Sequence[Sequence[Waiting]]
+    pending: Sequence[Sequence[PendingEvent]]
     partition: int
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[PendingEvent]:
         """Those that wait."""
         return in_order(self.pending)
 
@@ -48,7 +50,7 @@ class GivenHere(Given):
         """The new ones."""
         return iter(self.events)
 
-    def with_waiting(self, waiting: Iterable[Sequence[Waiting]]) -> GivenHere:
+    def with_waiting(self, waiting: Iterable[Sequence[PendingEvent]]) -> InMemoryInput:
         """The same new ones, and others that wait."""
         return replace(self, pending=tuple(waiting))
 
@@ -167,11 +169,11 @@ class InMemoryBatch(StepBatch):
             self.recorder.arrives(sent, number)
             yield component, sent
 
-    def write_waiting(self, waiting: Sequence[Waiting]) -> list[Waiting] | None:
+    def write_waiting(self, waiting: Sequence[PendingEvent]) -> list[PendingEvent] | None:
         """See `StepBatch`."""
         return list(waiting) or None
 
-    def write_dead(self, dead: Sequence[Waiting]) -> list[Waiting]:
+    def write_dead(self, dead: Sequence[PendingEvent]) -> list[PendingEvent]:
         """See `StepBatch`."""
         return list(dead)
 
@@ -194,17 +196,17 @@ class InMemoryBatch(StepBatch):
         """See `StepBatch`."""
         return [root for root in roots if root.is_tracked]
 
-    def given_out(self, roots: Sequence[Sequence[Root]]) -> GivenOut:
+    def emitted_roots(self, roots: Sequence[Sequence[Root]]) -> EmittedRoots:
         """See `StepBatch`."""
         every = [root for own in roots for root in own]
-        return GivenOut(
+        return EmittedRoots(
             np.array([root.id for root in every], np.uint64),
             np.array([root.attempt for root in every], np.int64),
             numbered(root.key for root in every),
             [len(own) for own in roots],
         )
 
-    def tried(self, roots: Sequence[Root]) -> dict[int, int]:
+    def attempts_of(self, roots: Sequence[Root]) -> dict[int, int]:
         """See `StepBatch`."""
         return {root.id: root.attempt for root in roots}
 
@@ -219,15 +221,15 @@ class InMemoryBatch(StepBatch):
         """See `StepBatch`."""
         return acks[acker]
 
-    def write_verdicts(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> list[EventVerdict]:
         """See `StepBatch`."""
         return list(verdicts)
 
-    def read_verdicts(self, verdicts: list[Verdict]) -> list[Verdict]:
+    def read_verdicts(self, verdicts: list[EventVerdict]) -> list[EventVerdict]:
         """See `StepBatch`."""
         return verdicts
 
 
-def in_order(waiting: Iterable[Sequence[Waiting]]) -> list[Waiting]:
+def in_order(waiting: Iterable[Sequence[PendingEvent]]) -> list[PendingEvent]:
     """Events that wait, in the order of the stream."""
     return sorted((one for some in waiting for one in some), key=lambda one: one.event[3:7])

@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
-from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, tell
+from sequitur.consumer.topology.api.failure import FailReason
+from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, notify
 from sequitur.consumer.topology.api.moment import ticks_due, watermark_after
 from sequitur.consumer.topology.api.topology import EVENT_FIELDS
-from sequitur.consumer.topology.api.tuple import EventValues, FailReason, Place
+from sequitur.consumer.topology.api.tuple import EventValues, Place
 from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.plan import Plan, plan, plan_apart
 from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.settling.pending import due_ms
+from sequitur.consumer.topology.step.events import components_of
 from sequitur.consumer.topology.step.run import StepRun, TasksHere
-from sequitur.consumer.topology.tester.in_memory import GivenHere, InMemoryBatch, Written, in_order
+from sequitur.consumer.topology.tester.in_memory import (
+    InMemoryBatch,
+    InMemoryInput,
+    Written,
+    in_order,
+)
 from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
@@ -29,7 +36,8 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.engine.emission import OutputRecord
-    from sequitur.consumer.topology.step.parts import Handle, Waiting
+    from sequitur.consumer.topology.step.batch import Handle
+    from sequitur.consumer.topology.step.events import PendingEvent
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.consumer.topology.tester.tree_view import TupleTree
 
@@ -42,7 +50,7 @@ _running: ContextVar[TopologyTester] = ContextVar("_running")
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetteredEvent:
     """An event that was given up.
 
     Attributes:
@@ -127,7 +135,7 @@ class TopologyTester:
         self._watermark_ms: int | None = None
         self.outputs: dict[str, list[OutputRecord]] = {one.id: [] for one in topology.outputs}
         self.acked: list[EventValues] = []
-        self.dead_letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetteredEvent] = []
         self.trees: list[TupleTree] = []
         self.late_acks = 0
         self.untracked_failures = 0
@@ -235,10 +243,10 @@ class TopologyTester:
             self.advance(max(0.0, next_s - self._now_s))
             self.run()
 
-    def _pending(self) -> list[Waiting]:
+    def _pending(self) -> list[PendingEvent]:
         return in_order(some for several in self._waiting.values() for some in several)
 
-    def _givens(self, new: Sequence[EventValues]) -> list[GivenHere]:
+    def _givens(self, new: Sequence[EventValues]) -> list[InMemoryInput]:
         """The events of each task of the ordered stream: as in the job by key, or partition."""
         partitions = self._partitioner.partitions
         events: list[list[EventValues]] = [[] for _ in range(partitions)]
@@ -248,7 +256,7 @@ class TopologyTester:
                 place = self._partitioner.partition(event.key)
             events[place].append(event)
         return [
-            GivenHere(own, tuple(self._waiting.get(place, ())), place)
+            InMemoryInput(own, tuple(self._waiting.get(place, ())), place)
             for place, own in enumerate(events)
         ]
 
@@ -350,17 +358,17 @@ class _Hook(EventHook):
 
     def _pass_on(self, what: AckedEvent | FailedEvent) -> None:
         if self._own is not None:
-            tell(self._own, what)
+            notify(self._own, what)
 
 
 def _order(written: Written) -> tuple[Any, ...]:
     return written.order
 
 
-def _dead_letter(one: Waiting) -> DeadLetter:
-    path = tuple(one.path.split(" > ")) if one.path else ()
-    reason = FailReason(one.reason or "")
-    return DeadLetter(EventValues(*one.event), reason, one.detail or "", one.attempts, path)
+def _dead_letter(one: PendingEvent) -> DeadLetteredEvent:
+    reason, path = FailReason(one.reason or ""), components_of(one.path)
+    event = EventValues(*one.event)
+    return DeadLetteredEvent(event, reason, one.detail or "", one.attempts, path)
 
 
 def _planned(

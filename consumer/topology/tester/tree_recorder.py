@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
-    from sequitur.consumer.topology.api.tuple import Failure, Root, Stream, Tuple
-    from sequitur.consumer.topology.engine.emission import Sent, TaskId
+    from sequitur.consumer.topology.api.collector import TaskId
+    from sequitur.consumer.topology.api.failure import TreeFailure
+    from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.engine.emission import Sent
+    from sequitur.consumer.topology.engine.tracked import TrackedTuple
+    from sequitur.consumer.topology.settling.root import Root
 
 
 class TreeRecorder:
@@ -31,7 +35,7 @@ class TreeRecorder:
         self._trees: dict[int, TupleTree] = {}
         self._values: dict[int, int] = {}
         self._known: dict[Root, int] = {}
-        self._numbers: dict[Tuple, int] = {}
+        self._numbers: dict[TrackedTuple, int] = {}
         self._count = 0
         self._seen_in: dict[Root, tuple[TupleTree, ...]] = {}
         self._shown_in: dict[int, tuple[TupleTree, ...]] = {}
@@ -52,24 +56,26 @@ class TreeRecorder:
         self.trees.append(tree)
         self._trees[root.id] = tree
 
-    def given_out(self, root: Root, made: Tuple) -> None:
+    def given_out(self, root: Root, made: TrackedTuple) -> None:
         """See `Trace`."""
         number, to = self._number(made), _owner(made)
-        self._give(root, made._edge, number, made.source, to, made.values)
+        self._give(root, made.edge, number, made.source, to, made.values)
 
-    def emitted(self, by: TopologyContext, anchors: Sequence[Tuple], made: Tuple) -> None:
+    def emitted(
+        self, by: TopologyContext, anchors: Sequence[TrackedTuple], made: TrackedTuple
+    ) -> None:
         """See `Trace`."""
         number = self._number(made)
         if not anchors:
-            self._seen_in[made._root] = self._trees_of(made._parent)
+            self._seen_in[made.root] = self._trees_of(made.parent)
         shown = _values(made.as_dict())
         self._emit(by, anchors, number, _owner(made), list(self._places(made)), shown)
 
     def sent(  # noqa: PLR0917 - see `Trace`
         self,
         by: TopologyContext | None,
-        anchors: Sequence[Tuple],
-        parent: Tuple | None,
+        anchors: Sequence[TrackedTuple],
+        parent: TrackedTuple | None,
         stream: Stream,
         sent: Sent,
         to: TaskId,
@@ -91,16 +97,16 @@ class TreeRecorder:
         shown = _values(dict(zip(stream.fields, values, strict=True))) if is_whole else cut(values)
         self._emit(by, anchors, number, reader, places, shown)
 
-    def received(self, sent: Sent, made: Tuple) -> None:
+    def received(self, sent: Sent, made: TrackedTuple) -> None:
         """See `Trace`."""
         _, number = self._arriving.pop(id(sent))
         self._numbers[made] = number
-        for root, _ in made._trees():
+        for root, _ in made.trees():
             if not root.id:
                 self._seen_in[root] = self._shown_in.get(number, ())
 
     def written(
-        self, by: TopologyContext, anchors: Sequence[Tuple], output: str, record: Any
+        self, by: TopologyContext, anchors: Sequence[TrackedTuple], output: str, record: Any
     ) -> None:
         """See `Trace`."""
         shown = cut(f"key={record[0]!r}, value={record[1]!r}")
@@ -111,11 +117,11 @@ class TreeRecorder:
                 Step(StepKind.WRITTEN, _task(by), None, output, numbers, None, value, shown)
             )
 
-    def acked(self, by: TopologyContext, given: Tuple) -> None:
+    def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
         """See `Trace`."""
         self._ended(StepKind.ACKED, by, given, "")
 
-    def failed(self, by: TopologyContext, given: Tuple, failure: Failure) -> None:
+    def failed(self, by: TopologyContext, given: TrackedTuple, failure: TreeFailure) -> None:
         """See `Trace`."""
         last = failure.detail.rstrip().rpartition("\n")[2]
         self._ended(StepKind.FAILED, by, given, cut(f"{failure.reason}: {last}".rstrip(": ")))
@@ -131,7 +137,7 @@ class TreeRecorder:
     def _emit(  # noqa: PLR0917 - likewise
         self,
         by: TopologyContext,
-        anchors: Sequence[Tuple],
+        anchors: Sequence[TrackedTuple],
         number: int,
         to: str,
         places: Sequence[tuple[TupleTree, int | None, int]],
@@ -143,14 +149,14 @@ class TreeRecorder:
                 Step(StepKind.EMITTED, _task(by), number, to, numbers, edge, value, shown)
             )
 
-    def _ended(self, kind: StepKind, by: TopologyContext, given: Tuple, shown: str) -> None:
+    def _ended(self, kind: StepKind, by: TopologyContext, given: TrackedTuple, shown: str) -> None:
         number = self._number(given)
         for tree, edge, value in self._places(given):
             tree.steps.append(Step(kind, _task(by), number, "", (), edge, value, shown))
 
-    def _places(self, given: Tuple) -> Iterator[tuple[TupleTree, int | None, int]]:
+    def _places(self, given: TrackedTuple) -> Iterator[tuple[TupleTree, int | None, int]]:
         """Each tree that a tuple is shown in, with its edge and the tree's value."""
-        for root, edge in given._trees():
+        for root, edge in given.trees():
             yield from self._in_trees(root, edge)
 
     def _in_trees(self, root: Root, edge: int) -> Iterator[tuple[TupleTree, int | None, int]]:
@@ -169,13 +175,13 @@ class TreeRecorder:
         value = self._values[root.id] = self._values.get(root.id, 0) ^ change
         return value
 
-    def _trees_of(self, given: Tuple | None) -> tuple[TupleTree, ...]:
+    def _trees_of(self, given: TrackedTuple | None) -> tuple[TupleTree, ...]:
         return () if given is None else tuple(tree for tree, _, _ in self._places(given))
 
-    def _numbers_of(self, anchors: Sequence[Tuple]) -> tuple[int, ...]:
+    def _numbers_of(self, anchors: Sequence[TrackedTuple]) -> tuple[int, ...]:
         return tuple(self._number(anchor) for anchor in anchors)
 
-    def _number(self, given: Tuple) -> int:
+    def _number(self, given: TrackedTuple) -> int:
         number = self._numbers.get(given)
         if number is None:
             self._count += 1
@@ -199,5 +205,5 @@ def _task(context: TopologyContext) -> str:
     return f"{context.component}#{context.task}"
 
 
-def _owner(made: Tuple) -> str:
-    return _task(made._owner.context)
+def _owner(made: TrackedTuple) -> str:
+    return _task(made.owner.context)

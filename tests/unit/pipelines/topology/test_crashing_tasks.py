@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology.step.parts import WHOLE, Answer, Trial
+from sequitur.consumer.topology.step.task_result import TaskResult
+from sequitur.consumer.topology.step.trial import WHOLE, Trial
 from sequitur.pipelines._errors import BoltCrashError
 from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.crashes import SurvivingTasks
@@ -32,9 +33,9 @@ class _Task:
         """What it gives out."""
         return [place for place, _ in self.trial.of(range(5)) if place not in self.trial.poison]
 
-    def __call__(self) -> Answer:
+    def __call__(self) -> TaskResult:
         """Say how many these are."""
-        return Answer(taken=len(self.given()))
+        return TaskResult(taken=len(self.given()))
 
 
 class _Dying(SurvivingTasks):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import DEAD_DETAIL_HEADER, FailReason, OutputRecord
-from sequitur.consumer.topology.step.parts import Waiting
+from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.topology.batch import Batch
@@ -35,7 +35,7 @@ def _letter(
     }
     for name, said in fields.items():
         object.__setattr__(batch, name, said)
-    waiting = Waiting(event, 3, None, FailReason.EXCEPTION.value, _TRACEBACK, "spout > bolt")
+    waiting = PendingEvent(event, 3, None, FailReason.EXCEPTION.value, _TRACEBACK, "spout > bolt")
     record = dead_letter(waiting, batch)
     return record, {name: (said or b"").decode() for name, said in record.headers}
 

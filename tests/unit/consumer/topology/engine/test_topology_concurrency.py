@@ -241,7 +241,8 @@ def test_calls_of_different_keys_run_side_by_side(made: Any) -> None:
     run = _run(_topology(made), [(b"a", b"1"), (b"b", b"2"), (None, b"3")])
     assert run.reasons == [None, None, None]
     assert sorted(value or b"" for value in run.written) == [b"1", b"2", b"3"]
-    assert (run.executor.acked, len(run.executor.settled)) == (3, 0)
+    result = run.executor.result()
+    assert (result.acked, len(result.unfinished)) == (3, 0)
 
 
 def test_calls_of_a_key_run_one_by_one_and_in_order(scene: Scene) -> None:
@@ -287,7 +288,7 @@ def test_a_call_that_overruns_fails_and_its_ack_is_late(scene: Scene) -> None:
     run = _run(_topology(stick, concurrency=2), events, Ordering.NONE)
     assert run.reasons == [FailReason.TIMEOUT, None]
     assert run.written == [b"after"]
-    assert run.executor.late_acks == 1
+    assert run.executor.result().late_acks == 1
     assert not scene.stuck[0].is_alive()
 
 
@@ -342,5 +343,5 @@ def test_only_so_many_calls_wait() -> None:
     """Events are not given out while there are more: memory stays bounded."""
     events = [(None, b"%d" % number) for number in range(3_000)]
     run = _run(_topology(one_by_one, concurrency=2), events)
-    assert run.executor.acked == 3_000
+    assert run.executor.result().acked == 3_000
     assert len(run.written) == 3_000

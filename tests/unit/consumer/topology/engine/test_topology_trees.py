@@ -9,7 +9,7 @@ import pytest
 from sequitur.consumer.topology import (
     BatchBolt,
     Bolt,
-    DeadLetter,
+    DeadLetteredEvent,
     FailReason,
     ProcessSettings,
     StepKind,
@@ -256,7 +256,7 @@ def test_acks_and_failures_come_in_any_order() -> None:
     tester = _once(_through(AcksBackwards()), "a", "bad", "b")
     assert _acked(tester) == [b"a", b"b"]
     assert tester.dead_letters == [
-        DeadLetter(
+        DeadLetteredEvent(
             tester.dead_letters[0].event, FailReason.FAILED, "it is bad", 1, ("events", "bolt0")
         )
     ]

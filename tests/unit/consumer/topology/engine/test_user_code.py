@@ -133,7 +133,7 @@ class _Run:
             Root(number + 1, EventValues(None, b"%d" % number, (), number, "t", 0, number, 0))
             for number in range(_EVENTS)
         ]
-        users = self.executor.users
+        users = self.executor.user_code
 
         def trace(frame: Any, event: str, _arg: Any) -> Any:
             name = frame.f_code.co_filename
@@ -163,13 +163,14 @@ class _Run:
         """Whether a call was ended."""
         failures = [root.failure for root in self.roots if root.failure is not None]
         is_timeout = any(failure.reason is FailReason.TIMEOUT for failure in failures)
-        return is_timeout or bool(self.executor.finish_failures)
+        return is_timeout or bool(self.executor.result().finish_failures)
 
     def check(self) -> None:
         """Nothing that was emitted is missing, nor doubled; and each event is settled."""
-        assert self.rows.total() == self.executor.emitted == self.files.count
-        settled = self.executor.settled
-        assert self.executor.acked + len(settled) == _EVENTS
+        result = self.executor.result()
+        assert self.rows.total() == result.emitted == self.files.count
+        settled = [one.root for one in result.unfinished]
+        assert result.acked + len(settled) == _EVENTS
         for root in self.roots:
             if root not in settled:
                 assert root.value == 0

@@ -40,20 +40,21 @@ def _settled(
     settlement = settle(
         keys,
         attempts,
-        _flags(*failed, of=len(keys)),
-        _flags(*held, of=len(keys)),
-        _flags(*failed, of=len(keys)) & (attempts >= _POLICY.max_attempts),
+        dict.fromkeys(failed, FailReason.FAILED),
+        held,
         now_ms=1_000,
         policy=options.pop("policy", _POLICY),
         random=0.5,
         shared=[np.array(several, np.intp) for several in options.pop("shared", ())],
         **options,
     )
-    assert settlement.waits.tolist() == [
-        outcome in {_RETRY, _HELD} for outcome in settlement.outcomes.tolist()
-    ]
     outcomes = [EventOutcome(one) for one in settlement.outcomes.tolist()]
-    return outcomes, settlement.attempts.tolist(), settlement.retry_at_ms.tolist()
+    # Of those that run again, the number of the attempt that comes next.
+    following = [
+        tried + (outcome in {_RETRY, _HELD})
+        for tried, outcome in zip(settlement.attempts.tolist(), outcomes, strict=True)
+    ]
+    return outcomes, following, settlement.retry_at_ms.tolist()
 
 
 @pytest.mark.parametrize(("attempt", "expected_ms"), [

@@ -1,0 +1,147 @@
+"""The bolt tasks of an executor, from `prepare` to `cleanup`."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltStateError
+from sequitur.consumer.topology.api.bolt import TopologyContext, is_async
+from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
+from sequitur.consumer.topology.engine.instances import Instances, clean_up
+from sequitur.consumer.topology.engine.runner import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer.topology.api.moment import Moment
+    from sequitur.consumer.topology.api.topology import Component, Topology
+    from sequitur.consumer.topology.engine.environment import Environment
+    from sequitur.consumer.topology.engine.rules import Placement
+
+
+class BoltTasks:
+    """Makes bolts, or takes them over from an earlier batch; keeps them, or cleans them up.
+
+    Args:
+        topology: The topology.
+        placement: Which of its tasks run here.
+        moment: When the batch runs.
+        environment: What the tasks share.
+        pool: Where calls run side by side.
+        instances: Bolts that are ready from an earlier batch.
+        states: What tasks kept in the batch before, by component and number, pickled.
+
+    Attributes:
+        runners: What runs each task, by component and number.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        placement: Placement,
+        *,
+        moment: Moment,
+        environment: Environment,
+        pool: CallPool,
+        instances: Instances,
+        states: Mapping[tuple[str, int], bytes],
+    ) -> None:
+        self._topology = topology
+        self._tasks = placement.tasks
+        self._moment = moment
+        self._environment = environment
+        self._pool = pool
+        self._instances = instances
+        self._states = dict(states)
+        self._snapshots: dict[tuple[str, int], bytes] = {}
+        self._kept: set[tuple[str, int]] = set()
+        self._unprepared: list[tuple[str, int]] = []
+        self.runners = {
+            (component.id, task): self._runner(component, task)
+            for component in topology.bolts
+            for task in placement.here.get(component.id, ())
+        }
+
+    @property
+    def have_concurrent_calls(self) -> bool:
+        """Whether any of them makes calls side by side."""
+        return any(isinstance(one, ConcurrentRunner) for one in self.runners.values())
+
+    def prepare(self) -> None:
+        """Prepare the bolts that have not come from an earlier batch.
+
+        Raises:
+            BoltError: A bolt's `prepare` or `restore` raised.
+        """
+        for place in self._unprepared:
+            state = self._states.get(place)
+            self.runners[place].prepare(
+                None if state is None else pickle.loads(state)  # noqa: S301 - from `snapshots`
+            )
+
+    def snapshots(self) -> dict[tuple[str, int], Any]:
+        """Return what tasks want kept until the next batch, pickled.
+
+        Raises:
+            BoltError: A bolt's `snapshot` raised.
+            BoltStateError: A snapshot cannot be pickled.
+        """
+        snapshots = {}
+        for (component, task), runner in self.runners.items():
+            state = runner.snapshot()
+            if state is None:
+                continue
+            try:
+                snapshots[component, task] = pickle.dumps(state, protocol=5)
+            except NOT_THE_USERS:
+                raise
+            except BaseException as error:
+                raise BoltStateError(
+                    f"bolt {component!r}, task {task}: its snapshot cannot be pickled: {error}"
+                ) from error
+        self._snapshots = snapshots
+        return snapshots
+
+    def keep(self) -> None:
+        """Keep the bolts for another batch, which begins with what `snapshots` gave."""
+        for place, runner in self.runners.items():
+            kept = runner.kept(self._snapshots.get(place))
+            if kept is not None and not (self._pool.has_abandoned_calls and is_async(kept.bolt)):
+                self._instances.put(place, kept)
+                self._kept.add(place)
+
+    def close(self) -> None:
+        """Clean up the bolts that are not kept."""
+        self._pool.close()
+        if not any(is_async(self.runners[place].bolt) for place in self._kept):
+            self._instances.close_loop()
+        for place, runner in self.runners.items():
+            if place not in self._kept:
+                clean_up(runner.bolt)
+
+    def _runner(self, component: Component, task: int) -> Runner:
+        place = (component.id, task)
+        kept = self._instances.take(place, self._states.get(place))
+        if kept is None:
+            context = TopologyContext(
+                topology=self._topology.name,
+                component=component.id,
+                task=task,
+                tasks=self._tasks[component.id],
+                config=self._topology.config,
+                task_counts=self._tasks,
+            )
+            bolt = pickle.loads(pickle.dumps(component.bolt))  # noqa: S301 - a copy for each task
+            self._unprepared.append(place)
+        else:
+            context, bolt = kept.context, kept.bolt
+        context.now_ms, context.watermark_ms = self._moment.now_ms, self._moment.watermark_ms
+        runner = (
+            ConcurrentRunner(self._environment, context, bolt, self._pool, component)
+            if component.concurrency > 1 and not self._environment.runs_inline
+            else Runner(self._environment, context, bolt)
+        )
+        if kept is not None:
+            runner.take_over(kept)
+        return runner

@@ -1,0 +1,221 @@
+"""What a task emits: to tasks of this process, to other processes, and to outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology._errors import EmitError
+from sequitur.consumer.topology.api.collector import TaskId
+from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
+from sequitur.consumer.topology.engine.emission import (
+    Elsewhere,
+    Here,
+    Output,
+    Sent,
+    checked_values,
+    packed,
+)
+from sequitur.consumer.topology.engine.tracked import TrackedTuple, multi_anchored
+from sequitur.consumer.topology.settling.root import Root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from sequitur.consumer.topology.api.bolt import TopologyContext
+    from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.engine.environment import Environment
+
+    Target: TypeAlias = Here | Elsewhere | Output
+    Trees: TypeAlias = tuple[tuple[Root, int], ...]
+
+
+class TaskOutput:
+    """Emits the tuples of a task.
+
+    Args:
+        environment: What the tasks share.
+        context: Which task it is.
+
+    Attributes:
+        emit_one: Emits values to the default stream, anchored to one tuple of one tree, where that
+            stream has one reader; None where `emit` has to be called.
+        width: How many values the default stream has.
+    """
+
+    def __init__(self, environment: Environment, context: TopologyContext) -> None:
+        self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
+        self.width = -1
+        self._context = context
+        self._component = context.component
+        self._streams: dict[str, tuple[Stream, Sequence[Target]]] = {}
+        self._next_id = environment.next_id
+        self._queue = environment.queue
+        self._trace = environment.trace
+        self._trees = environment.trees
+        self._users = environment.user_code
+
+    def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
+        """Set the readers of each stream."""
+        self._streams = dict(streams)
+        if DEFAULT_STREAM not in self._streams:
+            return
+        stream, targets = self._streams[DEFAULT_STREAM]
+        self.width = len(stream.fields)
+        if self._trace is None and len(targets) == 1 and not stream.is_direct:
+            self.emit_one = self._fast_path(stream, targets[0])
+
+    def emit(
+        self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
+    ) -> list[TaskId]:
+        """Emit a tuple whose anchors are this task's; see `OutputCollector.emit`."""
+        users = self._users
+        stream, targets = self._declared(stream_name, task)
+        current = anchors[0] if anchors else self._current()
+        made = checked_values(self._component, stream, values, current)
+        # What may raise, or run code of the user's, comes first: then all of it is done or nothing.
+        chosen = [self._chosen(target, stream, made, task) for target in targets]
+        given_to: list[TaskId] = []
+        call, users.running = users.running, None
+        try:
+            for target, numbers, what in chosen:
+                if isinstance(target, Output):
+                    self._write(target, what, anchors)
+                    continue
+                given_to.extend(
+                    self._send(target, number, what, stream, anchors) for number in numbers
+                )
+        finally:
+            users.running = call
+        if users.overdue is not None:
+            users.go_on(call)
+        return given_to
+
+    def _declared(self, stream_name: str, task: int | None) -> tuple[Stream, Sequence[Target]]:
+        found = self._streams.get(stream_name)
+        if found is None:
+            has = ", ".join(sorted(self._streams)) or "none"
+            raise EmitError(
+                f"bolt {self._component!r} emitted to stream {stream_name!r}, which it has not "
+                f"declared; it has: {has}"
+            )
+        stream, targets = found
+        if stream.is_direct is (task is None):
+            raise EmitError(
+                f"bolt {self._component!r}: stream {stream_name!r} is "
+                + ("direct: say which task" if stream.is_direct else "not direct: name no task")
+            )
+        return stream, targets
+
+    def _current(self) -> TrackedTuple | None:
+        """The tuple that is being processed; None at the end of a batch."""
+        call = self._users.call
+        return call if isinstance(call, TrackedTuple) else None
+
+    def _untracked(self) -> Root:
+        """A root for an unanchored tuple: it has the event of the tuple being processed."""
+        current = self._current()
+        event = self._trees.event if current is None else current.root.event
+        return Root(0, event, is_tracked=False)
+
+    @staticmethod
+    def _chosen(
+        target: Target, stream: Stream, values: tuple[Any, ...], task: int | None
+    ) -> tuple[Target, Sequence[int], Any]:
+        """A reader, which of its tasks are chosen, and what they get; or what is written."""
+        if isinstance(target, Output):
+            return target, (), target.encode(values)
+        numbers = target.choose(values, task)
+        if isinstance(target, Elsewhere):
+            return target, numbers, packed(stream, values)
+        return target, numbers, values
+
+    def _send(
+        self,
+        target: Here | Elsewhere,
+        number: int,
+        values: Any,
+        stream: Stream,
+        anchors: Sequence[TrackedTuple],
+    ) -> TaskId:
+        trees = self._edges(anchors)
+        parent = anchors[0] if anchors else self._current()
+        if isinstance(target, Elsewhere):
+            path = (self._component,) if parent is None else (*parent.path(), self._component)
+            sent = Sent(values, (stream.component, stream.name), trees, path, stream.task)
+            to = TaskId(target.component, number)
+            if self._trace is not None:
+                self._trace.sent(self._context, anchors, parent, stream, sent, to)
+            target.send(number, sent)
+            return to
+        made: TrackedTuple
+        owner = target.runners[number]
+        if len(trees) == 1:
+            made = TrackedTuple(values, stream, *trees[0], parent, owner)
+        else:
+            made = multi_anchored(values, stream, trees, parent, owner)
+        self._queue.append(made)
+        if self._trace is not None:
+            self._trace.emitted(self._context, anchors, made)
+        return TaskId(owner.context.component, owner.context.task)
+
+    def _edges(self, anchors: Sequence[TrackedTuple]) -> Trees:
+        """The trees of a new tuple, and its edge in each of them."""
+        if not anchors:
+            return ((self._untracked(), 0),)
+        edges: dict[Root, int] = {}
+        for anchor in anchors:
+            edge = self._next_id()
+            for root, _ in anchor.trees():
+                root.value ^= edge
+                edges[root] = edges.get(root, 0) ^ edge
+        return tuple(edges.items())
+
+    def _write(self, target: Output, record: Any, anchors: Sequence[TrackedTuple]) -> None:
+        """Write to an output: it acks at once, which cancels its edge, so none is made."""
+        roots = list(dict.fromkeys(root for anchor in anchors for root, _ in anchor.trees()))
+        target.write(roots or (self._untracked(),), record)
+        if self._trace is not None:
+            self._trace.written(self._context, anchors, target.component, record)
+
+    def _fast_path(
+        self, stream: Stream, target: Target
+    ) -> Callable[[Any, TrackedTuple], None] | None:
+        """`emit` for the usual case: one reader, one anchor, one tree."""
+        next_id, append, users = self._next_id, self._queue.append, self._users
+        if isinstance(target, Output):
+            encode, write_one = target.encode, target.write_one
+
+            def output(values: tuple[Any, ...], anchor: TrackedTuple) -> None:
+                record = encode(values)
+                users.running = None
+                write_one(anchor.root, record)
+                users.running = anchor
+
+            return output
+        if isinstance(target, Elsewhere):
+            return None
+        runners, choose = target.runners, target.choose
+        if len(runners) > 1:
+
+            def chosen(values: tuple[Any, ...], anchor: TrackedTuple) -> None:
+                root, numbers = anchor.root, choose(values, None)
+                users.running = None
+                for number in numbers:
+                    edge = next_id()
+                    root.value ^= edge
+                    append(TrackedTuple(values, stream, root, edge, anchor, runners[number]))
+                users.running = anchor
+
+            return chosen
+        runner = runners[0]
+
+        def only(values: tuple[Any, ...], anchor: TrackedTuple) -> None:
+            users.running = None
+            root = anchor.root
+            edge = next_id()
+            root.value ^= edge
+            append(TrackedTuple(values, stream, root, edge, anchor, runner))
+            users.running = anchor
+
+        return only

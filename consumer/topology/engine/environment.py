@@ -1,0 +1,41 @@
+"""What the tasks of one executor share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sequitur.consumer.topology.engine.user_code import UserCode
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from sequitur.consumer.topology.engine.trace import Trace
+    from sequitur.consumer.topology.engine.tracked import TrackedTuple
+    from sequitur.consumer.topology.engine.trees import TreeTracker
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the tasks of one executor share.
+
+    Attributes:
+        clock: Seconds.
+        next_id: Gives 64 random bits a call.
+        trees: Acks and fails tuples.
+        queue: Tuples that are to be given to their tasks.
+        trace: Is told of each step of each tree.
+        runs_inline: Whether calls that might run side by side are run one by one.
+        user_code: Whose code runs.
+        finish_failures: Bolts whose `finish_batch` raised, and what.
+    """
+
+    clock: Callable[[], float]
+    next_id: Callable[[], int]
+    trees: TreeTracker
+    queue: deque[TrackedTuple]
+    trace: Trace | None = None
+    runs_inline: bool = False
+    user_code: UserCode = field(default_factory=UserCode)
+    finish_failures: list[tuple[str, str]] = field(default_factory=list)

@@ -1,0 +1,99 @@
+"""Tuples with their tracking: the trees they belong to, and the task they were delivered to.
+
+A bolt sees the `Tuple` that each of them is. What is added here is the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from sequitur.consumer.topology.api.tuple import Event, Tuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequitur.consumer.topology.api.tuple import Place, Stream
+    from sequitur.consumer.topology.settling.root import Root
+
+ACKED: Final = "acked"
+FAILED: Final = "failed"
+
+
+class TrackedTuple(Tuple, eq=False):
+    """A tuple of one tree.
+
+    Attributes:
+        root: The root of its tree; of a multi-anchored tuple, of its first tree.
+        edge: Its edge in that tree.
+        parent: The tuple it was emitted for; the path of components if that tuple was of another
+            task; None for the spout's.
+        owner: The runner of the task it was delivered to; `ACKED` or `FAILED` from then on.
+    """
+
+    root: Root
+    edge: int
+    parent: Any
+    owner: Any
+
+    more: ClassVar[tuple[tuple[Root, int], ...]] = ()
+    """Further trees it belongs to: see `MultiAnchoredTuple`."""
+
+    @property
+    def place(self) -> Place:
+        """See `Tuple`."""
+        return self.root.place
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """See `Tuple`."""
+        return tuple(root.place for root, _ in self.trees())
+
+    @property
+    def attempt(self) -> int:
+        """See `Tuple`."""
+        return max(root.attempt for root, _ in self.trees())
+
+    @property
+    def event_time_ms(self) -> int:
+        """See `Tuple`."""
+        time_ms: int = max(root.event[3] for root, _ in self.trees())
+        return time_ms
+
+    @property
+    def event_key(self) -> bytes | None:
+        """See `Tuple`."""
+        return self.root.key
+
+    def trees(self) -> tuple[tuple[Root, int], ...]:
+        """Return the roots of its trees, each with its edge there."""
+        return ((self.root, self.edge), *self.more)
+
+    def path(self) -> tuple[str, ...]:
+        """Return the components it came through, the spout first."""
+        path = [self.declared.component]
+        parent = self.parent
+        while parent is not None:
+            if isinstance(parent, tuple):  # of another task
+                path.extend(reversed(parent))
+                break
+            path.append(parent.declared.component)
+            parent = parent.parent
+        return tuple(reversed(path))
+
+
+class TrackedEvent(TrackedTuple, Event, eq=False):
+    """A tuple of the ordered stream."""
+
+
+class MultiAnchoredTuple(TrackedTuple, eq=False):
+    """A tuple of several trees."""
+
+    more: tuple[tuple[Root, int], ...] = ()  # type: ignore[misc]
+
+
+def multi_anchored(
+    values: Any, stream: Stream, trees: Sequence[tuple[Root, int]], parent: Any, owner: Any
+) -> MultiAnchoredTuple:
+    """Make a tuple of these trees."""
+    root, edge = trees[0]
+    return MultiAnchoredTuple(values, stream, root, edge, parent, owner, tuple(trees[1:]))

@@ -1,0 +1,142 @@
+"""What holds for the tuple trees of one executor while they grow.
+
+A tree fails once, by the first failure that is reported, and late acks of it are counted. Under
+`ordering = "key"` an event that will be tried again blocks its key: later tuples of that key are
+not given to bolts any more, and their events are held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.topology.engine.rules import Ordering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sequitur.consumer.topology.engine.rules import Rules
+    from sequitur.consumer.topology.engine.tracked import TrackedTuple
+    from sequitur.consumer.topology.settling.root import Root
+
+Order = tuple[int, str, int, int]
+"""Position of an event in the ordered stream: event time, topic, partition, offset."""
+
+_TOOK_TOO_LONG = "its tree took longer than message_timeout"
+
+
+class TreeTracker:
+    """Fails trees, and holds back events behind those that failed.
+
+    Args:
+        rules: What to keep to.
+        clock: Seconds.
+        event: The event that unanchored tuples are attributed to before the first one is fed.
+
+    Attributes:
+        current: The root of the event that is being followed; None without one.
+        event: Values of the event that was fed or received last.
+        blocked: By key, the first event that waits.
+        late_acks: Acks of tuples whose tree had failed.
+        untracked_failures: Failures of trees that are not tracked.
+    """
+
+    __slots__ = (
+        "_clock", "_keeps_order", "_policy", "_timeout_s", "blocked", "current", "event",
+        "late_acks", "untracked_failures",
+    )  # fmt: skip
+
+    def __init__(self, rules: Rules, clock: Callable[[], float], event: Any) -> None:
+        self.current: Root | None = None
+        self.event = event
+        self.blocked: dict[bytes, Order] = {}
+        self.late_acks = 0
+        self.untracked_failures = 0
+        self._clock = clock
+        self._policy = rules.retry
+        self._keeps_order = rules.ordering is Ordering.KEY
+        self._timeout_s = rules.message_timeout_s
+
+    def begin(self, root: Root, values: Any) -> None:
+        """Begin to follow an event."""
+        self.current, self.event = root, values
+        root.begun_s = self._clock()
+
+    def end(self) -> None:
+        """End following it: what is still to be acked, bolts or other tasks hold."""
+        self.current = None
+
+    def receive(self, event: Any) -> None:
+        """Begin to follow a tuple of another process."""
+        self.event = event
+
+    def ack(self, given: TrackedTuple) -> None:
+        """Ack a tuple: XOR its edges into its trees, unless these took too long."""
+        for root, edge in given.trees():
+            root.value ^= edge
+            if root is not self.current and self.is_overdue(root):
+                self.fail(root, TreeFailure(FailReason.TIMEOUT, _TOOK_TOO_LONG, given.path()))
+            if root.failure is not None:
+                self.late_acks += 1
+
+    def fail(self, root: Root, failure: TreeFailure) -> None:
+        """Fail a tree; the first failure stays."""
+        if not root.is_tracked:
+            self.untracked_failures += 1
+            return
+        if root.failure is None:
+            root.failure = failure
+            if not self._policy.gives_up(root.attempt, failure.reason):
+                self.block(root.key, root.order)
+
+    def fail_if_overdue(self, root: Root, spout: str) -> None:
+        """Fail a tree that took too long although all its tuples in this process are acked."""
+        if self.is_overdue(root):
+            self.late_acks += 1
+            self.fail(root, TreeFailure(FailReason.TIMEOUT, _TOOK_TOO_LONG, (spout,)))
+
+    def is_overdue(self, root: Root) -> bool:
+        """Whether a tree has to fail since it took too long."""
+        return (
+            root.is_tracked
+            and root.failure is None
+            and self._clock() - root.begun_s > self._timeout_s
+        )
+
+    def count_late_ack(self) -> None:
+        """Count the ack of a call that was ended or given up."""
+        self.late_acks += 1
+
+    def is_wanted(self, given: TrackedTuple) -> bool:
+        """Whether a tuple is to be given to its bolt.
+
+        It is not when all its trees have failed; and not when an earlier event of its key has
+        failed, for then its events are held.
+        """
+        trees = given.trees()
+        if all(root.failure is not None for root, _ in trees):
+            return False
+        if not self.blocked:
+            return True
+        if not any(root.is_tracked and self.is_blocked(root.key, root.order) for root, _ in trees):
+            return True
+        for root, _ in trees:
+            if root.failure is None and root.is_tracked:
+                root.is_held = True
+                self.block(root.key, root.order)
+        return False
+
+    def block(self, key: bytes | None, order: Order) -> None:
+        """Hold events of a key that are later than one which waits.
+
+        Args:
+            key: The key.
+            order: Position of the event that waits.
+        """
+        if self._keeps_order and key is not None:
+            self.blocked[key] = min(order, self.blocked.get(key, order))
+
+    def is_blocked(self, key: bytes | None, order: Order) -> bool:
+        """Whether an event is behind an earlier one of its key that waits."""
+        before = None if key is None else self.blocked.get(key)
+        return before is not None and order > before

@@ -1,0 +1,222 @@
+"""What the tasks of a step share, whoever runs them.
+
+A step gives events to a topology. In a job it runs in Spark's tasks, in a tester in the process of
+the test. Both run the same tasks (`step.tasks`, `step.verdicts`) in the same order (`step.run`).
+They differ in their `StepBatch` alone: how tasks leave what others read, which clock they read, and
+whose random numbers they draw. What a task leaves is named by a *handle*, read by the batch alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+
+from sequitur.consumer.topology.api.moment import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from sequitur.consumer.topology.api.topology import Topology
+    from sequitur.consumer.topology.engine.emission import OutputRecord, Sent
+    from sequitur.consumer.topology.engine.executor import Executor
+    from sequitur.consumer.topology.engine.instances import Instances
+    from sequitur.consumer.topology.engine.plan import Plan, Stage
+    from sequitur.consumer.topology.engine.rules import Rules
+    from sequitur.consumer.topology.engine.trace import Trace
+    from sequitur.consumer.topology.settling.root import Root
+    from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
+
+Handle: TypeAlias = Any
+"""Names what a task has left; a batch makes and reads it."""
+Sources: TypeAlias = "Sequence[tuple[Handle, Mapping[str, Any]]]"
+"""What tasks have sent, and where in it by component the tuples for a task are."""
+
+
+class OutputWriter(Protocol):
+    """Takes the records of a task."""
+
+    def write(self, output: str, record: OutputRecord, /) -> None:
+        """Take a record in."""
+
+    def close(self) -> Mapping[str, Handle]:
+        """The records, by the name of their place; all of them are written."""
+
+    @property
+    def count(self) -> int:
+        """How many records were written, once it is closed."""
+
+
+class Exchange(Protocol):
+    """Takes a task's tuples for tasks of later stages."""
+
+    @property
+    def path(self) -> Handle:
+        """What it has taken."""
+
+    @property
+    def index(self) -> Mapping[tuple[str, int], Any]:
+        """Where in it the tuples for a component's task stand."""
+
+    def send(self, component: str, task: int, sent: Sent, /) -> None:
+        """Take a tuple in."""
+
+    def close(self) -> None:
+        """No more come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch(ABC):
+    """What all tasks of a step share.
+
+    Attributes:
+        topology: The topology.
+        plan: Where its tasks run.
+        rules: What the executor keeps to.
+        ackers: How many ackers; 0 tracks nothing.
+        now_ms: The step's time.
+        seed: Of the step's random numbers; the first is the step's own number.
+        watermark_ms: Every event up to this event time was done when the step began.
+        ticks: The bolts that are given a tick, and their intervals in ms.
+    """
+
+    runs_inline: ClassVar[bool] = False
+    """Whether calls that might run side by side are run one by one."""
+
+    topology: Topology
+    plan: Plan
+    rules: Rules
+    ackers: int
+    now_ms: int
+    seed: tuple[int, ...]
+    watermark_ms: int | None = None
+    ticks: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def moment(self) -> Moment:
+        """When the step runs."""
+        return Moment(self.seed[0], self.now_ms, self.watermark_ms, self.ticks)
+
+    def ticks_of(self, stage: Stage) -> tuple[str, ...]:
+        """The bolts of a stage that are given a tick; ahead of all else that it is given."""
+        return tuple(bolt for bolt in self.ticks if bolt in stage.components)
+
+    @property
+    @abstractmethod
+    def clock(self) -> Callable[[], float]:
+        """Seconds, by which calls and trees time out."""
+
+    @abstractmethod
+    def time_ms(self) -> int:
+        """Now, by the clock that `now_ms` was read from."""
+
+    @abstractmethod
+    def ids(self, stage: int, task: int) -> Callable[[], int]:
+        """What a task draws its edges from: 64 random bits a call, never 0."""
+
+    @property
+    def instances(self) -> Instances | None:
+        """The bolts that are ready from the step before; None if bolts are made for each."""
+        return None
+
+    @property
+    def trace(self) -> Trace | None:
+        """What is told of each step of each tree."""
+        return None
+
+    def watched(self, executor: Executor) -> contextlib.AbstractContextManager[None]:
+        """What holds while an executor runs."""
+        del executor
+        return contextlib.nullcontext()
+
+    @abstractmethod
+    def outputs(self, number: int) -> OutputWriter:
+        """What takes the records of a task.
+
+        Args:
+            number: Of the task: makes the order of records that have one event total.
+        """
+
+    @abstractmethod
+    def exchange(self) -> Exchange:
+        """What takes the tuples that a task sends."""
+
+    @abstractmethod
+    def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
+        """The tuples for a task, and for which component each is, in the order of their events."""
+
+    def weight(self, sources: Sources) -> int:
+        """About how large they are."""
+        del sources
+        return 0
+
+    @abstractmethod
+    def write_waiting(self, waiting: Sequence[PendingEvent]) -> Handle:
+        """Leave events that wait; `TaskInput` reads them."""
+
+    @abstractmethod
+    def write_dead(self, dead: Sequence[PendingEvent]) -> Handle:
+        """Leave dead letters.
+
+        Raises:
+            ConservationError: Not all of them are written.
+        """
+
+    @abstractmethod
+    def write_unfinished(self, roots: Sequence[int]) -> Handle:
+        """Leave the ids of roots whose records may not go out."""
+
+    @abstractmethod
+    def write_states(
+        self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Handle]
+    ) -> Mapping[tuple[str, int], Handle]:
+        """Leave what bolts want kept.
+
+        Args:
+            states: It, pickled, by component and task.
+            kept: What they have kept in the step before.
+        """
+
+    @abstractmethod
+    def read_state(self, state: Handle) -> bytes:
+        """What a bolt has kept, pickled."""
+
+    @abstractmethod
+    def write_roots(self, roots: Sequence[Root]) -> Handle:
+        """Leave the tracked roots that a task emitted, in the order of their events."""
+
+    @abstractmethod
+    def emitted_roots(self, roots: Sequence[Handle]) -> EmittedRoots:
+        """Read the roots that some tasks emitted."""
+
+    @abstractmethod
+    def attempts_of(self, roots: Handle) -> Mapping[int, int]:
+        """Read the roots that a task emitted: by id, which attempt this is."""
+
+    @abstractmethod
+    def write_acks(self, ids: Any, values: Any, flags: Any) -> Handle:
+        """Leave what a task knows of roots: columns, for each acker those of its own."""
+
+    @staticmethod
+    @abstractmethod
+    def read_acks(acks: Handle, acker: int) -> tuple[Any, Any, Any]:
+        """What a task knows of an acker's roots: ids, values, flags."""
+
+    @abstractmethod
+    def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Handle:
+        """Leave what becomes of a task's events that are not done."""
+
+    @abstractmethod
+    def read_verdicts(self, verdicts: Handle) -> list[EventVerdict]:
+        """What becomes of them."""
+
+    def publish(self, kind: str, left: Handle) -> list[Handle]:
+        """Publish what a task has left, now that its result counts; what readers find it by.
+
+        Args:
+            kind: `outputs/` and the name of their place, `dead`, `unfinished` or `waiting`.
+            left: None for nothing.
+        """
+        del kind
+        return [] if left is None else [left]

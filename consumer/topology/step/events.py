@@ -1,0 +1,167 @@
+"""The events of a step: those a task is given, those that wait, and what becomes of them."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from sequitur.consumer.topology.settling.settlement import EventOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sequitur.consumer.topology.api.failure import TreeFailure
+    from sequitur.consumer.topology.step.batch import Handle
+
+_TASK_BITS: Final = 48
+_NEW: Final = 1 << 47
+"""Roots are numbered through a step: by task, then those that wait, then the new ones."""
+_PATH_SEPARATOR: Final = " > "
+
+Window: TypeAlias = "tuple[int, int | None]"
+"""Places of new events: of the first, and of the one behind the last; None for all."""
+
+
+class PendingEvent(NamedTuple):
+    """An event that waits for another attempt, or for another event.
+
+    Attributes:
+        event: Its values, those of `EventValues`.
+        attempts: How often it has been tried.
+        retry_at_ms: When it is tried again; None of one that is held.
+        reason: Why it failed last, as a `FailReason`.
+        detail: The traceback.
+        path: The components that the failed tuple had come through.
+    """
+
+    event: tuple[Any, ...]
+    attempts: int
+    retry_at_ms: int | None
+    reason: str | None = None
+    detail: str | None = None
+    path: str | None = None
+
+
+class EventVerdict(NamedTuple):
+    """What becomes of an event that is not done.
+
+    Attributes:
+        id: Id of its root.
+        attempts: How often it has been tried; an attempt in which it was held does not count.
+        retry_at_ms: When it is tried again; None of one that is held or dead.
+        is_dead: Whether it is given up.
+        reason: Why it failed; None of one that is held.
+        detail: The traceback.
+        path: The components that the failed tuple had come through.
+    """
+
+    id: int
+    attempts: int
+    retry_at_ms: int | None
+    is_dead: bool
+    reason: str | None
+    detail: str | None
+    path: str | None
+
+    @classmethod
+    def of(
+        cls,
+        root: int,
+        outcome: EventOutcome,
+        *,
+        attempts: int,
+        retry_at_ms: int,
+        failure: TreeFailure | None,
+    ) -> EventVerdict:
+        """Make the verdict on an event that is not done.
+
+        Args:
+            root: Id of its root.
+            outcome: Whether it is tried again, is held, or is dead.
+            attempts: How often it has been tried.
+            retry_at_ms: When it is tried again; 0 for as soon as it can be.
+            failure: Why it failed; None of one that is held.
+        """
+        is_dead, retry = outcome == EventOutcome.DEAD, retry_at_ms or None
+        if failure is None:
+            return cls(root, attempts, retry, is_dead, None, None, None)
+        told = (failure.reason.value, failure.detail, _PATH_SEPARATOR.join(failure.path))
+        return cls(root, attempts, retry, is_dead, *told)
+
+    def pending_event(self, event: tuple[Any, ...]) -> PendingEvent:
+        """The event as it waits, or is given up."""
+        told = (self.reason, self.detail, self.path)
+        return PendingEvent(event, self.attempts, self.retry_at_ms, *told)
+
+
+class EmittedRoots(NamedTuple):
+    """The roots that the spouts of some tasks emitted, task after task, as columns.
+
+    Attributes:
+        ids: Their ids.
+        attempts: Number of the attempt that this is.
+        keys: A number for each event's key; -1 without one.
+        counts: How many each of the tasks emitted.
+    """
+
+    ids: Any
+    attempts: Any
+    keys: Any
+    counts: Sequence[int]
+
+
+class TaskInput(ABC):
+    """The events that a task of the first stage is given, in their order."""
+
+    __slots__ = ()
+
+    partition: int
+    """The task's number."""
+
+    @abstractmethod
+    def waiting(self) -> list[PendingEvent]:
+        """Those that wait."""
+
+    @abstractmethod
+    def new(self) -> Iterator[tuple[Any, ...]]:
+        """The new ones, as the values of `EventValues`."""
+
+    @abstractmethod
+    def with_waiting(self, waiting: Iterable[Handle]) -> TaskInput:
+        """The same new ones, and others that wait."""
+
+    @property
+    def weight(self) -> int:
+        """About how many new events there are."""
+        return 0
+
+    @property
+    def first_id(self) -> int:
+        """Id of the root of the first event that waits; those of the others follow it.
+
+        Ids tell all events of a step from each other, wherever these came from, and are the same
+        whenever the task is run again.
+        """
+        return self.partition + 1 << _TASK_BITS
+
+    def first_new_id(self, window: Window) -> int:
+        """Id of the root of the first new event in a window; those of the others follow it."""
+        return self.first_id + _NEW + window[0]
+
+    def all(self, window: Window) -> Iterator[tuple[int, PendingEvent | None, tuple[Any, ...]]]:
+        """All events in their order, with the ids of their roots: those that wait, then new ones.
+
+        Args:
+            window: Which of the new ones.
+        """
+        for root, waited in enumerate(self.waiting(), self.first_id):
+            yield root, waited, waited.event
+        new = itertools.islice(self.new(), *window)
+        for root, event in enumerate(new, self.first_new_id(window)):
+            yield root, None, event
+
+
+def components_of(path: str | None) -> tuple[str, ...]:
+    """The components of a path as it is written down."""
+    return tuple(path.split(_PATH_SEPARATOR)) if path else ()

@@ -1,0 +1,69 @@
+"""What a task of a step did, and where it left what others read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer.topology.api.failure import TreeFailure
+    from sequitur.consumer.topology.step.batch import Handle
+
+
+@dataclass(slots=True)
+class TaskResult:
+    """What a task did.
+
+    Attributes:
+        taken: New events it took in.
+        has_more: Whether there are new events behind its window.
+        acked: Events that are done.
+        failed: Attempts that failed, by reason.
+        dead: Events given up.
+        waiting: Events that wait.
+        next_due_ms: When the next of these is due; None without any.
+        least_waiting_ms: Least event time of these; None without any.
+        late_acks: Acks that came too late.
+        untracked_failures: Failures of tuples that nobody waits for.
+        emitted: Records that bolts put out.
+        outputs: Records that were written of these.
+        finish_failures: What `finish_batch` of bolts raised.
+        files: The records, by the name of their place.
+        dead_file: The dead letters.
+        waiting_file: The events that wait.
+        unfinished_file: Ids of roots that are not done.
+        states: What bolts keep, by component and task.
+        roots_file: The events it gave out, where ackers decide.
+        acks_file: What it knows of roots, where ackers decide.
+        failures: Why roots failed, where ackers decide.
+        shared: Roots of outputs of several, where ackers decide.
+        tuples_file: The tuples it sent.
+        tuples: Where in it those for a component's task stand.
+    """
+
+    taken: int = 0
+    has_more: bool = False
+    acked: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    dead: int = 0
+    waiting: int = 0
+    next_due_ms: int | None = None
+    least_waiting_ms: int | None = None
+    late_acks: int = 0
+    untracked_failures: int = 0
+    emitted: int = 0
+    outputs: int = 0
+    finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    files: Mapping[str, Handle] = field(default_factory=dict)
+    dead_file: Handle = None
+    waiting_file: Handle = None
+    unfinished_file: Handle = None
+    states: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
+    roots_file: Handle = None
+    acks_file: Handle = None
+    failures: dict[int, TreeFailure] = field(default_factory=dict)
+    shared: list[tuple[int, ...]] = field(default_factory=list)
+    tuples_file: Handle = None
+    tuples: Mapping[tuple[str, int], Any] = field(default_factory=dict)

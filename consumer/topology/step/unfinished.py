@@ -1,0 +1,123 @@
+"""Events that are not done: they wait or are dead; they are left behind, and the hook is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.topology.api.hooks import AckedEvent, FailedEvent, notify
+from sequitur.consumer.topology.api.tuple import EventValues
+from sequitur.consumer.topology.engine.rules import Ordering
+from sequitur.consumer.topology.settling.pending import next_due_ms, numbered
+from sequitur.consumer.topology.step.events import PendingEvent, components_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sequitur.consumer.topology.step.batch import StepBatch
+    from sequitur.consumer.topology.step.events import EventVerdict
+    from sequitur.consumer.topology.step.task_result import TaskResult
+
+
+class UnfinishedEvents:
+    """The events of a task of the first stage that are not done.
+
+    Args:
+        batch: What all tasks share.
+    """
+
+    def __init__(self, batch: StepBatch) -> None:
+        self._batch = batch
+        self._skipped: list[PendingEvent] = []
+        self._again: list[PendingEvent] = []
+        self._dead: list[PendingEvent] = []
+        self._roots: list[int] = []
+
+    def skip(self, pending: PendingEvent) -> None:
+        """Add an event that waits and was not tried in this step."""
+        self._skipped.append(pending)
+
+    def add(self, event: tuple[Any, ...], verdict: EventVerdict) -> None:
+        """Add an event that was tried, or held, by its verdict."""
+        one = verdict.pending_event(event)
+        (self._dead if verdict.is_dead else self._again).append(one)
+        self._roots.append(verdict.id)
+
+    def add_killer(self, event: tuple[Any, ...], attempts: int) -> None:
+        """Add an event that kills the process it is given to: it is given up.
+
+        Args:
+            event: Its values.
+            attempts: How often it has been tried.
+        """
+        failure = crashed(())
+        self._dead.append(
+            PendingEvent(event, attempts, None, failure.reason.value, failure.detail, "")
+        )
+
+    def write(self, result: TaskResult) -> None:
+        """Leave them for later steps and for the sink.
+
+        Args:
+            result: Gets counts, and what is left.
+        """
+        batch = self._batch
+        waiting = sorted((*self._skipped, *self._again), key=lambda one: one.event[3:7])
+        for one in (*self._again, *self._dead):
+            if one.reason is not None:
+                result.failed[one.reason] = result.failed.get(one.reason, 0) + 1
+        result.waiting, result.dead = len(waiting), len(self._dead)
+        result.next_due_ms = _next_due_ms(waiting, batch)
+        result.least_waiting_ms = waiting[0].event[3] if waiting else None
+        result.waiting_file = batch.write_waiting(waiting)
+        if self._dead:
+            result.dead_file = batch.write_dead(self._dead)
+        if self._roots:
+            result.unfinished_file = batch.write_unfinished(self._roots)
+
+    def notify_hook(self, done: Iterable[tuple[tuple[Any, ...], int]]) -> None:
+        """Tell the topology's hook, if it has one, of these events and of those that are done.
+
+        Args:
+            done: Events that are acked, and which attempt that was.
+        """
+        batch, hook = self._batch, self._batch.topology.hook
+        if hook is None:
+            return
+        took_ms = max(0, batch.time_ms() - batch.now_ms)
+        for event, attempt in done:
+            notify(hook, AckedEvent(EventValues(*event), attempt, took_ms))
+        for is_dead, several in ((False, self._again), (True, self._dead)):
+            for one in several:
+                if one.reason is None:
+                    continue
+                reason, path = FailReason(one.reason), components_of(one.path)
+                failure = TreeFailure(reason, one.detail or "", path)
+                event = EventValues(*one.event)
+                notify(hook, FailedEvent(event, one.attempts, took_ms, failure, is_dead))
+
+
+def _next_due_ms(waiting: Sequence[PendingEvent], batch: StepBatch) -> int | None:
+    """When the next event is to be tried again: one that waits for no other is due at once."""
+    due_ms = next_due_ms(
+        numbered(one.event[0] for one in waiting),
+        retry_times(waiting),
+        keeps_order=batch.rules.ordering is Ordering.KEY,
+    )
+    return None if due_ms is None else max(due_ms, batch.now_ms)
+
+
+def retry_times(waiting: Iterable[PendingEvent]) -> Any:
+    """Return when each of the events that wait may run; 0 of one that is held."""
+    return np.array([one.retry_at_ms or 0 for one in waiting], np.int64)
+
+
+def crashed(path: tuple[str, ...]) -> TreeFailure:
+    """Say why what kills a process is given up.
+
+    Args:
+        path: The components that the tuple had come through.
+    """
+    return TreeFailure(FailReason.CRASH, "the process died whenever it was given this", path)
