@@ -21,7 +21,7 @@ from sequitur.consumer.topology.api.bolt import (
     TopologyContext,
     bolt,
 )
-from sequitur.consumer.topology.api.builder import ComponentDeclarer, TopologyBuilder
+from sequitur.consumer.topology.api.builder import TopologyBuilder
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
 from sequitur.consumer.topology.api.dead_letters import (
     DEAD_ATTEMPTS_HEADER,
@@ -33,6 +33,7 @@ from sequitur.consumer.topology.api.dead_letters import (
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
 )
+from sequitur.consumer.topology.api.declarer import ComponentDeclarer
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.groupings import (
     AllGrouping,

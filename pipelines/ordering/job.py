@@ -38,7 +38,8 @@ from sequitur.pipelines.sink.sink import Outputs, OutputTopic
 from sequitur.pipelines.sink.topic_limits import Limits
 from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
 from sequitur.pipelines.store.storage import open_storage
-from sequitur.pipelines.topology.processing import Processing, check_settings
+from sequitur.pipelines.topology.checks import check_settings
+from sequitur.pipelines.topology.processing import Processing
 from sequitur.producer import BrokerError, FatalError
 from sequitur.producer.kafka.reach import require_broker
 

@@ -46,7 +46,7 @@ def check_before_start(
     """
     written, aside = list(settings.written_topics), [settings.late, settings.quarantine]
     if behind is not None:
-        from sequitur.pipelines.topology.processing import check_settings  # noqa: PLC0415 - loads all of Spark
+        from sequitur.pipelines.topology.checks import check_settings  # noqa: PLC0415 - loads all of Spark
 
         check_settings(settings, behind.settings, behind.topology)
         written += behind.topology.topics(settings.output_topic)

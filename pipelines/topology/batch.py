@@ -14,22 +14,19 @@ from sequitur.consumer.topology import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import TaskInput
 from sequitur.pipelines.store.part_files import show
-from sequitur.pipelines.topology.bolt_instances import instances_of
-from sequitur.pipelines.topology.files import (
-    EVENT_COLUMNS,
-    ExchangeFile,
-    OutputFiles,
+from sequitur.pipelines.topology.acker_files import (
     attempts_of,
     emitted_roots,
-    events,
     read_acks,
-    read_pending,
-    tuples_in_order,
     write_acks,
     write_roots,
     write_unfinished,
-    write_waiting,
 )
+from sequitur.pipelines.topology.bolt_instances import instances_of
+from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS, events
+from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
+from sequitur.pipelines.topology.output_files import OutputFiles
+from sequitur.pipelines.topology.pending_files import read_pending, write_waiting
 from sequitur.pipelines.topology.settling import dead_letter
 from sequitur.pipelines.topology.states import write_states
 from sequitur.pipelines.topology.verdicts import read_verdicts, write_verdicts

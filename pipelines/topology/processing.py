@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError, Delivery, LatePolicy
+from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
 from sequitur.consumer.topology import (
     Outputs,
     due_ms,
@@ -23,24 +23,17 @@ from sequitur.consumer.topology import (
     ticks_due,
     watermark_after,
 )
-from sequitur.consumer.topology.step.events import PendingEvent
-from sequitur.pipelines._errors import CheckpointError, TopologyFileError
+from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
-from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.part_files import show
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, FileInput
-from sequitur.pipelines.topology.files import (
-    OUTPUT_ORDER,
-    events,
-    read_pending,
-    write_waiting,
-)
+from sequitur.pipelines.topology.checks import check_outputs, check_states
+from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
+from sequitur.pipelines.topology.pending_files import read_pending
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
-from sequitur.pipelines.topology.replay_requests import each_once, read_request, requests
+from sequitur.pipelines.topology.replay_intake import ReplayIntake, write_replayed
 from sequitur.pipelines.topology.stages import StepRun
-from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +41,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer import OutputTimestamp, ReorderSettings, StepEntry
+    from sequitur.consumer import OutputTimestamp, StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.pipelines.sink.sink import OutputTopic, Rows
@@ -99,6 +92,7 @@ class Processing:
         self._limits = limits
         self._plan = plan(topology, default.partitions)
         self._newest = Processed()
+        self._requests = ReplayIntake(self._local(checkpoint.replays_folder))
         self._life = uuid4().hex
         folders = {name: str(number) for number, name in enumerate(self._outputs)}
         self._folders = {folder: name for name, folder in folders.items()}
@@ -141,14 +135,15 @@ class Processing:
                 out.
             CheckpointError: The step that is done was not processed.
         """
+        root = self._checkpoint.root
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
             if found is not None:
-                self._check_states(found)
+                check_states(root, found, self._plan.tasks)
                 if step != done:
-                    self._check_outputs(found)
+                    check_outputs(root, found, self._outputs)
             elif step == done:
-                raise CheckpointError(f"{self._checkpoint.root}: step {step} was not processed")
+                raise CheckpointError(f"{root}: step {step} was not processed")
             if found is not None and step == done:
                 self._newest = found
 
@@ -159,7 +154,8 @@ class Processing:
 
     def due_ms(self, now_ms: int) -> int | None:
         """When the next event is to be tried again or replayed; None when none waits."""
-        return now_ms if self._new_requests() else self._retry_due_ms(now_ms)
+        has_requests = self._requests.are_there(self._newest.requests)
+        return now_ms if has_requests else self._retry_due_ms(now_ms)
 
     def _retry_due_ms(self, now_ms: int) -> int | None:
         return due_ms(self._newest.next_due_ms, now_ms, policy=self._settings.retry)
@@ -186,9 +182,10 @@ class Processing:
         if found is not None:
             self._newest = found
             return found
-        self._forget_requests()
-        before = self._newest
-        new_requests = self._new_requests()
+        # The newest step has taken its requests in: it is done, and out.
+        self._requests.delete(self._newest.requests)
+        before = self._newest = replace(self._newest, requests=())
+        new_requests = self._requests.take()
         retry_due_ms = self._retry_due_ms(entry.logged_ms)
         is_due = retry_due_ms is not None and retry_due_ms <= entry.logged_ms
         ticks = ticks_due(self._topology.tick_intervals_ms, before.time_ms, entry.logged_ms)
@@ -262,7 +259,13 @@ class Processing:
             life=self._life,
         )
         begun_s = time.monotonic()
-        replayed = self._replayed(batch, new_requests)
+        waiting_now = before.waiting.values() if new_requests else ()
+        replayed = write_replayed(
+            new_requests,
+            waiting=(one.event for paths in waiting_now for one in read_pending(paths)),
+            folder=batch.path("waiting"),
+            partitions=partitions,
+        )
         waiting = {
             place: (*before.waiting.get(place, ()), *replayed[place][1])
             for place in range(partitions)
@@ -306,39 +309,6 @@ class Processing:
             if one.output is not None
         }
 
-    def _replayed(self, batch: Batch, new_requests: Sequence[Path]) -> list[tuple[int, list[str]]]:
-        """Dead letters that are given back: how many for each task, and files of them."""
-        partitioner = KeyPartitioner(self._default.partitions)
-        given: list[list[PendingEvent]] = [[] for _ in range(self._default.partitions)]
-        waiting = (
-            one.event
-            for paths in (self._newest.waiting.values() if new_requests else ())
-            for one in read_pending(paths)
-        )
-        requested = (event for path in new_requests for event in events(read_request(path)))
-        for event in each_once(requested, waiting):
-            key, partition = event[0], event[5] % self._default.partitions
-            place = partition if key is None else partitioner.partition(key)
-            given[place].append(PendingEvent(event, 0, None))
-        folder = batch.path("waiting")
-        return [
-            (len(some), show(folder, [write_waiting(folder, some)]) if some else [])
-            for some in given
-        ]
-
-    def _new_requests(self) -> tuple[Path, ...]:
-        folder = self._local(self._checkpoint.replays_folder)
-        return tuple(path for path in requests(folder) if path.name not in self._newest.requests)
-
-    def _forget_requests(self) -> None:
-        """Delete the requests that the newest step has taken in: it is done, and out."""
-        folder = self._local(self._checkpoint.replays_folder)
-        for name in self._newest.requests:
-            (folder / name).unlink(missing_ok=True)
-        if self._newest.requests:
-            durable.sync(folder)  # one that came back would be taken in again
-        self._newest = replace(self._newest, requests=())
-
     @property
     def _root(self) -> Path:
         return self._local(self._checkpoint.root)
@@ -354,57 +324,6 @@ class Processing:
         return self._checkpoint.processed(
             step, lambda document: Processed.from_document(document, self._root)
         )
-
-    def _check_outputs(self, found: Processed) -> None:
-        written = (topic for topic, files in found.records.items() if files)
-        gone = [topic for topic in written if topic not in self._outputs]
-        if gone:
-            raise TopologyFileError(
-                f"{self._checkpoint.root}: step {found.step} has records for topic {gone[0]!r}, to "
-                "which no output goes any more: give the topology that output back until the step "
-                "is done"
-            )
-
-    def _check_states(self, found: Processed) -> None:
-        tasks = self._plan.tasks
-        for component, had in found.tasks.items():
-            if component not in tasks:
-                raise TopologyFileError(
-                    f"{self._checkpoint.root} keeps state of a bolt {component!r}, which the "
-                    "topology has not: give the job a checkpoint of its own, or the bolt back"
-                )
-            if tasks[component] != had:
-                raise TopologyFileError(
-                    f"{self._checkpoint.root} keeps state of {had} tasks of bolt {component!r}, "
-                    f"which has {tasks[component]} now: tuples would go to other tasks than what "
-                    "was kept of them; its parallelism has to stay"
-                )
-
-
-def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology: Topology) -> None:
-    """Check that settings go together with a topology.
-
-    Raises:
-        TopologyFileError: They do not; the message names the setting.
-    """
-    if reorder.delivery is not Delivery.EXACTLY_ONCE:
-        raise TopologyFileError(
-            f'reorder.delivery = "{reorder.delivery}": a topology\'s outputs are written '
-            "exactly-once only"
-        )
-    if reorder.late_policy is LatePolicy.EMIT:
-        raise TopologyFileError(
-            'reorder.late_policy = "emit": late events would reach bolts out of order; '
-            "send them to a topic"
-        )
-    written = [*topology.topics(reorder.output_topic), *reorder.written_topics[1:]]
-    written.append(process.dead_letters(reorder.output_topic))
-    twice = [name for name in written if written.count(name) > 1]
-    if twice:
-        raise TopologyFileError(f"topic {twice[0]!r} is written to for two purposes")
-    read = [name for name in written if name in reorder.input_topics]
-    if read:
-        raise TopologyFileError(f"topic {read[0]!r} is read, and written to by the topology")
 
 
 def reached_ms(entry: StepEntry) -> int | None:

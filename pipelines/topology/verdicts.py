@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sequitur.consumer.topology.step.events import EventVerdict
-from sequitur.pipelines.topology.files import read_table, write_table
+from sequitur.pipelines.topology.acker_files import read_table, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

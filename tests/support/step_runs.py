@@ -18,12 +18,9 @@ from sequitur.pipelines.store.part_files import PartFile, show
 from sequitur.pipelines.topology import crashes, stages
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
-from sequitur.pipelines.topology.files import (
-    EVENT_COLUMNS,
-    OUTPUT_ORDER,
-    read_pending,
-    write_waiting,
-)
+from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS
+from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
+from sequitur.pipelines.topology.pending_files import read_pending, write_waiting
 from sequitur.pipelines.topology.stages import StepRun
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""Building a topology: components, what they read, and the checks that need no data."""
+"""Builds topologies: a spout, bolts and outputs."""
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,19 +9,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from sequitur.consumer.topology._errors import TopologyBuildError
 from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async
-from sequitur.consumer.topology.api.groupings import (
-    AllGrouping,
-    CustomGrouping,
-    CustomStreamGrouping,
-    DirectGrouping,
-    FieldsGrouping,
-    GlobalGrouping,
-    Grouping,
-    LocalGrouping,
-    LocalOrShuffleGrouping,
-    PartialKeyGrouping,
-    ShuffleGrouping,
+from sequitur.consumer.topology.api.checks import (
+    check_inputs,
+    check_pickles,
+    check_sendable,
+    in_reading_order,
 )
+from sequitur.consumer.topology.api.declarer import ComponentDeclarer
 from sequitur.consumer.topology.api.hooks import EventHook
 from sequitur.consumer.topology.api.topology import (
     EVENT_FIELDS,
@@ -41,70 +34,10 @@ from sequitur.consumer.topology.api.tuple import (
 from sequitur.producer._units import Duration, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import timedelta
 
 _DURATION: Final = TypeAdapter(Duration)
-
-
-class ComponentDeclarer:
-    """What a component reads: each call adds a stream, and gives the declarer back."""
-
-    def __init__(self, inputs: list[Subscription]) -> None:
-        self._inputs = inputs
-
-    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Tuples go evenly to all tasks."""
-        return self.grouping(component, ShuffleGrouping(), stream)
-
-    def fields_grouping(
-        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Tuples with equal values in these fields go to one task."""
-        return self.grouping(component, FieldsGrouping(fields), stream)
-
-    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Each tuple goes to each task."""
-        return self.grouping(component, AllGrouping(), stream)
-
-    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """All tuples go to the first task."""
-        return self.grouping(component, GlobalGrouping(), stream)
-
-    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Who emits says to which task; the stream has to be one of `direct_streams`."""
-        return self.grouping(component, DirectGrouping(), stream)
-
-    def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """A tuple stays in the task where it is."""
-        return self.grouping(component, LocalGrouping(), stream)
-
-    none_grouping = local_grouping
-
-    def local_or_shuffle_grouping(
-        self, component: str, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """A tuple stays where it is if the bolt runs there; else tuples go evenly to all tasks."""
-        return self.grouping(component, LocalOrShuffleGrouping(), stream)
-
-    def partial_key_grouping(
-        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Tuples with equal values in these fields go to two tasks, each to the one with less."""
-        return self.grouping(component, PartialKeyGrouping(fields), stream)
-
-    def custom_grouping(
-        self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Tuples go to the tasks that code of yours chooses."""
-        return self.grouping(component, CustomGrouping(grouping), stream)
-
-    def grouping(
-        self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """A stream by any grouping."""
-        self._inputs.append(Subscription(component, stream, grouping))
-        return self
 
 
 @dataclass(slots=True)
@@ -284,13 +217,13 @@ class TopologyBuilder:
         if not any(one.kind is Kind.SPOUT for one in components.values()):
             raise TopologyBuildError(f"topology {self._name!r} has no spout: call set_spout")
         for one in components.values():
-            _check_inputs(one, components)
-        ordered = _ordered(components)
+            check_inputs(one, components)
+        ordered = in_reading_order(components)
         for one in ordered:
-            _check_pickles(one)
+            check_pickles(one)
         sent = [(f"config {name!r}", value) for name, value in self._config.items()]
         for what, value in [*sent, ("hook", self._hook)]:
-            _check_sendable(f"topology {self._name!r}: {what}", value)
+            check_sendable(f"topology {self._name!r}: {what}", value)
         return Topology(self._name, {one.id: one for one in ordered}, self._config, self._hook)
 
     def _add(self, component: Component) -> ComponentDeclarer:
@@ -327,87 +260,6 @@ def _with_inputs(component: Component, inputs: Iterable[Subscription]) -> Compon
         tick_ms=component.tick_ms,
         tracked=component.tracked,
     )
-
-
-def _check_inputs(one: Component, components: Mapping[str, Component]) -> None:
-    if one.kind is Kind.SPOUT:
-        return
-    if not one.inputs:
-        raise TopologyBuildError(f"{one.kind} {one.id!r} reads nothing: give it a grouping")
-    for given in one.inputs:
-        read = components.get(given.component)
-        if read is None:
-            raise TopologyBuildError(
-                f"{one.kind} {one.id!r} reads {given.component!r}, which is not there"
-            )
-        stream = read.streams.get(given.stream)
-        if stream is None:
-            has = ", ".join(sorted(read.streams)) or "none"
-            raise TopologyBuildError(
-                f"{one.kind} {one.id!r} reads stream {given.stream!r} of {read.id!r}, "
-                f"which has: {has}"
-            )
-        given.grouping.check(f"{one.kind} {one.id!r}", stream)
-        if one.output is not None:
-            _check_output(one, one.output, stream)
-    given_twice = {(given.component, given.stream) for given in one.inputs}
-    if len(given_twice) < len(one.inputs):
-        raise TopologyBuildError(f"{one.kind} {one.id!r} reads a stream twice")
-
-
-def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:
-    for name in (output.key, output.value, output.headers):
-        if name is not None and name not in stream.index:
-            raise TopologyBuildError(
-                f"output {one.id!r} writes field {name!r} of {stream.title!r}, "
-                f"whose fields are: {', '.join(stream.fields)}"
-            )
-
-
-def _ordered(components: Mapping[str, Component]) -> Sequence[Component]:
-    """Components, each behind those it reads."""
-    done: dict[str, Component] = {}
-    waiting = dict(components)
-    while waiting:
-        ready = [
-            one for one in waiting.values() if all(given.component in done for given in one.inputs)
-        ]
-        if not ready:
-            raise TopologyBuildError(f"components read each other in a circle: {_circle(waiting)}")
-        for one in ready:
-            done[one.id] = waiting.pop(one.id)
-    return tuple(done.values())
-
-
-def _circle(waiting: Mapping[str, Component]) -> str:
-    """One of the circles, as text."""
-    path: list[str] = []
-    name = next(iter(waiting))
-    while name not in path:
-        path.append(name)
-        name = next(one.component for one in waiting[name].inputs if one.component in waiting)
-    return " reads ".join([*path[path.index(name) :], name])
-
-
-def _check_pickles(one: Component) -> None:
-    groupings = [given.grouping for given in one.inputs]
-    what: Any = (one.bolt if one.kind is Kind.BOLT else one.tracked, groupings)
-    try:
-        pickle.loads(pickle.dumps(what))  # noqa: S301 - what was just made
-    except Exception as error:
-        raise TopologyBuildError(
-            f"{one.kind} {one.id!r} cannot be pickled, so it cannot be sent to tasks: {error} "
-            "(functions and classes have to stand at the top of a module)"
-        ) from error
-
-
-def _check_sendable(what: str, value: Any) -> None:
-    try:
-        pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made
-    except Exception as error:
-        raise TopologyBuildError(
-            f"{what} cannot be pickled, so it cannot be sent to tasks: {error}"
-        ) from error
 
 
 def _tick_ms(whose: str, interval: timedelta | float | str | None) -> int | None:

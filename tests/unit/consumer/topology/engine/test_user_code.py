@@ -28,8 +28,8 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.engine import rules
 from sequitur.consumer.topology.engine.user_code import UserCode
-from sequitur.pipelines.topology import files
-from sequitur.pipelines.topology.files import OutputFiles
+from sequitur.pipelines.topology import output_files
+from sequitur.pipelines.topology.output_files import OutputFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology import BasicOutputCollector, Event, Topology, Tuple
 
-_OURS = ("consumer/topology/", "pipelines/topology/files.py", "pipelines/store/part_files.py")
+_OURS = (
+    "consumer/topology/",
+    "pipelines/topology/output_files.py",
+    "pipelines/store/part_files.py",
+)
 _TIMEOUT_S = 30.0
 _EVENTS = 2
 
@@ -183,7 +187,7 @@ class _Run:
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are written, and ids drawn, while bolts run, and not before or behind them."""
-    monkeypatch.setattr(files, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(output_files, "_ROWS_AT_ONCE", 2)
     monkeypatch.setattr(rules, "_IDS_AT_ONCE", 1)
 
 
@@ -208,7 +212,7 @@ def test_a_signal_on_any_line_loses_no_output(tmp_path: Path, *, is_last: bool) 
         run = _Run(tmp_path / str(number), at_line)
         run.check()
         ended += run.was_ended
-    assert any("topology/files" in name for name, _ in lines), "no record was written"
+    assert any("topology/output_files" in name for name, _ in lines), "no record was written"
     assert any("engine/rules" in name for name, _ in lines), "no ids were drawn"
     assert 10 < ended < len(lines)
 

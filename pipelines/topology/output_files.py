@@ -1,0 +1,134 @@
+"""The files of records that a topology's outputs write, and of dead letters.
+
+A task writes into files of its own, under hidden names that the driver publishes
+(`store.part_files`): so nobody reads half a file, nor one of an attempt that was given up.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.topology.event_columns import HEADERS_TYPE, PLACE_FIELDS, headers_array
+from sequitur.producer.batching.partitioner import KeyPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from sequitur.consumer.topology import OutputRecord
+
+OUTPUT_SCHEMA: Final = pa.schema(
+    [
+        *PLACE_FIELDS,
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+        ("output_partition", pa.int32()),
+        ("event_time_ms", pa.int64()),
+        ("reason", pa.string()),
+        ("emission", pa.int64()),
+        ("root", pa.uint64()),
+    ]
+)
+"""A record that a topology put out; place and timestamp are those of the event it came from, `root`
+is the id of that event's root in the step, 0 where no event's verdict decides about the record."""
+OUTPUT_ORDER: Final = ("event_time_ms", "topic", "partition", "offset", "emission", "root")
+
+_ROWS_AT_ONCE: Final = 1 << 16
+
+
+class OutputFiles:
+    """A task's files of records, one for each topic that it writes to.
+
+    Args:
+        folder: Where they are written; each topic has a folder in it, which is there.
+        topics: Folder and number of partitions by output.
+        number: Of the task: makes the order of records that have one event total.
+    """
+
+    def __init__(self, folder: Path, topics: Mapping[str, tuple[str, int]], number: int) -> None:
+        self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
+        self._place = {name: place for name, (place, _) in topics.items()}
+        self._files = {
+            place: PartFile(str(folder / place), OUTPUT_SCHEMA) for place in self._place.values()
+        }
+        known = {count: KeyPartitioner(count) for _, count in topics.values()}
+        self._partitioners = {name: known[count] for name, (_, count) in topics.items()}
+        self._emissions = itertools.count(number << 40)
+        self._failed: Exception | None = None
+
+    def write(self, output: str, record: OutputRecord) -> None:
+        """Take a record in."""
+        rows = self._rows[output]
+        rows.append(record)
+        if len(rows) >= _ROWS_AT_ONCE:
+            self._flush(output)
+
+    def close(self) -> dict[str, str | None]:
+        """Write what is left; the hidden names of the files, by their topic's folder.
+
+        Raises:
+            Exception: What an earlier write raised: into a bolt's call, which may have gone on.
+        """
+        for output in self._rows:
+            self._flush(output)
+        if self._failed is not None:
+            raise self._failed
+        for file in self._files.values():
+            file.close()
+        return {place: file.name for place, file in self._files.items()}
+
+    @property
+    def count(self) -> int:
+        """How many records the files have, once they are closed."""
+        return sum(file.rows for file in self._files.values())
+
+    def _flush(self, output: str) -> None:
+        records, self._rows[output] = self._rows[output], []
+        try:
+            if records:
+                self._write_out(output, records)
+        except Exception as error:
+            self._failed = self._failed or error
+            raise
+
+    def _write_out(self, output: str, records: Sequence[OutputRecord]) -> None:
+        partitioner = self._partitioners[output]
+        given = [record.root.event for record in records]
+        keys = [record.key for record in records]
+        numbers = np.array([event[5] for event in given], np.int64)
+        outputs = numbers % partitioner.partitions
+        if keyed := [place for place, key in enumerate(keys) if key is not None]:
+            outputs[keyed] = partitioner.each([key for key in keys if key is not None])
+        emissions = np.fromiter(self._emissions, np.int64, len(records))
+        table = pa.table(
+            {
+                "topic": pa.array([event[4] for event in given], pa.string()),
+                "partition": pa.array(numbers.astype(np.int32)),
+                "offset": pa.array([event[6] for event in given], pa.int64()),
+                "timestamp_ms": pa.array([event[7] for event in given], pa.int64()),
+                "key": pa.array(keys, pa.binary()),
+                "value": pa.array([record.value for record in records], pa.binary()),
+                "headers": headers_array([record.headers for record in records]),
+                "output_partition": pa.array(outputs.astype(np.int32)),
+                "event_time_ms": pa.array([event[3] for event in given], pa.int64()),
+                "reason": pa.nulls(len(records), pa.string()),
+                "emission": pa.array(emissions),
+                "root": pa.array([record.root.id for record in records], pa.uint64()),
+            }
+        )
+        file = self._files[self._place[output]]
+        if outputs.min() == outputs.max():
+            file.write(table)
+            return
+        order = np.argsort(outputs, kind="stable")
+        table = table.take(pa.array(order))
+        bounds = [0, *(np.flatnonzero(np.diff(outputs[order])) + 1).tolist(), len(order)]
+        for begin, end in itertools.pairwise(bounds):
+            file.write(table.slice(begin, end - begin))

@@ -1,0 +1,85 @@
+"""The files of events that wait for another attempt, or for another event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.topology.event_columns import (
+    HEADERS_TYPE,
+    PLACE_FIELDS,
+    events,
+    headers_array,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+PENDING_SCHEMA: Final = pa.schema(
+    [
+        *PLACE_FIELDS,
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+        ("event_time_ms", pa.int64()),
+        ("attempts", pa.int32()),
+        ("retry_at_ms", pa.int64()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("path", pa.string()),
+    ]
+)
+"""An event that waits: `retry_at_ms` of one that failed, null of one that is held for another."""
+
+_ROWS_AT_ONCE: Final = 1 << 16
+
+
+def write_waiting(folder: Path, waiting: Sequence[PendingEvent]) -> str | None:
+    """Write events that wait into a file of a folder; its hidden name."""
+    with PartFile(str(folder), PENDING_SCHEMA) as file:
+        for begin in range(0, len(waiting), _ROWS_AT_ONCE):
+            some = waiting[begin : begin + _ROWS_AT_ONCE]
+            columns = list(zip(*(one.event for one in some), strict=True))
+            key, value, headers, times, topics, partitions, offsets, timestamps = columns
+            file.write(
+                pa.table(
+                    {
+                        "topic": pa.array(topics, pa.string()),
+                        "partition": pa.array(partitions, pa.int32()),
+                        "offset": pa.array(offsets, pa.int64()),
+                        "timestamp_ms": pa.array(timestamps, pa.int64()),
+                        "key": pa.array(key, pa.binary()),
+                        "value": pa.array(value, pa.binary()),
+                        "headers": headers_array(headers),
+                        "event_time_ms": pa.array(times, pa.int64()),
+                        "attempts": pa.array([one.attempts for one in some], pa.int32()),
+                        "retry_at_ms": pa.array([one.retry_at_ms for one in some], pa.int64()),
+                        "reason": pa.array([one.reason for one in some], pa.string()),
+                        "detail": pa.array([one.detail for one in some], pa.string()),
+                        "path": pa.array([one.path for one in some], pa.string()),
+                    }
+                )
+            )
+    return file.name
+
+
+def read_pending(paths: Iterable[str]) -> list[PendingEvent]:
+    """The events of some files of `write_waiting`, in their order."""
+    found = [
+        one for path in paths for one in waiting_events(pq.read_table(path, use_threads=False))
+    ]
+    found.sort(key=lambda one: (*one.event[3:7],))
+    return found
+
+
+def waiting_events(rows: pa.Table) -> Iterator[PendingEvent]:
+    """The events of a table of `PENDING_SCHEMA`."""
+    more = [rows[name].to_pylist() for name in PENDING_SCHEMA.names[-5:]]
+    for event, *rest in zip(events(rows), *more, strict=True):
+        yield PendingEvent(event, *rest)

@@ -1,0 +1,78 @@
+"""Takes replay requests in: events that are given back wait for their first attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.part_files import show
+from sequitur.pipelines.topology.event_columns import events
+from sequitur.pipelines.topology.pending_files import write_waiting
+from sequitur.pipelines.topology.replay_requests import each_once, read_request, requests
+from sequitur.producer.batching.partitioner import KeyPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
+
+
+class ReplayIntake:
+    """The requests of a job that are not taken in yet.
+
+    Args:
+        folder: Where they are; it need not be there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: tuple[Path, ...] | None = None
+
+    def are_there(self, taken: Collection[str]) -> bool:
+        """Look whether there are any.
+
+        Args:
+            taken: Names of those that are taken in and not deleted yet.
+        """
+        self._found = tuple(path for path in requests(self._folder) if path.name not in taken)
+        return bool(self._found)
+
+    def take(self) -> tuple[Path, ...]:
+        """Return those that the last look has found, or else those that are there now."""
+        found, self._found = self._found, None
+        return requests(self._folder) if found is None else found
+
+    def delete(self, taken: Collection[str]) -> None:
+        """Delete those that a step has taken in which is done."""
+        for name in taken:
+            (self._folder / name).unlink(missing_ok=True)
+        if taken:
+            durable.sync(self._folder)  # one that came back would be taken in again
+        if self._found is not None:
+            self._found = tuple(path for path in self._found if path.name not in taken)
+
+
+def write_replayed(
+    paths: Sequence[Path], *, waiting: Iterable[tuple[Any, ...]], folder: Path, partitions: int
+) -> list[tuple[int, list[str]]]:
+    """Write the events of requests to files of events that wait.
+
+    Args:
+        paths: The requests.
+        waiting: The events that wait already: these are left out.
+        folder: Where the files are written.
+        partitions: How many tasks the first stage has.
+
+    Returns:
+        For each of these tasks, how many events and their files.
+    """
+    partitioner = KeyPartitioner(partitions)
+    given: list[list[PendingEvent]] = [[] for _ in range(partitions)]
+    requested = (event for path in paths for event in events(read_request(path)))
+    for event in each_once(requested, waiting):
+        key = event[0]
+        place = event[5] % partitions if key is None else partitioner.partition(key)
+        given[place].append(PendingEvent(event, 0, None))
+    return [
+        (len(some), show(folder, [write_waiting(folder, some)]) if some else []) for some in given
+    ]
