@@ -2,9 +2,30 @@
 
 from sequitur.consumer.topology import (
     AckedEvent,
+    DeadLetteredEvent,
     EventValues,
     FailedEvent,
+    FailReason,
+    OutputRecord,
+    ProcessSettings,
+    StepKind,
     TopologyTester,
+    TreeFailure,
+    TreeStep,
+    TupleTree,
 )
 
-__all__ = ["AckedEvent", "EventValues", "FailedEvent", "TopologyTester"]
+__all__ = [
+    "AckedEvent",
+    "DeadLetteredEvent",
+    "EventValues",
+    "FailReason",
+    "FailedEvent",
+    "OutputRecord",
+    "ProcessSettings",
+    "StepKind",
+    "TopologyTester",
+    "TreeFailure",
+    "TreeStep",
+    "TupleTree",
+]

@@ -92,7 +92,7 @@ from sequitur.consumer.topology.settling.settlement import (
     settle,
 )
 from sequitur.consumer.topology.tester.tester import DeadLetteredEvent, TopologyTester
-from sequitur.consumer.topology.tester.tree_view import Step, StepKind, TupleTree
+from sequitur.consumer.topology.tester.tree_view import StepKind, TreeStep, TupleTree
 
 __all__ = [
     "DEAD_ATTEMPTS_HEADER",
@@ -163,7 +163,6 @@ __all__ = [
     "Settlement",
     "ShuffleGrouping",
     "Stage",
-    "Step",
     "StepKind",
     "Stream",
     "Subscription",
@@ -177,6 +176,7 @@ __all__ = [
     "TopologyTester",
     "Trace",
     "TreeFailure",
+    "TreeStep",
     "Tuple",
     "TupleTree",
     "Verdicts",

@@ -6,7 +6,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.api.tuple import EventValues
-from sequitur.consumer.topology.tester.tree_view import Step, StepKind, TupleTree, cut
+from sequitur.consumer.topology.tester.tree_view import StepKind, TreeStep, TupleTree, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,7 +114,7 @@ class TreeRecorder:
         places = (place for anchor in anchors for place in self._places(anchor))
         for tree, value in {id(tree): (tree, value) for tree, _, value in places}.values():
             tree.steps.append(
-                Step(StepKind.WRITTEN, _task(by), None, output, numbers, None, value, shown)
+                TreeStep(StepKind.WRITTEN, _task(by), None, output, numbers, None, value, shown)
             )
 
     def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
@@ -131,7 +131,7 @@ class TreeRecorder:
     ) -> None:
         shown = cut(f"key={values[0]!r}, value={values[1]!r}")
         value = self._value(root)
-        step = Step(StepKind.GIVEN, spout, number, to, (), edge, value, shown)
+        step = TreeStep(StepKind.GIVEN, spout, number, to, (), edge, value, shown)
         self._trees[root.id].steps.append(step)
 
     def _emit(  # noqa: PLR0917 - likewise
@@ -146,13 +146,13 @@ class TreeRecorder:
         numbers = self._numbers_of(anchors)
         for tree, edge, value in places:
             tree.steps.append(
-                Step(StepKind.EMITTED, _task(by), number, to, numbers, edge, value, shown)
+                TreeStep(StepKind.EMITTED, _task(by), number, to, numbers, edge, value, shown)
             )
 
     def _ended(self, kind: StepKind, by: TopologyContext, given: TrackedTuple, shown: str) -> None:
         number = self._number(given)
         for tree, edge, value in self._places(given):
-            tree.steps.append(Step(kind, _task(by), number, "", (), edge, value, shown))
+            tree.steps.append(TreeStep(kind, _task(by), number, "", (), edge, value, shown))
 
     def _places(self, given: TrackedTuple) -> Iterator[tuple[TupleTree, int | None, int]]:
         """Each tree that a tuple is shown in, with its edge and the tree's value."""

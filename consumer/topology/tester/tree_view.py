@@ -36,7 +36,7 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TreeStep:
     """A step of a tree.
 
     Attributes:
@@ -77,7 +77,7 @@ class TupleTree:
     root_id: int
     attempt: int
     is_tracked: bool = True
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TreeStep] = field(default_factory=list)
     verdict: str = "open"
 
     @property
@@ -195,7 +195,7 @@ class _Link:
     is_anchor: bool
 
 
-def _sentence(step: Step) -> str:
+def _sentence(step: TreeStep) -> str:
     if step.kind is StepKind.ACKED:
         return f"{step.by} acks #{step.number}"
     if step.kind is StepKind.FAILED:
