@@ -58,16 +58,11 @@ Outcome: TypeAlias = Persisted | NotPersisted | PossiblyPersisted
 class Delivery(asyncio.Future[Outcome]):
     """An event on its way; await it for the outcome. Cancelling it does not recall the event."""
 
-    __slots__ = ("_kept",)
+    # No `__init__`: the future's own, in C, is run for each event of `send`.
+    __slots__ = ("keeper",)
 
-    def __init__(
-        self,
-        kept: Callable[[], Awaitable[object]] | None = None,
-        *,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(loop=loop)
-        self._kept = kept
+    keeper: Callable[[], Awaitable[object]] | None
+    """Waits until the journal has the event; None without a journal."""
 
     @property
     def journaled(self) -> Awaitable[object]:
@@ -78,9 +73,9 @@ class Delivery(asyncio.Future[Outcome]):
         Raises:
             JournalError: When awaited: the journal failed. The event may be kept or not.
         """
-        if self._kept is None or self.done():
+        if self.keeper is None or self.done():
             return asyncio.wait((self,))
-        return self._kept()
+        return self.keeper()
 
     async def result_or_raise(self) -> Persisted:
         """Wait for the outcome, and give it only if the event is in the log.

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from sequitur.producer.kafka.record_batch import Header
 
 _HEADER_PARTS = 2
-_PAYLOADS = frozenset({bytes, type(None)})
+_EXPECTED_HEADERS = "expected a sequence of (str, bytes or None) pairs"
+_LISTS = frozenset({list, tuple})
 _NO_HEADERS = ()
 _COLUMNS = ("value", "key", "headers", "partition", "timestamp_ms")
 
@@ -70,12 +71,14 @@ def check_types(record: Record) -> None:
     Raises:
         TypeError: A field is of a wrong type; the message names it and says what is expected.
     """
-    if type(record.value) not in _PAYLOADS:
-        _check_bytes("value", record.value)
-    if type(record.key) not in _PAYLOADS:
-        _check_bytes("key", record.key)
-    if record.headers is not _NO_HEADERS:
-        _check_headers(record.headers)
+    value, key, headers = record.value, record.key, record.headers
+    # By the type first: this is run for each event of `send`.
+    if type(value) is not bytes:
+        _check_bytes("value", value)
+    if type(key) is not bytes:
+        _check_bytes("key", key)
+    if headers is not _NO_HEADERS:
+        _check_headers(headers)
     if record.partition is not None:
         _check_number("partition", record.partition)
     if record.timestamp_ms is not None:
@@ -92,18 +95,27 @@ def _check_number(name: str, number: object) -> None:
         raise TypeError(f"{name} is {_kind(number)}, expected int or None")
 
 
-def _check_headers(headers: object) -> None:
-    expected = "expected a sequence of (str, bytes or None) pairs"
-    if not isinstance(headers, Sequence) or isinstance(headers, (str, bytes)):
-        raise TypeError(f"headers is {_kind(headers)}, {expected}")
+def _check_headers(headers: Any) -> None:
+    if type(headers) not in _LISTS and (
+        not isinstance(headers, Sequence) or isinstance(headers, (str, bytes))
+    ):
+        raise TypeError(f"headers is {_kind(headers)}, {_EXPECTED_HEADERS}")
     for header in headers:
-        if not isinstance(header, (tuple, list)) or len(header) != _HEADER_PARTS:
-            raise TypeError(f"a header is {_kind(header)}, {expected}")
-        name, value = header
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a header is {_kind(name)}, expected str")
-        if value is not None and not isinstance(value, bytes):
-            raise TypeError(f"header {name} is {_kind(value)}, expected bytes or None")
+        if type(header) is tuple and len(header) == _HEADER_PARTS:
+            name, value = header
+            if type(name) is str and type(value) is bytes:
+                continue
+        _check_header(header)
+
+
+def _check_header(header: object) -> None:
+    if not isinstance(header, (tuple, list)) or len(header) != _HEADER_PARTS:
+        raise TypeError(f"a header is {_kind(header)}, {_EXPECTED_HEADERS}")
+    name, value = header
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a header is {_kind(name)}, expected str")
+    if value is not None and not isinstance(value, bytes):
+        raise TypeError(f"header {name} is {_kind(value)}, expected bytes or None")
 
 
 def _kind(found: object) -> str:

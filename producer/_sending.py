@@ -172,5 +172,6 @@ class Sending(ABC):
 
 def _settled(outcome: Outcome) -> Delivery:
     delivery = Delivery(loop=asyncio.get_running_loop())
+    delivery.keeper = None
     delivery.set_result(outcome)
     return delivery

@@ -108,7 +108,8 @@ class Accumulator:
 
     def add(self, route: Route, record: Record) -> Delivery:
         """Accept one event; the delivery of one that cannot be is done at once."""
-        delivery = Delivery(self.keeper, loop=self._loop)
+        delivery = Delivery(loop=self._loop)
+        delivery.keeper = self.keeper
         timestamp_ms = record.timestamp_ms
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
@@ -296,7 +297,7 @@ class Accumulator:
         return piece
 
     def cut(
-        self, grows: Callable[[Lane], bool]
+        self, grows: Callable[[Lane, Batch], bool]
     ) -> tuple[list[tuple[Lane, Batch]], list[tuple[Lane, Batch]]]:
         """Take all batches, each lane's in their order.
 
@@ -309,7 +310,7 @@ class Accumulator:
         batches: list[tuple[Lane, Batch]] = []
         growing: list[tuple[Lane, Batch]] = []
         for lane in self.filled:
-            if lane.open is not None and grows(lane):
+            if lane.open is not None and grows(lane, lane.open):
                 batches += [(lane, batch) for batch in lane.sealed]
                 lane.sealed.clear()
                 growing.append((lane, lane.open))

@@ -62,8 +62,13 @@ _INLINE_BYTES: Final = 32 << 10
 _MARKS_WAIT_S: Final = 0.05
 _ROOM_WAIT_S: Final = 0.1
 _FULL_WARNING_S: Final = 1.0
+_GATHER_S: Final = 0.05
+"""So long what is accepted may wait for the journal while no partition could send it."""
 _AHEAD: Final = 3
 """So many windows of batches of a partition have numbers: what is sent, and what is sent next."""
+_AHEAD_LARGE: Final = 16
+"""So many if the next batch is large: to wait would not let it grow, and cost a sync."""
+_LARGE_BYTES: Final = 64 << 10
 _ENCODERS: Final = 3
 _THREADS: Final = _ENCODERS + 2  # they encode, and one of them appends; one syncs, one reclaims
 
@@ -112,6 +117,8 @@ class Rounds:
         self._given_up: dict[Batch, Callable[[], None]] = {}
         self._marks_timer: asyncio.TimerHandle | None = None
         self._marks_due = False
+        self._gathering: asyncio.TimerHandle | None = None
+        self._gathered = False
         self._renewed: dict[Lane, None] = {}
         self._backed_up: dict[Lane, None] = {}
         self._growing: dict[Lane, None] = {}
@@ -242,8 +249,9 @@ class Rounds:
 
     async def close(self) -> None:
         """Sync what there is, and let the journal go; to be called once `run` has ended."""
-        if self._marks_timer is not None:
-            self._marks_timer.cancel()
+        for timer in (self._marks_timer, self._gathering):
+            if timer is not None:
+                timer.cancel()
         try:
             if self._journal is not None:
                 with contextlib.suppress(JournalError):
@@ -274,18 +282,19 @@ class Rounds:
         self._call()
         return bool(self._renewed or self._called) or self._marks_due
 
-    def _flows(self, lane: Lane) -> bool:
+    def _flows(self, lane: Lane, batch: Batch) -> bool:
         """Whether a new batch of the lane could be sent soon."""
-        return self._journal is None or (not lane.waiting and self._takes_more(lane))
+        return self._journal is None or (not lane.waiting and self._takes_more(lane, batch))
 
-    def _takes_more(self, lane: Lane) -> bool:
-        """Whether another batch of the lane is to have numbers."""
+    def _takes_more(self, lane: Lane, batch: Batch) -> bool:
+        """Whether this batch of the lane is to have numbers, behind those that have."""
         sequencer = lane.sequencer
+        ahead = _AHEAD if batch.size < _LARGE_BYTES else _AHEAD_LARGE
         return (
             not lane.recovering
             and not lane.inherited
             and sequencer.takes_numbers
-            and sequencer.pending < _AHEAD * self._window
+            and sequencer.pending < ahead * self._window
             # A lane in trouble gets no more on its way, until it has none left to get out of it.
             and (not lane.failures or sequencer.is_empty)
         )
@@ -294,7 +303,7 @@ class Rounds:
         """Give numbers to what has waited long enough."""
         for lane in list(self._backed_up):
             while lane.waiting and lane.waiting[0].kept:
-                if not self._takes_more(lane):
+                if not self._takes_more(lane, lane.waiting[0]):
                     break
                 batch = lane.waiting.popleft()
                 if not batch.dated:
@@ -303,9 +312,9 @@ class Rounds:
             if not lane.waiting:
                 del self._backed_up[lane]
         for lane in list(self._growing):
-            if not lane.is_paused:
+            if lane.open is None or not lane.is_paused:
                 del self._growing[lane]
-            elif self._flows(lane):
+            elif self._flows(lane, lane.open):
                 del self._growing[lane]
                 self._accumulator.refill(lane)
 
@@ -316,17 +325,30 @@ class Rounds:
             return awaited
         if not (accumulator.full or accumulator.ripe):
             return False
-        if self._journal is not None or accumulator.full or awaited or accumulator.flushing:
+        if accumulator.full or awaited or accumulator.flushing or self._gathered:
             return True
         # While no partition could send its batch, larger batches are better than more.
-        return any(lane.sequencer.pending < self._window for lane in accumulator.filled)
+        if any(lane.sequencer.pending < self._window for lane in accumulator.filled):
+            return True
+        if self._journal is not None and self._gathering is None:
+            self._gathering = self._loop.call_later(_GATHER_S, self._end_gathering)
+        return False
+
+    def _end_gathering(self) -> None:
+        """What is accepted has waited long enough for a partition that could send it."""
+        self._gathered = True
+        self._wake.set()
 
     def _next(self) -> list[Round]:
         """The next round; as several, where it is too long for one."""
         accumulator = self._accumulator
         if not self._cut_due():
             return [Round(accumulator.cuts)]
-        batches, growing = accumulator.cut(lambda lane: not self._flows(lane))
+        batches, growing = accumulator.cut(lambda lane, batch: not self._flows(lane, batch))
+        self._gathered = False
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         if self._journal is not None:
             accumulator.keeper = partial(self.kept, self.next_cut)
         positions = [Position(*item) for item in self._positions.items()]
@@ -344,7 +366,7 @@ class Rounds:
         return self._in_parts(batches, pieces, positions, limit)
 
     def _put(self, round_: Round, lane: Lane, batch: Batch, *, wait: bool = False) -> None:
-        if not wait and self._flows(lane):
+        if not wait and self._flows(lane, batch):
             slot = lane.sequencer.admit(batch, batch.count, held=True)
             round_.fresh.append((lane, slot))
         else:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from sequitur.producer.kafka.wire import PartitionAnswer, Wire
 
 _MAX_REQUEST_BYTES: Final = 16 << 20
+_TURN_BYTES: Final = 1 << 20
+"""After so much is written whoever else waits for the loop has a turn."""
 _MAX_ODD_ANSWERS: Final = 5
 _MAX_SWEEP_S: Final = 1.0
 _REST_S: Final = 60.0
@@ -150,9 +152,13 @@ class Sender:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
+                written = 0
                 while batches := self._next_batches():
                     self._write(batches)
-                    await asyncio.sleep(0)  # one partition after the other would hold up the loop
+                    written += sum(len(batch.data) for batch in batches)
+                    if written >= _TURN_BYTES:
+                        written = 0
+                        await asyncio.sleep(0)
         finally:
             sweeps.cancel()
             self._links.stop()

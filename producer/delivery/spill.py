@@ -1,10 +1,11 @@
 """Batches whose bytes are in the journal alone, so that what waits may be larger than memory.
 
 The journal holds the bytes of every batch that waits. While there is memory they stay there, too.
-When half of the senders' room is taken, the newest batches lose theirs (they are sent last), and
-the bytes are read back when it is their turn: into a quarter of `buffer_size` that no sender can
-take, so that what waits drains also under senders that give more at once. Batches are read ahead
-of their turn; the one whose turn it is takes the memory of those if there is no other.
+When half of the senders' room is taken, the newest batches of those that have waited for a second
+lose theirs (they are sent last), and the bytes are read back when it is their turn: into a quarter
+of `buffer_size` that no sender can take, so that what waits drains also under senders that give
+more at once. Batches are read ahead of their turn; the one whose turn it is takes the memory of
+those if there is no other.
 
 What is left of a batch in memory is counted as `REFERENCE_BYTES`.
 """
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 REFERENCE_BYTES: Final = 1024
 """A batch without its bytes: its name and place, here and in the journal, and who waits for it."""
+PATIENCE_S: Final = 1.0
+"""What is sent sooner is not worth reading back."""
 _RENAMED_S: Final = 0.01
 _BUSY_S: Final = 0.1
 _READERS: Final = 4
@@ -44,6 +47,7 @@ class Spill:
         budget_bytes: How much may be in memory of what was read back; one batch always may.
         in_thread: Calls a function beside the loop.
         on_failure: Called when the journal cannot be read.
+        patience_s: Bytes stay in memory so long at least.
     """
 
     def __init__(
@@ -53,7 +57,12 @@ class Spill:
         budget_bytes: int,
         in_thread: Callable[[Callable[[Batch], bytes], Batch], Awaitable[bytes]],
         on_failure: Callable[[Exception], None],
+        *,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._patience_s = patience_s
+        self._timer: asyncio.TimerHandle | None = None
         self._journal = journal
         self._room = room
         self._budget = budget_bytes
@@ -72,10 +81,27 @@ class Spill:
         for batch in batches:
             if not batch.stored and batch.builder is None and batch.size > REFERENCE_BYTES:
                 self._resident[batch] = None
-        while self._resident and self._room.used * 2 > self._room.limit:
-            batch, _ = self._resident.popitem()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Look again soon, while senders have little room and there are bytes that could go."""
+        if self._timer is None and self._resident and self._is_short():
+            self._timer = self._loop.call_later(self._patience_s / 4, self._make_room)
+
+    def _is_short(self) -> bool:
+        return self._room.used * 2 > self._room.limit
+
+    def _make_room(self) -> None:
+        """Let the bytes go of what has waited long, the newest first."""
+        self._timer = None
+        until_s = self._loop.time() - self._patience_s
+        for batch in [each for each in self._resident if each.accepted_at_s <= until_s][::-1]:
+            if not self._is_short():
+                break
+            del self._resident[batch]
             if batch.in_journal and not batch.given_up:
                 self._take_out(batch)
+        self._watch()
 
     def _take_out(self, batch: Batch) -> None:
         batch.unload()
@@ -156,6 +182,9 @@ class Spill:
 
     def stop(self) -> None:
         """Read nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._resident.clear()
         self._wanted.clear()
         self._next.clear()
         for task in self._loading.values():

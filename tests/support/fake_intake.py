@@ -130,6 +130,7 @@ class FakeIntake:
         deliveries = []
         for place, record in enumerate(records):
             delivery = Delivery(loop=asyncio.get_running_loop())
+            delivery.keeper = None
             deliveries.append(delivery)
             if self.answers:
                 delivery.set_result(self.outcomes(record, place))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _BUDGET = 50_000
+_PATIENCE_S = 0.01
 _DATA = batch_of(b"x" * (2 * _BUDGET), 1, first_ms=0, last_ms=0)
 
 
@@ -33,10 +34,37 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-def _spill() -> Spill:
+def _spill(room: Room | None = None) -> Spill:
     journal: Any = _Journal()
-    room = Room(asyncio.get_running_loop(), 4 * _BUDGET)
-    return Spill(journal, room, _BUDGET, _in_thread, _fail)
+    room = room or Room(asyncio.get_running_loop(), 4 * _BUDGET)
+    return Spill(journal, room, _BUDGET, _in_thread, _fail, patience_s=_PATIENCE_S)
+
+
+def _resident(number: int, accepted_at_s: float) -> Batch:
+    stamp = Stamp(1, 0, number)
+    return Batch(
+        "t", 0, accepted_at_s, number,
+        last_event=number, count=1, size=_BUDGET, journaled=stamp,
+    )  # fmt: skip
+
+
+async def test_what_has_waited_leaves_the_memory_the_newest_first() -> None:
+    """What is sent soon keeps its bytes: to read them back would cost more than it gives."""
+    loop = asyncio.get_running_loop()
+    room = Room(loop, 5 * _BUDGET)
+    spill = _spill(room)
+    long_ago_s = loop.time() - 2 * _PATIENCE_S
+    old = [_resident(number, long_ago_s) for number in range(3)]
+    new = _resident(3, loop.time() + 3600)
+    for batch in (*old, new):
+        room.take(batch.size)
+    spill.keep([*old, new])
+    async with asyncio.timeout(60):
+        while not old[1].stored:  # noqa: ASYNC110 - a timer of its own does it
+            await asyncio.sleep(_PATIENCE_S)
+    assert [batch.stored for batch in (*old, new)] == [False, True, True, False]
+    assert room.used == 2 * (_BUDGET + REFERENCE_BYTES)
+    spill.stop()
 
 
 def _stored(number: int) -> Batch:
