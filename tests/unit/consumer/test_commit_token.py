@@ -10,6 +10,7 @@ from sequitur.consumer import (
     CommitToken,
     CommitTokenError,
     OutputPartition,
+    commits_group,
     read_token,
     renewed_tokens,
     rows_there,
@@ -152,3 +153,8 @@ def test_token_that_is_not_ours_is_refused_at_the_start(
     """Another job's token, or one ahead of the checkpoint, is never written over."""
     with pytest.raises(CommitTokenError, match=r"another checkpoint|holds step 6"):
         _renewed({_WHERE: found}, newest=newest, is_established=is_established)
+
+
+def test_the_group_of_the_tokens_is_named_after_the_job() -> None:
+    """Whoever looks for a job's tokens knows where they are."""
+    assert commits_group("orders") == "orders.commits"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, StateFormatError
+from sequitur.consumer.time.clock import PartitionClock
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)
@@ -154,3 +156,18 @@ def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
     """A clock of another format is not guessed at."""
     with pytest.raises(StateFormatError, match="this version reads 1"):
         EventClock.from_document(document)
+
+
+def test_rows_that_are_gone_are_passed_over() -> None:
+    """A partition goes on at the first row that is there; one that is gone is forgotten."""
+    gone, new = SourcePartition("readings", 2), SourcePartition("readings", 3)
+    clock = EventClock()
+    for partition in (A, B, gone):
+        clock = _observe(clock, partition, 1000, now_ms=0, behind=2)
+    found = clock.passed_over({A: 9, B: 2, new: 4}, now_ms=50)
+    assert found.partitions == {
+        A: replace(clock.partitions[A], position=9, high_watermark=9),
+        B: clock.partitions[B],
+        new: PartitionClock(None, 50, position=4, high_watermark=4),
+    }
+    assert found.frontier_ms == clock.frontier_ms

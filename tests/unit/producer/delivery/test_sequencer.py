@@ -495,3 +495,26 @@ def test_nothing_is_sent_under_a_provisional_identity() -> None:
     unknown: Sequencer[str] = Sequencer(Identity.provisional())
     unknown.admit("new", 5)
     assert unknown.next_to_send() is None
+
+
+def test_before_the_broker_forgets_the_log_is_read() -> None:
+    """Its memory is no help then; not while an answer may still come."""
+    sequencer = _sequencer()
+    (slot,) = _sent(sequencer, "a")
+    assert not sequencer.seek()
+    assert _wants(sequencer) == ""
+    sequencer.on_answer(slot, Answer.UNKNOWN)
+    assert sequencer.seek()
+    assert (_wants(sequencer), sequencer.takes_numbers) == ("query", False)
+    sequencer.on_searched([slot])
+    assert (sequencer.is_empty, sequencer.takes_numbers) == (True, True)
+
+
+def test_what_is_cleared_is_forgotten() -> None:
+    """Nothing is sent, asked for or renewed any more."""
+    sequencer, _ = _in_a_next_life("former")
+    sequencer.admit("new", 5)
+    assert not sequencer.is_empty
+    sequencer.clear()
+    assert (sequencer.is_empty, _wants(sequencer), sequencer.pending) == (True, "", 0)
+    assert sequencer.next_to_send() is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.producer.journal.codec import (
     FORMAT_VERSION,
+    HEADER_LENGTH,
     PREAMBLE_LENGTH,
     PlacedFrame,
     decode_frame,
@@ -276,3 +278,13 @@ def test_two_damaged_places_are_both_told() -> None:
     assert [ends[1], ends[3]] == [damage.offset for damage in scan.damages]
     assert "its header says Batch" in scan.damages[0].lost
     assert "1 good frame(s) follow" in scan.damages[0].follows
+
+
+def test_sound_bytes_that_are_no_frame_are_refused() -> None:
+    """As of a writer that broke the format: the checksum is right, and the content is not."""
+    encoded = b"".join(encode_round([Commit(whole=True)], seed=_SEED, offset=0, synced=0).buffers)
+    header, length = encoded[: HEADER_LENGTH - 4], len(encoded) - HEADER_LENGTH
+    nothing = b"\xc1" * length  # a byte that MessagePack never has
+    crc = google_crc32c.extend(_SEED, header + nothing)
+    assert decode_frame(header + crc.to_bytes(4, "big") + nothing, 0, _SEED) is None
+    assert decode_frame(encoded, 0, _SEED) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks import acker as bench
 from sequitur.consumer.topology import Acker, AckFlag, acker_of
+from sequitur.consumer.topology.settling.acker import columns, combined
 
 _STID1, _STID2, _TID1 = 0b1010, 0b1011, 0b1100
 _INIT, _FAILED, _HELD = AckFlag.INIT, AckFlag.FAILED, AckFlag.HELD
@@ -154,3 +156,36 @@ def test_benchmark_checks_what_it_measures(what: str, unit: str) -> None:
     """With few trees as with many, over several chunks; its figures say what they count."""
     measured: Any = getattr(bench, what)(70_000)
     assert all(name.endswith(unit) for name in measured)
+
+
+def test_many_messages_are_merged_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is buffered is bounded: by a number, and by a share of the roots that are known."""
+    monkeypatch.setattr("sequitur.consumer.topology.settling.acker._MERGED_AT", 2)
+    acker = Acker()
+    one = (np.array([7], np.uint64), np.array([1], np.uint64), np.array([_INIT], np.uint8))
+    buffered = []
+    for _ in range(4):
+        acker.add(*one)
+        buffered.append(acker._buffered_rows)
+    assert buffered == [1, 0, 1, 0]
+    assert _flags_of_unfinished(acker) == {}
+
+
+def test_roots_are_told_as_columns() -> None:
+    """Each with its value, and whether it failed or is held; those that are not tracked are not."""
+    tracked = {"is_tracked": True, "is_held": False, "failure": None}
+    roots = [
+        SimpleNamespace(**tracked, id=5, value=3),
+        SimpleNamespace(**(tracked | {"failure": "bad"}), id=6, value=2),
+        SimpleNamespace(is_tracked=False),
+        SimpleNamespace(**(tracked | {"is_held": True}), id=2**64 - 1, value=1),
+    ]
+    ids, values, flags = columns(roots)
+    assert (ids.tolist(), values.tolist()) == ([5, 6, 2**64 - 1], [3, 2, 1])
+    assert flags.tolist() == [0, _FAILED, _HELD]
+
+
+def test_nothing_combined_is_nothing() -> None:
+    """A step may have given out no event."""
+    ids, values, flags = combined(*columns([]))
+    assert (ids.tolist(), values.tolist(), flags.tolist()) == ([], [], [])
