@@ -518,3 +518,28 @@ def test_what_is_cleared_is_forgotten() -> None:
     sequencer.clear()
     assert (sequencer.is_empty, _wants(sequencer), sequencer.pending) == (True, "", 0)
     assert sequencer.next_to_send() is None
+
+
+@pytest.mark.parametrize("where", ["in the window", "behind it"])
+def test_a_gap_that_closes_shows_the_next_one(where: str) -> None:
+    """The first batch got in after all, so the others go on; up to where another was given up."""
+    sequencer = _sequencer()
+    first, second, third, *others = _sent(sequencer, "a", "b", "c", "d", "e")
+    waiting, last = sequencer.admit("f", 10), sequencer.admit("g", 10)
+    for slot in (first, second):
+        sequencer.on_answer(slot, Answer.UNKNOWN)
+    for slot in (third, *others):
+        sequencer.on_answer(slot, Answer.OUT_OF_ORDER)
+    given_up = third if where == "in the window" else waiting
+    assert sequencer.drop(given_up) is Verdict.REFUSED
+    assert sequencer.drop(first) is Verdict.LOST
+    assert _wants(sequencer) == "query"
+    assert sequencer.on_described(9) == []
+    left = [second, third, *others, waiting, last]
+    left.remove(given_up)
+    good = left[: 4 if where == "behind it" else 1]
+    for slot in good:
+        assert sequencer.next_to_send() is slot
+        sequencer.sent(slot)
+        assert sequencer.on_answer(slot, Answer.PERSISTED) is Verdict.PERSISTED
+    assert (list(sequencer), _wants(sequencer)) == (left[len(good) :], "renewal")
