@@ -69,8 +69,12 @@ def test_no_offset_is_no_token() -> None:
 @pytest.mark.parametrize("metadata", [None, "", "{", "5", "[]", "{}", '{"sequitur":1}'])
 def test_foreign_offset_is_refused(metadata: str | None) -> None:
     """An offset of another program is not taken for a token."""
-    with pytest.raises(CommitTokenError, match=r"partition 2 of 'ordered': offset 5 .* not a"):
-        read_token(_WHERE, 5, metadata)
+    for offset in (0, 5):
+        refused = (
+            rf"partition 2 of 'ordered': offset {offset} .* token of ours: .*\? Set another app$"
+        )
+        with pytest.raises(CommitTokenError, match=refused):
+            read_token(_WHERE, offset, metadata)
 
 
 def test_newer_token_is_refused() -> None:
@@ -89,7 +93,7 @@ def test_rows_are_there_when_the_token_says_so() -> None:
 
 @pytest.mark.parametrize(("found", "message"), [
     (None, "has no commit token: it was lost"),
-    (_token(4, job="theirs"), r"of another checkpoint \(theirs, ours is mine\)"),
+    (_token(4, job="theirs"), r"of another checkpoint \(theirs, ours is mine\): .* of its own$"),
     (_token(6), "holds step 6, and the checkpoint has got to step 5 only"),
     (_token(4, partitions=3), "'ordered' had 3 partitions when step 5 was begun, and has 4 now"),
 ])  # fmt: skip
@@ -140,6 +144,9 @@ def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(
     if fits:
         del expected[_WHERE]
     assert renewed == expected
+    assert _renewed(
+        {_OTHER: _token(5, partitions=1), _WHERE: found}, newest=5, written=("ordered.late",)
+    ) == {where: token for where, token in expected.items() if where == _WHERE}
     with pytest.raises(CommitTokenError, match="did not write there when step 5 was begun"):
         _renewed({_WHERE: None, _OTHER: None}, newest=5, written=(_WHERE.topic,))
 
