@@ -5,7 +5,7 @@ aiokafka does not have this request; it is put together here from aiokafka's pro
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -17,6 +17,16 @@ from aiokafka.protocol.types import (
     Schema,
     TaggedFields,
 )
+
+from sequitur.producer._errors import RetriableError
+from sequitur.producer.kafka.error_codes import Action, action_of, meaning_of
+from sequitur.producer.kafka.error_codes import Request as Asked
+from sequitur.producer.kafka.event_search import until_replicated
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sequitur.producer.kafka.identity import Identity
 
 
 class DescribeProducersResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
@@ -92,3 +102,42 @@ class DescribeProducersRequest(
     def build(self, request_struct_class: type[DescribeProducersRequestV0]) -> Any:
         """The request in the version that the broker knows."""
         return request_struct_class([(self._topic, [self._partition], {})], {})
+
+
+async def last_sequence(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, identity: Identity
+) -> int | None:
+    """The last sequence that a partition's in-sync replicas hold of a producer.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        identity: The producer's id and epoch.
+
+    Returns:
+        None when it holds nothing under them, or would not say.
+
+    Raises:
+        RetriableError: The leader does not answer, or is none any more.
+    """
+    if await _described(ask, topic, partition, identity) is None:
+        return None
+    # It tells of the leader's own append, which is lost if another leads before it is
+    # replicated: so what it has now is waited for, and it is asked once more.
+    await until_replicated(ask, topic, partition)
+    return await _described(ask, topic, partition, identity)
+
+
+async def _described(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, identity: Identity
+) -> int | None:
+    answer = await ask(DescribeProducersRequest(topic, partition))
+    for _topic, partitions, _tags in answer.topics:
+        for _partition, code, _message, producers, _more in partitions:
+            if action_of(Asked.DESCRIBE_PRODUCERS, code) is Action.RETRY:
+                raise RetriableError(f"what {topic}-{partition} holds: {meaning_of(code).name}")
+            for producer_id, epoch, last, *_ in producers:
+                if (producer_id, epoch) == (identity.producer_id, identity.epoch) and last >= 0:
+                    return int(last)
+    return None

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import errors as kafka_errors
-from aiokafka.conn import CloseReason, create_conn
-from aiokafka.protocol.admin import DescribeConfigsRequest, SaslAuthenticateRequest
+from aiokafka.conn import CloseReason
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import TopicPartition
@@ -35,10 +35,11 @@ from sequitur.producer._errors import (
     TakenOverError,
 )
 from sequitur.producer._log import Logger
-from sequitur.producer.kafka.connection_errors import translated, why_not_connected
-from sequitur.producer.kafka.describe_producers import DescribeProducersRequest
+from sequitur.producer.kafka.connection_check import NOT_CONNECTED, why_no_connection
+from sequitur.producer.kafka.connection_errors import translated
+from sequitur.producer.kafka.describe_producers import last_sequence
 from sequitur.producer.kafka.error_codes import Action, Request, action_of, meaning_of
-from sequitur.producer.kafka.event_search import find_events, until_replicated
+from sequitur.producer.kafka.event_search import find_events
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.producer.kafka.metadata import ClusterClient
@@ -58,7 +59,6 @@ _TOPIC_RESOURCE: Final = 2
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _WHY_NOT_TIMEOUT_MS: Final = 3_000
 _BOOTSTRAP_END_S: Final = 0.5
-_TOKEN_REFUSAL_SEEN: Final = b"\x01"
 
 _log = Logger(__name__)
 
@@ -127,7 +127,7 @@ class Wire:
             return
         try:
             await self._bootstrap()
-        except _NOT_CONNECTED as error:
+        except NOT_CONNECTED as error:
             raise await self._why_not_bootstrapped() from error
         # Bootstrapping tells neither the cluster's id nor whether the brokers are new enough.
         if not await self._client.force_metadata_update():
@@ -211,7 +211,7 @@ class Wire:
             return True
         try:
             await self._bootstrap()
-        except _NOT_CONNECTED:
+        except NOT_CONNECTED:
             return False
         return bool(await self._client.force_metadata_update())
 
@@ -229,7 +229,7 @@ class Wire:
         try:
             if await self._client._get_conn(node) is not None:  # noqa: SLF001 - see the module
                 return True
-        except _NOT_CONNECTED as error:
+        except NOT_CONNECTED as error:
             _log.debug("no connection", broker=node, reason=repr(error))
         broker = self._client.cluster.broker_metadata(node)
         if broker is None:
@@ -328,29 +328,7 @@ class Wire:
         if node is None:
             raise RetriableError(f"{topic}-{partition} has no leader")
         ask = functools.partial(self._ask, node)
-        if await self._described(ask, topic, partition, identity) is None:
-            return None
-        # It tells of the leader's own append, which is lost if another leads before it is
-        # replicated: so what it has now is waited for, and it is asked once more.
-        await until_replicated(ask, topic, partition)
-        return await self._described(ask, topic, partition, identity)
-
-    async def _described(
-        self,
-        ask: Callable[[Any], Awaitable[Any]],
-        topic: str,
-        partition: int,
-        identity: Identity,
-    ) -> int | None:
-        answer = await ask(DescribeProducersRequest(topic, partition))
-        for _topic, partitions, _tags in answer.topics:
-            for _partition, code, _message, producers, _more in partitions:
-                if action_of(Request.DESCRIBE_PRODUCERS, code) is Action.RETRY:
-                    raise RetriableError(f"what {topic}-{partition} holds: {meaning_of(code).name}")
-                for producer_id, epoch, last, *_ in producers:
-                    if (producer_id, epoch) == (identity.producer_id, identity.epoch) and last >= 0:
-                        return int(last)
-        return None
+        return await last_sequence(ask, topic, partition, identity)
 
     async def find_events(
         self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
@@ -371,31 +349,13 @@ class Wire:
         return await self._why_not((host, port) for host, port, _ in self._client.hosts)
 
     async def _why_not(self, addresses: Iterable[tuple[str, int]]) -> BrokerError:
-        """Why we cannot connect, which the client keeps to itself: found by trying once more.
-
-        A refusal is told before anything that may pass, such as another broker that is down.
-        """
-        wait_ms = min(self._request_timeout_ms, _WHY_NOT_TIMEOUT_MS)
-        found: BrokerError = RetriableError("it works at the second attempt")
-        for host, port in addresses:
-            try:
-                connection = await create_conn(
-                    host,
-                    port,
-                    client_id=self._client_id,
-                    request_timeout_ms=wait_ms,
-                    **self._security,
-                )
-                try:
-                    if self._kafka.sasl_mechanism == "OAUTHBEARER":
-                        await _check_token(connection)
-                finally:
-                    connection.close()
-            except (*_NOT_CONNECTED, EOFError) as error:
-                found = why_not_connected(error, f"{host}:{port}", self._kafka)
-            if isinstance(found, FatalError):
-                break
-        return found
+        return await why_no_connection(
+            addresses,
+            self._kafka,
+            client_id=self._client_id,
+            timeout_ms=min(self._request_timeout_ms, _WHY_NOT_TIMEOUT_MS),
+            security=self._security,
+        )
 
     async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
         """The broker that keeps a group's offsets, or the state of a transactional id.
@@ -436,21 +396,6 @@ class Wire:
         return None
 
 
-async def _check_token(connection: AIOKafkaConnection) -> None:
-    """See whether the broker has taken the token of a login that seemed to work.
-
-    It refuses one by a challenge, to be answered before it says so by an error (RFC 7628, 3.2.3);
-    the client takes the challenge for a welcome. A login that is over is no longer answered to.
-
-    Raises:
-        SaslAuthenticationFailed: It has refused it, and says why.
-    """
-    answer = await connection.send(SaslAuthenticateRequest(_TOKEN_REFUSAL_SEEN))
-    refused = kafka_errors.SaslAuthenticationFailed
-    if answer.error_code == refused.errno:
-        raise refused(answer.error_message)
-
-
 async def _read(
     connection: AIOKafkaConnection, answer: Awaitable[Any]
 ) -> dict[tuple[str, int], PartitionAnswer]:
@@ -477,10 +422,6 @@ def _check(request: Request, code: int, what: str) -> None:
     if action is Action.GO_WITHOUT:
         raise NameNotAllowedError(sentence)
     raise (RetriableError if action is Action.RETRY else FatalError)(sentence)
-
-
-_NOT_CONNECTED: Final = (kafka_errors.KafkaError, OSError, TimeoutError, ValueError, KeyError)
-"""What connecting raises; the last two are how aiokafka refuses a broker in a SCRAM login."""
 
 
 async def close_within(wire: Wire, timeout_s: float) -> None:
