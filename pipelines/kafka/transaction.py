@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from sequitur.consumer import OutputPartition
     from sequitur.pipelines.kafka.coordinators import Coordinators
     from sequitur.pipelines.rows.record_batches import KafkaBatch
-    from sequitur.producer.kafka.wire import PartitionAnswer, Wire
+    from sequitur.producer.kafka.produce_answers import PartitionAnswer
+    from sequitur.producer.kafka.wire import Wire
 
 _Answers: TypeAlias = "dict[tuple[str, int], PartitionAnswer]"
 

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.settlement import Settlement
-    from sequitur.producer.kafka.wire import PartitionAnswer, Wire
+    from sequitur.producer.kafka.produce_answers import PartitionAnswer
+    from sequitur.producer.kafka.wire import Wire
 
 _MAX_REQUEST_BYTES: Final = 16 << 20
 _TURN_BYTES: Final = 1 << 20

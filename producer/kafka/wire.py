@@ -16,11 +16,9 @@ import contextlib
 import enum
 import functools
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import errors as kafka_errors
-from aiokafka.conn import CloseReason
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest
@@ -30,7 +28,6 @@ from sequitur.producer._errors import (
     BrokerError,
     FatalError,
     NameNotAllowedError,
-    OutcomeUnknownError,
     RetriableError,
     TakenOverError,
 )
@@ -43,6 +40,7 @@ from sequitur.producer.kafka.event_search import find_events
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.producer.kafka.metadata import ClusterClient
+from sequitur.producer.kafka.produce_answers import PartitionAnswer, read_answers
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -64,19 +62,6 @@ _log = Logger(__name__)
 
 # The client logs every failed connection attempt as an error; what it means is ours to say.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionAnswer:
-    """What a broker says of one batch.
-
-    Attributes:
-        code: Kafka's error code; 0 is none.
-        base_offset: Offset of the batch's first record, or -1.
-    """
-
-    code: int
-    base_offset: int
 
 
 class CoordinatorKind(enum.Enum):
@@ -261,7 +246,7 @@ class Wire:
         except (kafka_errors.KafkaError, OSError) as error:
             # A failed write may have put part of the request on the wire, never the whole.
             raise RetriableError(f"broker {node}: {error}") from error
-        return _read(connection, answer)
+        return read_answers(connection, answer)
 
     async def new_producer_id(self) -> Identity:
         """A producer id that no one else has, with epoch 0.
@@ -394,24 +379,6 @@ class Wire:
             if known == node and connection.connected():
                 return connection
         return None
-
-
-async def _read(
-    connection: AIOKafkaConnection, answer: Awaitable[Any]
-) -> dict[tuple[str, int], PartitionAnswer]:
-    try:
-        response = await answer
-    except TimeoutError as error:
-        # Later answers on this connection would be taken for this one's: start over.
-        connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
-        raise OutcomeUnknownError("no answer within the request timeout") from error
-    except (kafka_errors.KafkaError, OSError, EOFError) as error:
-        raise OutcomeUnknownError(f"the connection broke: {error}") from error
-    return {
-        (topic, partition[0]): PartitionAnswer(code=partition[1], base_offset=partition[2])
-        for topic, partitions in response.topics
-        for partition in partitions
-    }
 
 
 def _check(request: Request, code: int, what: str) -> None:

@@ -15,8 +15,8 @@ from sequitur.producer._errors import (
 )
 from sequitur.producer.kafka.error_codes import Answer
 from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.produce_answers import PartitionAnswer
 from sequitur.producer.kafka.record_batch import Stamp, count_of, records_of
-from sequitur.producer.kafka.wire import PartitionAnswer
 from tests.property.model_broker import ModelBroker, Request
 
 if TYPE_CHECKING:

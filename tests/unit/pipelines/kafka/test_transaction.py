@@ -19,12 +19,14 @@ from sequitur.pipelines.kafka.coordinators import Coordinators
 from sequitur.pipelines.kafka.transaction import Transaction, TransactionNames
 from sequitur.pipelines.rows.record_batches import KafkaBatch
 from sequitur.producer import OutcomeUnknownError, RetriableError
+from sequitur.producer.kafka.produce_answers import PartitionAnswer
 from sequitur.producer.kafka.record_batch import Stamp, records_of
-from sequitur.producer.kafka.wire import PartitionAnswer, Wire
 from tests.support.record_bytes import record_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
+
+    from sequitur.producer.kafka.wire import Wire
 
 _WHERE = OutputPartition("ordered", 2)
 _NAMES = TransactionNames("app.ordered.2", "app.commits", 60_000)

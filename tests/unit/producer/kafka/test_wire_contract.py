@@ -32,7 +32,8 @@ from sequitur.producer.kafka.describe_producers import (
 from sequitur.producer.kafka.error_codes import MEANINGS, Answer
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.metadata import NEEDED_VERSIONS, MetadataRequest, too_old
-from sequitur.producer.kafka.wire import PartitionAnswer, Wire
+from sequitur.producer.kafka.produce_answers import PartitionAnswer
+from sequitur.producer.kafka.wire import Wire
 
 
 class _Connection:
