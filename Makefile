@@ -13,7 +13,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/codec.py,*/clock.py,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill coverage test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
+.PHONY: help setup jars demo test test-fast test-kill coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -51,6 +51,10 @@ coverage: $(INSTALLED) ## Branches that test-fast takes, in its own process; all
 	@$(BIN)/python -m coverage report --skip-covered
 	@$(BIN)/python -m coverage report --include='$(STATE_MACHINES)' --show-missing
 
+mutants: $(INSTALLED) ## Break the pure state machines line by line: which mistakes do the tests miss?
+	@$(BIN)/python -m mutmut run
+	@$(BIN)/python -m mutmut results
+
 test-containers: setup ## Those of the integration tests that a container can tell apart
 	@tests/containers/run --required
 
@@ -80,5 +84,5 @@ format: $(INSTALLED) ## Format the code and mend what can be mended by itself
 	@$(BIN)/ruff format .
 
 clean: ## Remove all that was made here; the jars' cache outside the tree stays
-	@rm -rf .venv build dist *.egg-info demo.png .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@rm -rf .venv build dist mutants .coverage *.egg-info demo.png .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -160,14 +160,15 @@ def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
 
 def test_rows_that_are_gone_are_passed_over() -> None:
     """A partition goes on at the first row that is there; one that is gone is forgotten."""
-    gone, new = SourcePartition("readings", 2), SourcePartition("readings", 3)
+    gone, new, whole = (SourcePartition("readings", number) for number in (2, 3, 4))
     clock = EventClock()
     for partition in (A, B, gone):
         clock = _observe(clock, partition, 1000, now_ms=0, behind=2)
-    found = clock.passed_over({A: 9, B: 2, new: 4}, now_ms=50)
+    found = clock.passed_over({A: 9, B: 2, new: 4, whole: 0}, now_ms=50)
     assert found.partitions == {
         A: replace(clock.partitions[A], position=9, high_watermark=9),
         B: clock.partitions[B],
         new: PartitionClock(None, 50, position=4, high_watermark=4),
+        whole: PartitionClock(None, 50, position=0, high_watermark=0),
     }
     assert found.frontier_ms == clock.frontier_ms
