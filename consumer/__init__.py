@@ -18,15 +18,10 @@ from sequitur.consumer._errors import (
 from sequitur.consumer._settings import Delivery, ReorderSettings
 from sequitur.consumer.lateness.key_state import Fold, KeyState, Upkeep
 from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
-from sequitur.consumer.step_log.frontier import (
-    NOTHING_DONE,
-    Run,
-    StepDone,
-    StepEntry,
-    StepKind,
-    Totals,
-    finish,
-)
+from sequitur.consumer.lateness.runs import Run
+from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
+from sequitur.consumer.step_log.entry import StepEntry, StepKind
+from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.step_log.waiting import Awaited, awaited
 from sequitur.consumer.time.adaptive_delay import (
     DelayPolicy,

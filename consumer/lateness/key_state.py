@@ -27,7 +27,7 @@ from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sequitur.consumer.step_log.frontier import Run
+    from sequitur.consumer.lateness.runs import Run
 
 FOLDED_RUNS: Final = 64
 FOLDED_ROWS: Final = 8_000_000

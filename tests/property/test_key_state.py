@@ -8,8 +8,16 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, KeyState, Run, SourcePartition
-from sequitur.consumer.step_log.frontier import StepEntry, StepKind, Totals
+from sequitur.consumer import (
+    BEFORE_ALL_TIME_MS,
+    Fold,
+    KeyState,
+    Run,
+    SourcePartition,
+    StepEntry,
+    StepKind,
+    Totals,
+)
 from tests.support.reorder_model import ReorderModel, Row
 
 _A = SourcePartition("readings", 0)

@@ -22,18 +22,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from sequitur.consumer._errors import ConservationError, StateFormatError
 from sequitur.consumer.lateness.key_state import KeyState
 from sequitur.consumer.lateness.policy import LatePolicy
+from sequitur.consumer.lateness.runs import Run
+from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
+from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.time.adaptive_delay import LearnedDelays
-from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
+from sequitur.consumer.time.clock import EventClock, SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-STEP_FORMAT: Final = 4
 
 
 class StepKind(StrEnum):
@@ -43,89 +43,6 @@ class StepKind(StrEnum):
     TICK = "tick"
     DRAIN = "drain"
     RESET = "reset"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One sorted run on disk: the rows a batch staged.
-
-    Attributes:
-        step: The step that staged it.
-        rows: Rows that were on time.
-        min_event_time_ms: Smallest event time of these; `BEFORE_ALL_TIME_MS` without any.
-        max_event_time_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
-        behind: Rows that were behind the frontier.
-        max_behind_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
-        size_bytes: Its size on disk.
-        name: Its folder: that of the attempt at the step that counts.
-        files: The names of its files, each with the number of its rows, whatever these are.
-    """
-
-    step: int
-    rows: int
-    min_event_time_ms: int
-    max_event_time_ms: int
-    behind: int = 0
-    max_behind_ms: int = BEFORE_ALL_TIME_MS
-    size_bytes: int = 0
-    name: str = ""
-    files: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def reach_ms(self) -> int:
-        """Greatest usable event time in it."""
-        return max(self.max_event_time_ms, self.max_behind_ms)
-
-    def held_bytes(self, frontier_ms: int) -> int:
-        """Its bytes if it still holds rows behind a frontier: for one of them all are kept."""
-        return self.size_bytes if self.is_live(frontier_ms) else 0
-
-    def is_live(self, frontier_ms: int) -> bool:
-        """Whether it still holds rows once everything up to the frontier is out."""
-        return self.rows > 0 and self.max_event_time_ms > frontier_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts of rows, of a step or since the checkpoint began.
-
-    Attributes:
-        read: Rows that came from the source topics.
-        released: Rows that went to the output topic.
-        late: Rows that were late, whatever the late policy did with them.
-        quarantined: Rows that went to the quarantine topic, by reason.
-        duplicates: Rows dropped as repeats.
-        missing: Rows that were gone before they could be read, at most: offsets, of which not each
-            need have had a row. They are not among those read.
-    """
-
-    read: int = 0
-    released: int = 0
-    late: int = 0
-    quarantined: Mapping[str, int] = field(default_factory=dict)
-    duplicates: int = 0
-    missing: int = 0
-
-    @property
-    def held(self) -> int:
-        """Rows read that are in no output yet."""
-        out = self.released + self.late + sum(self.quarantined.values()) + self.duplicates
-        return self.read - out
-
-    def plus(self, other: Totals) -> Totals:
-        """Both counted together."""
-        reasons = sorted({*self.quarantined, *other.quarantined})
-        return Totals(
-            read=self.read + other.read,
-            released=self.released + other.released,
-            late=self.late + other.late,
-            quarantined={
-                reason: self.quarantined.get(reason, 0) + other.quarantined.get(reason, 0)
-                for reason in reasons
-            },
-            duplicates=self.duplicates + other.duplicates,
-            missing=self.missing + other.missing,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +195,7 @@ class StepEntry:
         Raises:
             StateFormatError: Written by something else, or by a newer version.
         """
-        _check_format(document)
+        check_format(document)
         learned = document.get("learned")
         keys = document["keys"]
         return cls(
@@ -309,98 +226,4 @@ class StepEntry:
                 SourcePartition(one["topic"], one["partition"]): (one["first"], one["end"])
                 for one in document["lost"]
             },
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StepDone:
-    """What a step sent out, written once all of it is acknowledged.
-
-    Attributes:
-        step: Number of the step.
-        totals: Counts of this and all earlier steps.
-        seconds: How long the step took, in the life that finished it.
-        processed: Counts of a topology that ran behind it, of this and all earlier steps.
-        stamped_ms: What the step took for now: none of its records has a newer timestamp.
-    """
-
-    step: int
-    totals: Totals
-    seconds: float = 0.0
-    processed: Mapping[str, int] | None = None
-    stamped_ms: int = 0
-
-    def to_document(self) -> dict[str, Any]:
-        """The mark as a JSON document."""
-        return {
-            "format": STEP_FORMAT,
-            "step": self.step,
-            "totals": asdict(self.totals),
-            "seconds": self.seconds,
-            "processed": None if self.processed is None else dict(self.processed),
-            "stamped_ms": self.stamped_ms,
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: Written by something else, or by a newer version.
-        """
-        _check_format(document)
-        return cls(
-            step=document["step"],
-            totals=Totals(**document["totals"]),
-            seconds=document.get("seconds", 0.0),
-            processed=document.get("processed"),
-            stamped_ms=document.get("stamped_ms", 0),
-        )
-
-
-NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())
-
-
-def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> StepDone:
-    """Account for a step by what its outputs counted.
-
-    Args:
-        entry: What the step decided.
-        released: Rows written to the output topic, late ones that were emitted there included.
-        late: Rows written to the late topic.
-        quarantined: Rows written to the quarantine topic.
-
-    Raises:
-        ConservationError: A side output got other rows than were staged for it, more came out than
-            was held, or the runs are through and yet rows are missing.
-    """
-    aside = entry.staged.late if entry.late_policy is LatePolicy.TOPIC else 0
-    emitted = entry.staged.late if entry.late_policy is LatePolicy.EMIT else 0
-    out = Totals(released=released - emitted, duplicates=entry.duplicates)
-    totals = entry.before.plus(entry.staged).plus(out)
-    staged_quarantined = sum(entry.staged.quarantined.values())
-    live = entry.live_runs
-    lost = sum(last - first for first, last in entry.lost.values())
-    claims = {
-        f"{entry.staged.missing} rows missing, {lost} lost": entry.staged.missing == lost,
-        f"{aside} rows late, {late} written": aside == late,
-        f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
-        == quarantined,
-        f"{emitted + (entry.rescued or 0)} rows behind the frontier to write out, "
-        f"{released} written": released >= emitted + (entry.rescued or 0),
-        f"{totals.held} rows held, none were left": bool(live) or totals.held == 0,
-        f"{totals.held} rows held in runs of {sum(run.rows for run in live)}": len(live)
-        <= totals.held
-        <= sum(run.rows for run in live),
-    }
-    broken = [claim for claim, holds in claims.items() if not holds]
-    if broken:
-        raise ConservationError(f"step {entry.step}: {'; '.join(broken)}: {totals}")
-    return StepDone(entry.step, totals)
-
-
-def _check_format(document: Mapping[str, Any]) -> None:
-    if document.get("format") != STEP_FORMAT:
-        raise StateFormatError(
-            f"step of format {document.get('format')!r}; this version reads {STEP_FORMAT}"
         )

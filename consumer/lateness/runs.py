@@ -1,0 +1,51 @@
+"""Sorted runs: the rows that steps staged, as the log knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One sorted run on disk: the rows a batch staged.
+
+    Attributes:
+        step: The step that staged it.
+        rows: Rows that were on time.
+        min_event_time_ms: Smallest event time of these; `BEFORE_ALL_TIME_MS` without any.
+        max_event_time_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
+        behind: Rows that were behind the frontier.
+        max_behind_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
+        size_bytes: Its size on disk.
+        name: Its folder: that of the attempt at the step that counts.
+        files: The names of its files, each with the number of its rows, whatever these are.
+    """
+
+    step: int
+    rows: int
+    min_event_time_ms: int
+    max_event_time_ms: int
+    behind: int = 0
+    max_behind_ms: int = BEFORE_ALL_TIME_MS
+    size_bytes: int = 0
+    name: str = ""
+    files: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def reach_ms(self) -> int:
+        """Greatest usable event time in it."""
+        return max(self.max_event_time_ms, self.max_behind_ms)
+
+    def held_bytes(self, frontier_ms: int) -> int:
+        """Its bytes if it still holds rows behind a frontier: for one of them all are kept."""
+        return self.size_bytes if self.is_live(frontier_ms) else 0
+
+    def is_live(self, frontier_ms: int) -> bool:
+        """Whether it still holds rows once everything up to the frontier is out."""
+        return self.rows > 0 and self.max_event_time_ms > frontier_ms
