@@ -16,7 +16,8 @@ from sequitur.consumer._errors import (
     StateFormatError,
 )
 from sequitur.consumer._settings import Delivery, ReorderSettings
-from sequitur.consumer.lateness.key_state import Fold, KeyState, Upkeep
+from sequitur.consumer.lateness.judge import LateJudge, is_behind, late_against, staging_rules
+from sequitur.consumer.lateness.key_state import Fold, KeyLookup, KeyState, Upkeep
 from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
 from sequitur.consumer.lateness.runs import Run
 from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
@@ -114,7 +115,9 @@ __all__ = [
     "EventTimeSpec",
     "EventTimeSpecError",
     "Fold",
+    "KeyLookup",
     "KeyState",
+    "LateJudge",
     "LatePolicy",
     "LatenessHistogram",
     "LearnedDelays",
@@ -140,6 +143,8 @@ __all__ = [
     "bin_limit_ms",
     "commits_group",
     "finish",
+    "is_behind",
+    "late_against",
     "lateness_bin",
     "learn",
     "now_of_step",
@@ -148,4 +153,5 @@ __all__ = [
     "read_token",
     "renewed_tokens",
     "rows_there",
+    "staging_rules",
 ]

@@ -1,4 +1,4 @@
-"""Late rows: the policies, the reasons, and how far each key has been released.
+"""Late rows: the judge, the policies, and how far each key has been released.
 
 Pure. Called by the jobs.
 """

@@ -61,6 +61,23 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyLookup:
+    """What has to be read to judge rows behind the frontier: nothing older than all of them.
+
+    Attributes:
+        runs: Runs of earlier steps.
+        folds: Folds.
+        after_ms: Of both, only rows from this event time on matter.
+        horizon_ms: What was released before it may be forgotten.
+    """
+
+    runs: tuple[Run, ...]
+    folds: tuple[Fold, ...]
+    after_ms: int
+    horizon_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Upkeep:
     """What to put into one new fold.
 
@@ -94,6 +111,21 @@ class KeyState:
     def size_bytes(self) -> int:
         """Size of all folds on disk."""
         return sum(fold.size_bytes for fold in self.folds)
+
+    def lookup(self, earlier: Sequence[Run], *, first_behind_ms: int) -> KeyLookup:
+        """Give what to read to judge the rows that a step found behind the frontier.
+
+        Args:
+            earlier: The runs of earlier steps.
+            first_behind_ms: The smallest event time of these rows.
+        """
+        after_ms = max(first_behind_ms, self.horizon_ms)
+        return KeyLookup(
+            runs=tuple(run for run in earlier if run.reach_ms >= after_ms),
+            folds=tuple(fold for fold in self.folds if fold.max_event_time_ms >= after_ms),
+            after_ms=after_ms,
+            horizon_ms=self.horizon_ms,
+        )
 
     def expire(self, *, frontier_ms: int, ttl_ms: int) -> Self:
         """Move the horizon behind the frontier, and let go of folds that lie wholly behind it."""

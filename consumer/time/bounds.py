@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sequitur.consumer.time.reasons import LIKELY_UNITS, NEGATIVE, TOO_EARLY, TOO_FAR_FUTURE
-from sequitur.consumer.time.time_text import MAX_TIME_MS, UNITS, TimeUnit
+from sequitur.consumer.time.time_text import MAX_EVENT_TIME_MS, UNITS, TimeUnit
 
 _FACTOR: Final = 1000
 _PLAUSIBLE_MS: Final = 946_684_800_000
@@ -30,7 +30,7 @@ class TimeBounds:
     """
 
     earliest_ms: int = 0
-    latest_ms: int = MAX_TIME_MS
+    latest_ms: int = MAX_EVENT_TIME_MS
     unit: TimeUnit | None = None
 
     def reason(self, time_ms: int) -> str | None:
@@ -49,7 +49,7 @@ class TimeBounds:
         return [
             *self._likely_units(),
             (TOO_EARLY, 0, self.earliest_ms - 1),
-            (TOO_FAR_FUTURE, self.latest_ms + 1, MAX_TIME_MS),
+            (TOO_FAR_FUTURE, self.latest_ms + 1, MAX_EVENT_TIME_MS),
         ]
 
     def _likely_units(self) -> list[tuple[str, int, int]]:
@@ -67,6 +67,6 @@ class TimeBounds:
             else:
                 factor = _FACTOR ** (place - own)
                 first, last = plausible_ms * factor, self.latest_ms * factor + factor - 1
-            if first <= MAX_TIME_MS:
-                found.append((LIKELY_UNITS[unit], first, min(last, MAX_TIME_MS)))
+            if first <= MAX_EVENT_TIME_MS:
+                found.append((LIKELY_UNITS[unit], first, min(last, MAX_EVENT_TIME_MS)))
         return found

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from sequitur.consumer._errors import EventTimeSpecError
 
-MAX_TIME_MS: Final = 2**63 - 1
+MAX_EVENT_TIME_MS: Final = 2**63 - 1
 
 # ASCII digits only: [0-9] and not \d, so that Python and Java agree.
 NUMBER_PATTERN: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -184,7 +184,7 @@ class TimeFormat:
         """Epoch ms of a whole number; beyond 64 bits the greatest number of these."""
         match self._unit_of(number):
             case TimeUnit.S:
-                return max(-MAX_TIME_MS, min(number * 1000, MAX_TIME_MS))
+                return max(-MAX_EVENT_TIME_MS, min(number * 1000, MAX_EVENT_TIME_MS))
             case TimeUnit.US:
                 return number // 1_000
             case TimeUnit.NS:
@@ -193,12 +193,12 @@ class TimeFormat:
                 return number
 
     def _of_number(self, text: str) -> int | None:
-        if _INTEGER.match(text) and len(text) < _MAX_DIGITS and abs(int(text)) <= MAX_TIME_MS:
+        if _INTEGER.match(text) and len(text) < _MAX_DIGITS and abs(int(text)) <= MAX_EVENT_TIME_MS:
             return self.of_whole(int(text))
         number = float(text)
         if math.isinf(number):
             return None
-        number = max(-float(MAX_TIME_MS), min(number, float(MAX_TIME_MS)))
+        number = max(-float(MAX_EVENT_TIME_MS), min(number, float(MAX_EVENT_TIME_MS)))
         match self._unit_of(number):
             case TimeUnit.S:
                 # By microseconds: 1700000000.123 as a double is a little less than that.
@@ -209,7 +209,7 @@ class TimeFormat:
                 found = math.floor(number / 1e6)
             case _:
                 found = math.floor(number)
-        return max(-MAX_TIME_MS, min(found, MAX_TIME_MS))
+        return max(-MAX_EVENT_TIME_MS, min(found, MAX_EVENT_TIME_MS))
 
     def _unit_of(self, number: float) -> TimeUnit:
         if self.unit is not TimeUnit.AUTO:

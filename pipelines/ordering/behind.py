@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, KeyState, LatePolicy, ReorderMode
+from sequitur.consumer import BEFORE_ALL_TIME_MS, KeyState, LateJudge, LatePolicy, ReorderMode
 from sequitur.pipelines._errors import LateRowError
 from sequitur.pipelines.ordering.duplicates import Repeats
 from sequitur.producer.settings import milliseconds
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.keys import KeyHistory
     from sequitur.pipelines.ordering.runs import SortedRuns, Staged
     from sequitur.pipelines.store.checkpoint import Checkpoint
-
-_BEYOND_ALL_TIME_MS: Final = (1 << 63) - 1
 
 
 class BehindRows:
@@ -42,9 +40,9 @@ class BehindRows:
         self._history = history
         self._repeats = Repeats(checkpoint, runs, settings.event_id_header)
 
-    def passed_ms(self, frontier_ms: int) -> int:
-        """Rows older than this are judged by their key: those behind the frontier, or all."""
-        return _BEYOND_ALL_TIME_MS if self._is_latest else frontier_ms
+    def behind_ms(self, frontier_ms: int) -> int:
+        """Give the event time that rows are behind of, see `LateJudge.behind_ms`."""
+        return LateJudge(self._settings.mode).behind_ms(frontier_ms)
 
     def begin(
         self, before: StepEntry | None, step: int, name: str
@@ -93,7 +91,7 @@ class BehindRows:
         found = self._repeats.find(
             entry,
             first_behind_ms=staged.first_behind_ms if staged and staged.run.behind else None,
-            frontier_ms=self.passed_ms(entry.previous_frontier_ms),
+            frontier_ms=self.behind_ms(entry.previous_frontier_ms),
         )
         late = entry.staged.late - found.behind
         return replace(entry, staged=replace(entry.staged, late=late), duplicates=found.count)
@@ -114,7 +112,7 @@ class BehindRows:
             judged = self._history.judge(
                 entry,
                 first_behind_ms=staged.first_behind_ms,
-                frontier_ms=self.passed_ms(entry.previous_frontier_ms),
+                frontier_ms=self.behind_ms(entry.previous_frontier_ms),
             )
             entry = replace(
                 entry, staged=replace(entry.staged, late=judged.late), rescued=judged.rescued

@@ -529,7 +529,7 @@ class ReorderEngine:
             step,
             sorted(planned),
             name=name,
-            frontier_ms=self._behind.passed_ms(clock.frontier_ms),
+            frontier_ms=self._behind.behind_ms(clock.frontier_ms),
             bounds=self._settings.bounds(self._now_ms()),
             learn_from=clock if self._policy else None,
         )

@@ -1,20 +1,19 @@
 """How far keys have been released: the tasks of `ordering.local_runs`, by output partition.
 
 A key's rows all go to one output partition, so each task finds all it has to know among the rows of
-its own. What is decided, and by what, is as in `ordering.keys`, which says the same in Spark's
-terms.
+its own. What is decided, and by what, says `sequitur.consumer.LateJudge`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE
+from sequitur.consumer import BEFORE_ALL_TIME_MS, LateJudge
 from sequitur.pipelines.rows.columns import SOURCE_ORDER
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
@@ -66,14 +65,14 @@ class JudgeTask:
         folder: Where they are written to, judged.
         behind: These rows.
         released: Rows that are out, and folds of such; none is older than what matters.
-        horizon_ms: Rows behind it are late.
+        judge: Decides.
         repeats: Files with the places of rows to leave out.
     """
 
     folder: str
     behind: Part
     released: tuple[Part, ...]
-    horizon_ms: int
+    judge: LateJudge
     repeats: tuple[str, ...] = ()
 
     def __call__(self, partition: int) -> Written:
@@ -98,11 +97,15 @@ class JudgeTask:
         times = rows["event_time_ms"].combine_chunks()
         place = pc.index_in(keys, last["key"].combine_chunks())
         last_ms = last["event_time_ms"].combine_chunks().take(place)
-        passes = pc.and_(
-            pc.and_(keys.is_valid(), pc.greater_equal(times, self.horizon_ms)),
-            pc.fill_null(pc.greater_equal(times, last_ms), True),
+        event_time_ms = times.to_numpy()
+        is_late = self.judge.is_late(
+            event_time_ms=event_time_ms,
+            has_key=_mask(keys.is_valid()),
+            place=event_time_ms,
+            last=last_ms.fill_null(0).to_numpy(),
+            has_last=_mask(last_ms.is_valid()),
         )
-        reasons = pc.if_else(passes, pa.scalar(None, pa.string()), LATE)
+        reasons = pc.if_else(pa.array(is_late), self.judge.reason, pa.scalar(None, pa.string()))
         number = rows.schema.get_field_index("reason")
         return rows.set_column(number, "reason", reasons).append_column("last_released_ms", last_ms)
 
@@ -110,8 +113,8 @@ class JudgeTask:
         """The last event time released of each key that may pass: all that has to be in memory."""
         wanted = pa.array([], pa.binary())
         for rows in RunRows((self.behind,), partition, _KEY_COLUMNS).pieces():
-            in_time = rows.filter(pc.greater_equal(rows["event_time_ms"], self.horizon_ms))
-            keys = in_time["key"].unique().drop_null()
+            asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
+            keys = rows.filter(pa.array(asking))["key"].unique().drop_null()
             wanted = pa.concat_arrays([wanted, keys]).unique()
         if not len(wanted):
             return _greatest(())
@@ -152,6 +155,10 @@ class FoldTask:
             file.write(fold)
         last = pc.max(keys["event_time_ms"]).as_py()
         return Written(file.name, file.size_bytes, count, last_ms=int(last))
+
+
+def _mask(truths: pa.BooleanArray) -> Any:
+    return truths.to_numpy(zero_copy_only=False)
 
 
 def _greatest(pieces: Iterable[pa.Table]) -> pa.Table:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE, STALE, Fold, ReorderMode
+from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, LateJudge, ReorderMode
 from sequitur.pipelines.rows.columns import RUN_COLUMNS, RUN_SCHEMA
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sequitur.consumer import Run, StepEntry, Upkeep
+    from sequitur.consumer import KeyLookup, Run, StepEntry, Upkeep
     from sequitur.pipelines.ordering.runs import SortedRuns
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
@@ -65,6 +65,7 @@ class KeyHistory:
         self._spark = spark
         self._checkpoint = checkpoint
         self._runs = runs
+        self._mode = mode
         self._latest = mode is ReorderMode.LATEST
         self._columns = ("key", *(_PLACE if self._latest else _PLACE[:1]), "output_partition")
 
@@ -107,10 +108,7 @@ class KeyHistory:
     def judge(self, entry: StepEntry, *, first_behind_ms: int, frontier_ms: int) -> Judged:
         """Decide on the rows that a step found behind the frontier, and write that to a file.
 
-        A row is rescued when it has a key, is not behind the horizon, and not older than what was
-        released of its key; in latest mode, where all rows are judged, when it has no key, or is
-        not behind the horizon and newer than that. Several rows of one key need no regard for each
-        other: those that pass go out in event-time order, each as new as the one before it.
+        What is decided, and by what, says `LateJudge`.
 
         Args:
             entry: The step, not logged yet; the run with these rows is the last of its runs.
@@ -119,8 +117,9 @@ class KeyHistory:
         """
         behind, run = self._runs.behind(entry), entry.runs[-1]
         event_time = F.col("event_time_ms")
-        has_say = having_say(entry, first_behind_ms)
-        runs, folds, after_ms = has_say.runs, has_say.folds, has_say.after_ms
+        lookup = key_lookup(entry, first_behind_ms)
+        runs, folds, after_ms = lookup.runs, lookup.folds, lookup.after_ms
+        judge = LateJudge(self._mode, lookup.horizon_ms)
         wanted = behind.where(event_time >= after_ms).select("key").distinct()
         rows = behind.withColumn("last", F.lit(None).cast(self._last_type))
         if runs or folds:
@@ -134,20 +133,20 @@ class KeyHistory:
                 .agg(self._last())
             )
             rows = behind.join(F.broadcast(last) if few else last, "key", "left")
-        in_time = event_time >= has_say.horizon_ms
-        if self._latest:
-            newer = F.col("last").isNull() | (F.struct(*_PLACE) > F.col("last"))
-            passes = F.col("key").isNull() | (in_time & newer)
-        else:
-            newer = F.col("last").isNull() | (event_time >= F.col("last"))
-            passes = F.col("key").isNotNull() & in_time & newer
-        return self._write(rows, passes, entry.name)
+        is_late = judge.is_late(
+            event_time_ms=event_time,
+            has_key=F.col("key").isNotNull(),
+            place=F.struct(*_PLACE) if self._latest else event_time,
+            last=F.col("last"),
+            has_last=F.col("last").isNotNull(),
+        )
+        reasons = F.when(is_late, F.lit(judge.reason))
+        return self._write(rows.withColumn("reason", reasons), entry.name)
 
-    def _write(self, rows: DataFrame, passes: Column, name: str) -> Judged:
+    def _write(self, rows: DataFrame, name: str) -> Judged:
         observed = Observation(f"judge-{name}")
         (
-            rows.withColumn("reason", F.when(~passes, F.lit(STALE if self._latest else LATE)))
-            .select(*RUN_COLUMNS, self._place("last")[0].alias("last_released_ms"))
+            rows.select(*RUN_COLUMNS, self._place("last")[0].alias("last_released_ms"))
             .observe(
                 observed,
                 F.count(F.lit(1)).alias("rows"),
@@ -186,37 +185,13 @@ class KeyHistory:
         return both.where(F.col("key").isNotNull())
 
 
-@dataclass(frozen=True, slots=True)
-class HavingSay:
-    """What rows behind the frontier are judged by.
-
-    Attributes:
-        runs: Runs of earlier steps.
-        folds: Folds.
-        after_ms: Of both, rows older than this have no say.
-        horizon_ms: Rows behind it are late.
-    """
-
-    runs: Sequence[Run]
-    folds: Sequence[Fold]
-    after_ms: int
-    horizon_ms: int
-
-
-def having_say(entry: StepEntry, first_behind_ms: int) -> HavingSay:
-    """What has a say in which of a step's rows are rescued: nothing older than each of these rows.
+def key_lookup(entry: StepEntry, first_behind_ms: int) -> KeyLookup:
+    """Give what to read to judge the rows that a step found behind the frontier.
 
     Args:
-        entry: The step; the run with the rows behind the frontier is the last of its runs.
+        entry: The step; the run with these rows is the last of its runs.
         first_behind_ms: The smallest event time of these rows.
     """
-    keys = entry.keys
-    if keys is None:
+    if entry.keys is None:
         raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
-    after_ms = max(first_behind_ms, keys.horizon_ms)
-    return HavingSay(
-        runs=[run for run in entry.runs[:-1] if run.reach_ms >= after_ms],
-        folds=[fold for fold in keys.folds if fold.max_event_time_ms >= after_ms],
-        after_ms=after_ms,
-        horizon_ms=keys.horizon_ms,
-    )
+    return entry.keys.lookup(entry.runs[:-1], first_behind_ms=first_behind_ms)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from sequitur.consumer import SourcePartition, StepLateness
+from sequitur.consumer import SourcePartition, StepLateness, is_behind
 from sequitur.consumer.time.adaptive_delay import (
     BINS_PER_DOUBLING,
     LAST_BIN,
@@ -55,7 +55,9 @@ def lateness_counts(clock: EventClock, partitions: Sequence[SourcePartition]) ->
         .when(lateness >= LATENESS_LIMIT_MS, F.lit(LAST_BIN))
         .otherwise(behind)
     )
-    late = F.when(event_time < _fixed(clock.frontier_ms), F.lit(_LATE)).otherwise(F.lit(0))
+    late = F.when(is_behind(event_time, _fixed(clock.frontier_ms)), F.lit(_LATE)).otherwise(
+        F.lit(0)
+    )
     first = {source: place * _CODES for place, source in enumerate(partitions)}
     # Null, and in no bin, where there is no event time, or none so far to be behind of.
     code = F.when(lateness.isNotNull(), _by_source(first) + late + number).cast("bigint")

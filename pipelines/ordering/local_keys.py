@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE, Fold, ReorderMode
+from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE, Fold, LateJudge, ReorderMode
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
-from sequitur.pipelines.ordering.keys import Judged, KeyHistory, having_say
+from sequitur.pipelines.ordering.keys import Judged, KeyHistory, key_lookup
 from sequitur.pipelines.ordering.local_runs import local_folder, logged_files, repeats_files
 from sequitur.pipelines.rows.run_rows import ALL_TIME, Part
 from sequitur.pipelines.spark.tasks import each_partition
@@ -62,16 +62,16 @@ class LocalKeyHistory(KeyHistory):
 
     def judge(self, entry: StepEntry, *, first_behind_ms: int, frontier_ms: int) -> Judged:
         """Decide on the rows that a step found behind the frontier; see `KeyHistory.judge`."""
-        has_say = having_say(entry, first_behind_ms)
+        lookup = key_lookup(entry, first_behind_ms)
         folder = local_folder(
             self._checkpoint, self._checkpoint.behind_folder(entry.name), new=True
         )
         own = logged_files(self._checkpoint, entry.runs[-1])
         task = JudgeTask(
             folder=str(folder),
-            behind=Part(own, last_ms=frontier_ms - 1, reasons=(LATE,)),
-            released=self._part(has_say.runs, has_say.folds, has_say.after_ms, frontier_ms),
-            horizon_ms=has_say.horizon_ms,
+            behind=Part(own, last_ms=entry.runs[-1].max_behind_ms, reasons=(LATE,)),
+            released=self._part(lookup.runs, lookup.folds, lookup.after_ms, frontier_ms),
+            judge=LateJudge(horizon_ms=lookup.horizon_ms),
             repeats=repeats_files(self._checkpoint, entry),
         )
         written = each_partition(self._spark, task, self._tasks)

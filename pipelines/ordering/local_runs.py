@@ -162,9 +162,9 @@ class LocalRuns(SortedRuns):
         if is_judged:
             part = Part(self._judged_files(entry), reasons=(LATE, STALE))
         else:
-            last_ms = entry.previous_frontier_ms - 1
-            own = logged_files(self._checkpoint, entry.runs[-1])
-            part = Part(own, last_ms=last_ms, reasons=(LATE,))
+            run = entry.runs[-1]
+            own = logged_files(self._checkpoint, run)
+            part = Part(own, last_ms=run.max_behind_ms, reasons=(LATE,))
         return SideSelection(
             part,
             frontier_ms=entry.previous_frontier_ms,

@@ -10,17 +10,15 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 from sequitur.consumer import (
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
-    LATE,
     LATE_BY_HEADER,
-    NO_KEY,
     OVERSIZED_HEADER,
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
-    STALE,
-    TOO_LARGE,
+    late_against,
+    staging_rules,
 )
 from sequitur.pipelines.rows.event_time_columns import with_event_time
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
@@ -159,11 +157,10 @@ def staged_rows(
         bounds: Rows of other times go to quarantine.
         limit: What the output topic takes of a row, uncompressed; None when rows do not go there.
     """
-    not_taken = F.lit(None).cast("string")
+    too_large = keyless = F.lit(False)
     if limit is not None:
-        not_taken = F.when(payload_bytes() > limit.surely_bytes, F.lit(TOO_LARGE))
-        if limit.needs_key:
-            not_taken = not_taken.when(F.col("key").isNull(), F.lit(NO_KEY))
+        too_large = payload_bytes() > limit.surely_bytes
+        keyless = F.col("key").isNull() if limit.needs_key else keyless
     time_ms = F.col("event_time_ms")
     outside = (time_ms < F.col("_earliest")) | (time_ms > F.col("_latest"))
     refused = F.coalesce(
@@ -175,6 +172,17 @@ def staged_rows(
             for reason, first, last in bounds.refusals()
         )
     )
+    marked = F.when(F.col("reason").isNotNull(), F.col("reason"))
+    for holds, reason in staging_rules(
+        time_ms,
+        F.col("_frontier"),
+        is_disbelieved=F.col("_outside"),
+        disbelief=refused,
+        is_too_large=F.col("_too_large"),
+        is_keyless=F.col("_keyless"),
+    ):
+        marked = marked.when(holds, F.lit(reason) if isinstance(reason, str) else reason)
+    is_taken = ~(F.col("_outside") | F.col("_too_large") | F.col("_keyless"))
     return (
         with_event_time(rows, event_time)
         .withColumn("output_partition", output)
@@ -182,18 +190,10 @@ def staged_rows(
         .withColumn("_earliest", varying_number(bounds.earliest_ms))
         .withColumn("_latest", varying_number(bounds.latest_ms))
         .withColumn("_outside", outside)
-        .withColumn("_not_taken", not_taken)
-        .withColumn(
-            "reason",
-            F.when(F.col("reason").isNotNull(), F.col("reason"))
-            .when(F.col("_outside"), refused)
-            .when(F.col("_not_taken").isNotNull(), F.col("_not_taken"))
-            .when(time_ms < F.col("_frontier"), F.lit(LATE)),
-        )
-        .withColumn(
-            "event_time_ms",
-            F.when(~F.col("_outside") & F.col("_not_taken").isNull(), time_ms),
-        )
+        .withColumn("_too_large", too_large)
+        .withColumn("_keyless", keyless)
+        .withColumn("reason", marked)
+        .withColumn("event_time_ms", F.when(is_taken, time_ms))
         .select(*RUN_COLUMNS)
     )
 
@@ -217,8 +217,11 @@ def with_reason_headers(rows: DataFrame, frontier_ms: int, file: Column) -> Data
         file: Where a row that is too large for its topic is whole; null of others.
     """
     time_ms, last_ms = F.col("event_time_ms"), F.col("last_released_ms")
-    late_by = F.when(F.col("reason") == LATE, varying_number(frontier_ms) - time_ms).when(
-        F.col("reason") == STALE, last_ms - time_ms
+    late_by = F.coalesce(
+        *(
+            F.when(F.col("reason") == reason, against - time_ms)
+            for reason, against in late_against(varying_number(frontier_ms), last_ms).items()
+        )
     )
     added = F.filter(
         F.array(

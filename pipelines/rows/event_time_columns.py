@@ -23,7 +23,7 @@ from sequitur.consumer.time.time_text import (
     AUTO_LIMITS,
     BLANKS,
     ISO_PATTERN,
-    MAX_TIME_MS,
+    MAX_EVENT_TIME_MS,
     MONTHS,
     NUMBER_PATTERN,
     TimeForm,
@@ -100,7 +100,7 @@ def _milliseconds(text: Column, written: TimeFormat) -> Column:
     # try_cast to bigint trims what BLANKS lists and takes [+-]?digits, so it needs no pattern.
     whole = text.try_cast("bigint")
     number = trimmed.try_cast("double")
-    limit = float(MAX_TIME_MS)
+    limit = float(MAX_EVENT_TIME_MS)
     within = F.greatest(F.lit(-limit), F.least(number, F.lit(limit)))
     floored = F.when(
         F.abs(number) < F.lit(float("inf")), F.floor(_of_fraction(within, written.unit))
@@ -114,8 +114,8 @@ def _milliseconds(text: Column, written: TimeFormat) -> Column:
 
 def _of_whole(number: Column, unit: TimeUnit | None) -> Column:
     """Epoch ms of a whole number; -1 of any that is negative."""
-    most = MAX_TIME_MS // 1000
-    seconds = F.when(number > most, F.lit(MAX_TIME_MS)).otherwise(number * 1000)
+    most = MAX_EVENT_TIME_MS // 1000
+    seconds = F.when(number > most, F.lit(MAX_EVENT_TIME_MS)).otherwise(number * 1000)
     ways = {
         TimeUnit.S: seconds,
         TimeUnit.MS: number,

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from sequitur.consumer import (
     LATE,
-    NO_KEY,
     QUARANTINE_REASONS,
-    TOO_LARGE,
     EventTimeSpec,
     SourcePartition,
     bin_limit_ms,
+    is_behind,
+    staging_rules,
 )
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
 from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each
@@ -44,8 +44,7 @@ LARGE_ROW_BYTES: Final = 16 << 10
 """A row with more than that in key, value and headers is large: it goes to Python by its size."""
 _NO_REASON: Final = -1
 _REASONS: Final = (LATE, *QUARANTINE_REASONS)
-_TOO_LARGE: Final = _REASONS.index(TOO_LARGE)
-_NO_KEY: Final = _REASONS.index(NO_KEY)
+_LATE: Final = _REASONS.index(LATE)
 _NO_TIME: Final = (1 << 63) - 1
 """Stands for a missing event time where rows are sorted: those rows come last."""
 _BIN_LIMITS: Final = np.array([bin_limit_ms(number) for number in range(LAST_BIN + 1)])
@@ -153,18 +152,11 @@ class RunWriter:
     def _staged(self, rows: pa.Table, summary: Summary) -> pa.Table:
         """The rows of a chunk as they stand in the run, sorted; they are counted in passing."""
         times, reasons = self._event_times(rows)
-        self._refuse(times, reasons)
         sizes = payload_sizes(rows)
         summary.large += int(np.count_nonzero(sizes > LARGE_ROW_BYTES))
-        if self.limit is not None:
-            too_large = np.array(not_taken(rows, sizes, self.limit), np.int64)
-            reasons[too_large[reasons[too_large] == _NO_REASON]] = _TOO_LARGE
-            if self.limit.needs_key:
-                keyless = rows["key"].is_null().to_numpy()
-                reasons[keyless & (reasons == _NO_REASON)] = _NO_KEY
-        usable = reasons == _NO_REASON
-        behind = usable & (times < self.frontier_ms)
-        reasons[behind] = 0  # late
+        self._mark(rows, times, reasons, sizes)
+        behind = reasons == _LATE
+        usable = behind | (reasons == _NO_REASON)
         times[~usable] = _NO_TIME
         _count(summary, times, reasons, usable, behind)
         for source, place in sources(rows):
@@ -184,16 +176,38 @@ class RunWriter:
             "event_time_ms", pa.array(times, mask=None if usable.all() else ~usable)
         ).append_column("reason", named)
 
-    def _refuse(self, times: Longs, reasons: Any) -> None:
-        """Give times that are not believed their reasons."""
-        bounds = self.bounds
-        outside = (reasons == _NO_REASON) & (
-            (times < bounds.earliest_ms) | (times > bounds.latest_ms)
+    def _mark(self, rows: pa.Table, times: Longs, reasons: Any, sizes: Longs) -> None:
+        """Give rows that have an event time the reasons of the late judge."""
+        is_too_large, is_keyless = np.zeros((2, len(rows)), np.bool_)
+        if self.limit is not None:
+            is_too_large[not_taken(rows, sizes, self.limit)] = True
+            if self.limit.needs_key:
+                is_keyless = rows["key"].is_null().to_numpy()
+        is_disbelieved = (times < self.bounds.earliest_ms) | (times > self.bounds.latest_ms)
+        rules = staging_rules(
+            times,
+            self.frontier_ms,
+            is_disbelieved=is_disbelieved,
+            disbelief=self._disbelief(times, is_disbelieved),
+            is_too_large=is_too_large,
+            is_keyless=is_keyless,
         )
-        if not outside.any():
-            return
-        for reason, first, last in reversed(bounds.refusals()):
-            reasons[outside & (times >= first) & (times <= last)] = _REASONS.index(reason)
+        is_open = reasons == _NO_REASON
+        for holds, reason in rules:
+            found = is_open & holds
+            if not found.any():
+                continue
+            is_named = isinstance(reason, str)
+            reasons[found] = _REASONS.index(reason) if is_named else reason[found]
+            is_open &= ~found
+
+    def _disbelief(self, times: Longs, is_disbelieved: Any) -> Any:
+        """Places in `_REASONS` of why times are not believed."""
+        reasons = np.full(len(times), _NO_REASON, np.int8)
+        if is_disbelieved.any():
+            for reason, first, last in reversed(self.bounds.refusals()):
+                reasons[(times >= first) & (times <= last)] = _REASONS.index(reason)
+        return reasons
 
     def _event_times(self, rows: pa.Table) -> tuple[Longs, Any]:
         """Event times, and places of reasons in `_REASONS`; with a reason there is no time."""
@@ -224,7 +238,7 @@ class RunWriter:
         for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
             if number:
                 bins[int(number)] = bins.get(int(number), 0) + int(count)
-        late += int(np.count_nonzero(times < self.clocks.frontier_ms))
+        late += int(np.count_nonzero(is_behind(times, self.clocks.frontier_ms)))
         summary.lateness[source] = (rows + len(times), late, bins)
 
 

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from sequitur.consumer import (
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
-    LATE,
     LATE_BY_HEADER,
     OVERSIZED_HEADER,
     REASON_HEADER,
@@ -20,7 +19,7 @@ from sequitur.consumer import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
-    STALE,
+    late_against,
 )
 from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
 from sequitur.pipelines.rows.oversized import MOST_ADDED, MOST_KEY_BYTES, write_oversized
@@ -172,10 +171,10 @@ class SideSelection:
         if self.is_judged:
             last = rows["last_released_ms"].combine_chunks()
         frontier = pa.repeat(pa.scalar(self.frontier_ms, pa.int64()), count)
+        against = late_against(frontier, last)
         late_by = pc.case_when(
-            pc.make_struct(pc.equal(reasons, LATE), pc.equal(reasons, STALE)),
-            pc.subtract(frontier, times),
-            pc.subtract(last, times),
+            pc.make_struct(*(pc.equal(reasons, reason) for reason in against)),
+            *(pc.subtract(numbers, times) for numbers in against.values()),
         )
         return [
             (REASON_HEADER, reasons),

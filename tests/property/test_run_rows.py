@@ -16,6 +16,7 @@ from sequitur.consumer import (
     LATE,
     MISSING,
     TOO_FAR_FUTURE,
+    LateJudge,
     OutputTimestamp,
     SourcePartition,
     TimestampRule,
@@ -242,7 +243,7 @@ def test_rows_are_judged_by_the_last_of_their_key(
     own = Part(shown_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
-        task = JudgeTask(str(root / name), own, (source,), BASE_MS + horizon)
+        task = JudgeTask(str(root / name), own, (source,), LateJudge(horizon_ms=BASE_MS + horizon))
         written = [task(output) for output in range(OUTPUTS)]
         show(root / name, [one.file for one in written])
         columns = ("value", "reason", "last_released_ms", "key")

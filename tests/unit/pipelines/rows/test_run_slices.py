@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from sequitur.consumer import LATE
+from sequitur.consumer import LATE, LateJudge
 from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows import run_rows, run_writer
 from sequitur.pipelines.rows.run_rows import Part, RunRows
@@ -117,7 +117,8 @@ def test_many_rows_behind_the_frontier_are_judged_piece_by_piece(tmp_path: Path)
     assert len(pieces) > 2
     assert max(pieces) < _MOST_ROWS
     (tmp_path / "behind").mkdir()
-    written = [JudgeTask(str(tmp_path / "behind"), behind, (), BASE_MS + 45)(n) for n in range(3)]
+    judge = LateJudge(horizon_ms=BASE_MS + 45)
+    written = [JudgeTask(str(tmp_path / "behind"), behind, (), judge)(n) for n in range(3)]
     show(tmp_path / "behind", [one.file for one in written])
     assert sum(one.rows for one in written) == 1_000
     assert sum(one.late for one in written) == sum(time < 45 for time in early)
