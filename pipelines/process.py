@@ -21,16 +21,9 @@ from typing import Annotated
 import typer
 
 from sequitur.pipelines.ordering.job import Behind
-from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.pipelines.ordering.submitted import run_job, run_submitted
-from sequitur.pipelines.settings import (
-    AvailableNow,
-    Drain,
-    ProcessJob,
-    Progress,
-    ReportFile,
-    ResetInput,
-)
+from sequitur.pipelines.run_options import RunOptions, with_options
+from sequitur.pipelines.settings import ProcessJob
 from sequitur.pipelines.topology.topology_file import load_topology
 from sequitur.producer.settings_flags import with_flags
 
@@ -39,25 +32,18 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @app.command()
 @with_flags(ProcessJob)
+@with_options
 def process(
     settings: ProcessJob,
     topology: Annotated[Path, typer.Argument(help="Python file that says `topology = ...`")],
-    available_now: AvailableNow = False,
-    drain: Drain = False,
-    reset_input: ResetInput = False,
-    report: ReportFile = None,
-    progress: Progress = ProgressStyle.AUTO,
+    options: RunOptions,
 ) -> None:
     """Run a topology on events in event-time order, and track each until its tree is done."""
     run_submitted(
         "process",
         settings.kafka,
         settings.reorder,
-        available_now=available_now,
-        drain=drain,
-        reset_input=reset_input,
-        report=report,
-        progress=progress,
+        options,
         load=lambda: (Behind(load_topology(topology), settings.process), topology),
     )
 

@@ -18,16 +18,9 @@ if __name__ == "__main__":
 
 import typer
 
-from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.pipelines.ordering.submitted import run_job, run_submitted
-from sequitur.pipelines.settings import (
-    AvailableNow,
-    Drain,
-    Progress,
-    ReorderJob,
-    ReportFile,
-    ResetInput,
-)
+from sequitur.pipelines.run_options import RunOptions, with_options
+from sequitur.pipelines.settings import ReorderJob
 from sequitur.producer.settings_flags import with_flags
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -35,25 +28,10 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @app.command()
 @with_flags(ReorderJob)
-def reorder(  # noqa: PLR0917 - a command's parameters are flags: given by name
-    settings: ReorderJob,
-    available_now: AvailableNow = False,
-    drain: Drain = False,
-    reset_input: ResetInput = False,
-    report: ReportFile = None,
-    progress: Progress = ProgressStyle.AUTO,
-) -> None:
+@with_options
+def reorder(settings: ReorderJob, options: RunOptions) -> None:
     """Restore event-time order: read topics, hold each row for the delay, write it in its place."""
-    run_submitted(
-        "reorder",
-        settings.kafka,
-        settings.reorder,
-        available_now=available_now,
-        drain=drain,
-        reset_input=reset_input,
-        report=report,
-        progress=progress,
-    )
+    run_submitted("reorder", settings.kafka, settings.reorder, options)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from sequitur._submission import Conf, Master, submit
+from sequitur._submission import SparkOptions, submit
 from sequitur.pipelines.launch import REORDER_JOB
 from sequitur.pipelines.ordering.inspection import CheckpointReport, inspect_checkpoint
-from sequitur.pipelines.ordering.progress import ProgressStyle, instant
-from sequitur.pipelines.session import DEFAULT_MASTER
-from sequitur.pipelines.settings import (
-    AvailableNow,
-    Drain,
-    Progress,
-    ReorderJob,
-    ReportFile,
-    ResetInput,
-)
+from sequitur.pipelines.ordering.progress import instant
+from sequitur.pipelines.run_options import RunOptions, with_options
+from sequitur.pipelines.settings import ReorderJob
 from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
@@ -68,28 +61,10 @@ reorder_app = typer.Typer(
 
 @reorder_app.command(cls=_JobBesideCommands)
 @with_flags(ReorderJob)
-def run(  # noqa: PLR0917 - a command's parameters are flags: given by name
-    settings: ReorderJob,
-    available_now: AvailableNow = False,
-    drain: Drain = False,
-    reset_input: ResetInput = False,
-    report: ReportFile = None,
-    progress: Progress = ProgressStyle.AUTO,
-    master: Master = DEFAULT_MASTER,
-    conf: Conf = None,
-) -> None:
+@with_options
+def run(settings: ReorderJob, options: RunOptions, spark: SparkOptions) -> None:
     """Restore event-time order: run the reorder job through spark-submit."""
-    submit(
-        REORDER_JOB,
-        settings,
-        available_now=available_now,
-        drain=drain,
-        reset_input=reset_input,
-        report=report,
-        progress=progress,
-        master=master,
-        conf=conf,
-    )
+    submit(REORDER_JOB, settings, options, spark)
 
 
 @reorder_app.command()

@@ -28,6 +28,7 @@ from sequitur._errors import DemoError
 from sequitur._topic_reader import TopicRecord, read_topic, topic_exists
 from sequitur.broker import EmbeddedBroker
 from sequitur.consumer import parse_event_time_spec
+from sequitur.pipelines.run_options import RunOptions
 from sequitur.producer import EVENT_ID_HEADER, KafkaSettings
 from sequitur.verify import TopicCheck, TopicReport
 
@@ -210,7 +211,7 @@ def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[st
         "--event-time", _EVENT_TIME, "--delay", delay, "--idle-timeout", _IDLE_TIMEOUT,
         "--checkpoint", str(folder / "checkpoint"),
         "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
-        "--available-now", "--drain", "--report", str(report),
+        *RunOptions(available_now=True, drain=True, report=report).flags(),
         # A minute's work does not repay what the JVM's best compiler costs.
         "--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
     ]  # fmt: skip

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings, StepDone, StepEntry
     from sequitur.pipelines.ordering.job import Behind, JobReport
+    from sequitur.pipelines.run_options import RunOptions
     from sequitur.producer import KafkaSettings
 
 
@@ -35,12 +36,8 @@ def run_submitted(
     name: str,
     kafka: KafkaSettings,
     settings: ReorderSettings,
+    options: RunOptions,
     *,
-    available_now: bool,
-    drain: bool,
-    reset_input: bool,
-    report: Path | None,
-    progress: ProgressStyle,
     load: Callable[[], tuple[Behind, Path]] | None = None,
 ) -> None:
     """Run the reorder job, with a topology behind it or without, until it ends or is stopped.
@@ -49,11 +46,7 @@ def run_submitted(
         name: What the job calls itself where it complains.
         kafka: How to reach the brokers.
         settings: The job's settings.
-        available_now: End when what is there is read.
-        drain: Release what is held, at the end.
-        reset_input: Have Spark's part of the checkpoint begin anew.
-        report: Where the final report goes.
-        progress: How steps are shown.
+        options: What this run is told beside them.
         load: Gives a topology that runs behind it, and the file that tasks need for it.
 
     Raises:
@@ -75,22 +68,22 @@ def run_submitted(
     if file is not None:
         spark.sparkContext.addPyFile(str(file))
     with stop_on_signals(stop, spark):
-        with _shown(progress) as (on_step, on_end):
+        with _shown(options.progress) as (on_step, on_end):
             result = run_reorder(
                 spark,
                 kafka,
                 settings,
                 stop=stop,
-                available_now=available_now,
-                drain=drain,
-                reset_input=reset_input,
+                available_now=options.available_now,
+                drain=options.drain,
+                reset_input=options.reset_input,
                 on_step=on_step,
                 behind=behind,
             )
         on_end(result)
-        if report is not None:
-            report.parent.mkdir(parents=True, exist_ok=True)
-            report.write_text(json.dumps(result.as_json()) + "\n")
+        if options.report is not None:
+            options.report.parent.mkdir(parents=True, exist_ok=True)
+            options.report.write_text(json.dumps(result.as_json()) + "\n")
     # All is done: a Ctrl-C from here on need not say where it came.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     spark.stop()

@@ -1,0 +1,106 @@
+"""What a single run of a job is told beside its settings: each option is declared once, here.
+
+The scripts for spark-submit, `sequitur reorder`, `sequitur run` and the demo all take them from
+`RunOptions`: a field is the flag, its default, its help, and what is handed on to spark-submit.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path  # noqa: TC003 - flags are made of the types
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from sequitur.pipelines.ordering.progress import ProgressStyle
+from sequitur.producer.settings import flag_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a single run is told beside its settings; the job and `sequitur reorder` take the same.
+
+    Attributes:
+        available_now: End when what is there at the start is read.
+        drain: Release what is held, at the end.
+        reset_input: Begin Spark's part of the checkpoint anew.
+        report: Where the final report goes.
+        progress: How steps are shown.
+    """
+
+    available_now: bool = field(
+        default=False, metadata={"help": "End when what is there now is read"}
+    )
+    drain: bool = field(default=False, metadata={"help": "At the end release what is held, too"})
+    reset_input: bool = field(
+        default=False,
+        metadata={
+            "help": "Once, when the job says so: read on where its log has got to, and recreated "
+            "topics from their beginning"
+        },
+    )
+    report: Path | None = field(
+        default=None, metadata={"help": "Write the final report to this file, as JSON"}
+    )
+    progress: ProgressStyle = field(
+        default=ProgressStyle.AUTO,
+        metadata={"help": "live: one line that renews itself; json: a line a step"},
+    )
+
+    def flags(self) -> list[str]:
+        """Give the options as flags, for handing them to another process."""
+        words: list[str] = []
+        for one in fields(self):
+            value, flag = getattr(self, one.name), flag_name(one.name)
+            if isinstance(value, bool):
+                words += [flag] if value else []
+            elif value is not None:
+                words += [flag, str(value)]
+        return words
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function with parameters of classes of options: a flag for each field.
+
+    The class of such a parameter is a dataclass; the metadata of its fields has the help.
+    """
+    parameters = inspect.signature(function, eval_str=True).parameters
+    groups = {
+        name: one.annotation
+        for name, one in parameters.items()
+        if is_dataclass(one.annotation) and isinstance(one.annotation, type)
+    }
+    members = {name: [one.name for one in fields(group)] for name, group in groups.items()}
+
+    @functools.wraps(function)
+    def command(*positional: Any, **given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{member: given.pop(member) for member in members[name]})
+        function(*positional, **given)
+
+    kept = [one for name, one in parameters.items() if name not in groups]
+    flags = [flag for group in groups.values() for flag in _flags(group)]
+    shown = inspect.Signature([*kept, *flags])
+    command.__signature__ = shown  # type: ignore[attr-defined]
+    command.__annotations__ = {name: one.annotation for name, one in shown.parameters.items()}
+    return command
+
+
+def _flags(group: type[Any]) -> list[inspect.Parameter]:
+    types = get_type_hints(group)
+    return [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=one.default,
+            annotation=Annotated[
+                types[one.name], typer.Option(flag_name(one.name), help=one.metadata["help"])
+            ],
+        )
+        for one in fields(group)
+    ]
