@@ -409,7 +409,8 @@ def test_tick_that_moves_nothing_is_no_step(job: Job, monkeypatch: pytest.Monkey
     """While rows are held and nothing becomes due, ticks write nothing."""
     ticks: list[bool] = []
     monkeypatch.setattr(
-        "sequitur.pipelines.ordering.job._tick", lambda engine: ticks.append(engine.tick())
+        "sequitur.pipelines.ordering.restarting_query._tick",
+        lambda engine: ticks.append(engine.tick()),
     )
     job.produce([event(T0 + t, partition=p) for t in (0, 500, 2000) for p in range(4)])
     with job.running():

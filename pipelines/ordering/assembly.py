@@ -1,0 +1,137 @@
+"""The engine of a job, put together: topics, checkpoint, and a topology behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sequitur.pipelines._errors import TopicError, TopologyFileError
+from sequitur.pipelines.ordering.engine import ReorderEngine
+from sequitur.pipelines.ordering.input_topics import input_topics
+from sequitur.pipelines.sink.sink import Outputs, OutputTopic
+from sequitur.pipelines.sink.topic_limits import Limits
+from sequitur.pipelines.store.checkpoint import JobIdentity
+from sequitur.pipelines.topology.checks import check_settings
+from sequitur.pipelines.topology.processing import Processing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.consumer import ReorderSettings, StepDone, StepEntry
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.job import Behind
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.producer import KafkaSettings
+
+
+def open_engine(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    *,
+    topics: KafkaTopics,
+    checkpoint: Checkpoint,
+    outages: Outages,
+    on_step: Callable[[StepEntry, StepDone], None],
+    now_ms: Callable[[], int],
+    behind: Behind | None,
+    is_bounded: bool,
+) -> ReorderEngine:
+    """Claim the checkpoint, make the topics that are missing, and give the engine.
+
+    Args:
+        spark: The session.
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        topics: Admin client.
+        checkpoint: The job's folder.
+        outages: How long what passes by itself is waited for.
+        on_step: Told of each step once it is done.
+        now_ms: The wall clock.
+        behind: A topology that is given the events, instead of the output topic.
+        is_bounded: Whether the run ends when it has read what is there.
+
+    Raises:
+        ReorderError: Something is not as it has to be.
+    """
+    if behind is not None:
+        check_settings(settings, behind.settings, behind.topology)
+    written = list(settings.written_topics)
+    if behind is not None:
+        written += behind.topology.topics(settings.output_topic)
+        written.append(behind.settings.dead_letters(settings.output_topic))
+    partitions = max(input_topics(spark, topics, settings, written).values())
+
+    def ensure(topic: str) -> OutputTopic:
+        found = topics.ensure(
+            topic,
+            partitions=settings.output_partitions or partitions,
+            replication_factor=settings.replication_factor,
+        )
+        if settings.output_partitions not in (None, found):
+            raise TopicError(
+                f"topic {topic!r} has {found} partitions, not output_partitions = "
+                f"{settings.output_partitions}: leave the setting out, or name another topic"
+            )
+        return OutputTopic(topic, found, topics.timestamps(topic))
+
+    def ensure_aside(topic: str) -> OutputTopic:
+        found = ensure(topic)
+        topics.require_keyless(topic)
+        return found
+
+    outputs = Outputs(
+        released=ensure(settings.output_topic),
+        late=ensure_aside(settings.late),
+        quarantine=ensure_aside(settings.quarantine),
+    )
+    checkpoint.claim(
+        JobIdentity(
+            input_topics=settings.input_topics,
+            input_pattern=settings.input_pattern,
+            event_time=str(settings.event_time),
+            output_topic=settings.output_topic,
+            output_partitions=outputs.released.partitions,
+            mode=settings.mode.value,
+            topology=None if behind is None else behind.topology.name,
+        )
+    )
+    limits = Limits(topics, settings, releases=behind is None)
+    processing = None
+    if behind is not None:
+        if checkpoint.local(checkpoint.root) is None:
+            raise TopologyFileError(
+                f"checkpoint {checkpoint.root}: with a topology it has to be a folder that all "
+                "machines reach by path"
+            )
+        output = settings.output_topic
+        processing = Processing(
+            spark,
+            checkpoint,
+            topology=behind.topology,
+            settings=behind.settings,
+            outputs={
+                name: outputs.released if name == output else ensure(name)
+                for name in behind.topology.topics(output)
+            },
+            default=outputs.released,
+            dead_letters=ensure_aside(behind.settings.dead_letters(output)),
+            limits=limits,
+            timestamps=settings.output_timestamp,
+        )
+    return ReorderEngine(
+        spark,
+        kafka=kafka,
+        settings=settings,
+        outputs=outputs,
+        topics=topics,
+        checkpoint=checkpoint,
+        now_ms=now_ms,
+        on_step=on_step,
+        outages=outages,
+        limits=limits,
+        processing=processing,
+        is_bounded=is_bounded,
+    )

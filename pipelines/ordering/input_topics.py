@@ -1,0 +1,69 @@
+"""The topics that a job reads, as they are now, and where its query begins in them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import TopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+
+_EARLIEST: Final = -2
+"""What Spark takes for the offset of a partition's first record."""
+
+
+def starting_offsets(topics: Mapping[str, int], begins_at: Mapping[SourcePartition, int]) -> str:
+    """Where Spark's query begins, as its option takes it: each partition that is there is named."""
+    return json.dumps(
+        {
+            topic: {
+                str(number): begins_at.get(SourcePartition(topic, number), _EARLIEST)
+                for number in range(partitions)
+            }
+            for topic, partitions in topics.items()
+        }
+    )
+
+
+def input_topics(
+    spark: SparkSession,
+    topics: KafkaTopics,
+    settings: ReorderSettings,
+    written: Sequence[str] = (),
+) -> dict[str, int]:
+    """The input topics that are there now, and how many partitions each has.
+
+    Raises:
+        TopicError: There is none, or the job would read what it writes.
+    """
+    if settings.input_pattern is None:
+        return {topic: topics.require(topic) for topic in settings.input_topics}
+    # Spark matches by Java's rules, so these have to tell.
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
+    try:
+        pattern = jvm.java.util.regex.Pattern.compile(settings.input_pattern)
+    except (Py4JError, PySparkException) as error:
+        raise TopicError(
+            f"input_pattern {settings.input_pattern!r} is no regular expression of Java"
+        ) from error
+
+    def matches(topic: str) -> bool:
+        return bool(pattern.matcher(topic).matches())
+
+    own = [topic for topic in written if matches(topic)]
+    if own:
+        raise TopicError(
+            f"input_pattern {settings.input_pattern!r} matches {own[0]!r}, which the job writes"
+        )
+    return topics.matching(settings.input_pattern, matches)

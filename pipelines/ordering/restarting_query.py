@@ -1,0 +1,194 @@
+"""The streaming query of a job: ticked beside, and restarted after a transient failure."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from sequitur.consumer import DataLoss
+from sequitur.pipelines._errors import (
+    DataLossError,
+    SinkUnansweredError,
+    TopicError,
+    UnansweredError,
+)
+from sequitur.pipelines.ordering.data_loss import in_words, rows_lost
+from sequitur.pipelines.ordering.input_topics import input_topics, starting_offsets
+from sequitur.pipelines.ordering.query import (
+    POLL_S,
+    Batches,
+    end_query,
+    is_sparks,
+    passes,
+    start_query,
+)
+from sequitur.pipelines.ordering.row_probe import records_a_poll
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.engine import ReorderEngine
+    from sequitur.pipelines.ordering.stop import Stop
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.producer import KafkaSettings
+
+_LONGEST_TICK_S: Final = 1.0
+
+
+class RestartingQuery:
+    """The query of a job, started anew after what passes by itself.
+
+    Args:
+        spark: The session.
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        engine: The engine, recovered.
+        topics: Admin client.
+        checkpoint: The job's folder.
+        outages: How often the query may be started anew.
+        stop: Ends the job, after the running batch.
+        available_now: End when what is there is read.
+    """
+
+    def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
+        self,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        settings: ReorderSettings,
+        engine: ReorderEngine,
+        topics: KafkaTopics,
+        checkpoint: Checkpoint,
+        outages: Outages,
+        *,
+        stop: Stop,
+        available_now: bool,
+    ) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._settings = settings
+        self._engine = engine
+        self._topics = topics
+        self._checkpoint = checkpoint
+        self._outages = outages
+        self._stop = stop
+        self._available_now = available_now
+
+    def run(self) -> None:
+        """Run the query until it has read what there is, or the job is to stop.
+
+        Raises:
+            ReorderError: The job cannot go on.
+        """
+        error = self._life()
+        while error is not None:
+            self._checkpoint.check_owner()  # whatever else went wrong, that was why
+            error = self._overcome(error)
+        self._checkpoint.check_owner()
+
+    def _overcome(self, error: Exception) -> Exception | None:
+        """Go on after what ended the query, if one can; what ended it then.
+
+        Raises:
+            Exception: One cannot.
+        """
+        if passes(error) and self._stop.is_asked:
+            return None
+        try:
+            if not self._pass_over_lost(error):
+                if not passes(error):
+                    raise error
+                if not self._outages.may_restart(str(error)):
+                    if self._stop.is_asked:
+                        return None
+                    raise error
+            self._engine.reopen()
+            return self._life()
+        except (UnansweredError, SinkUnansweredError) as found:
+            if found is error:
+                raise
+            return found
+
+    def _pass_over_lost(self, error: Exception) -> bool:
+        """Count what the input has lost, and leave it out; whether that was what ended the query.
+
+        Raises:
+            DataLossError: The job is to end then.
+            UnansweredError: The brokers do not tell.
+        """
+        if not (is_sparks(error) or isinstance(error, TopicError)):
+            return False
+        topics = input_topics(self._spark, self._topics, self._settings)
+        return self._is_passed_over(topics, error)
+
+    def _is_passed_over(self, topics: Mapping[str, int], error: Exception | None) -> bool:
+        lost = self._engine.lost(topics)
+        if lost and not self._engine.has_log:
+            raise DataLossError(
+                f"{in_words(lost)}: gone, at most {rows_lost(lost)} rows, before the first batch "
+                "that was to read it had begun. Nothing is logged yet: start the job once with "
+                "--reset-input, and it begins anew with what is there"
+            ) from error
+        if lost and self._settings.on_data_loss is DataLoss.FAIL:
+            raise DataLossError(
+                f"{in_words(lost)}: gone before the job had read it, by retention or with its "
+                f"topic, at most {rows_lost(lost)} rows. To go on without, and have it counted as "
+                'missing, start the job with on_data_loss = "continue"'
+            ) from error
+        if lost:
+            lost = self._engine.pass_over_lost(topics)
+            self._outages.tell(
+                f"on_data_loss = continue: {in_words(lost)}: gone before the job had read it, "
+                f"counted as {rows_lost(lost)} rows missing"
+            )
+        return bool(lost)
+
+    def _life(self) -> Exception | None:
+        """Start the query, and tick the engine until it ends; what ended it but for a stop."""
+        settings, engine = self._settings, self._engine
+        starting = None
+        topics = input_topics(self._spark, self._topics, settings)
+        if engine.begins_at is not None:
+            # Told where to begin, Spark does not look whether a partition that is new begins at 0.
+            self._is_passed_over(topics, None)
+        if (begins_at := engine.begins_at) is not None:
+            starting = starting_offsets(topics, begins_at)
+        engine.forget_unfinished()
+        batches = Batches(engine)
+        query = start_query(
+            self._spark,
+            self._kafka,
+            settings,
+            batches,
+            spark_folder=engine.spark_folder,
+            starting_offsets=starting,
+            records_a_poll=records_a_poll(self._kafka, engine.unread(topics)),
+            available_now=self._available_now,
+        )
+        failed = self._tick_while(query)
+        ended = end_query(self._spark, query, engine, batches)
+        return failed or ended
+
+    def _tick_while(self, query: StreamingQuery) -> Exception | None:
+        """Tick the engine while the query runs; the error of a tick, which ends that."""
+        tick_s = min(_LONGEST_TICK_S, max(POLL_S, self._settings.idle_timeout.total_seconds() / 4))
+        if self._engine.processed is not None:
+            tick_s = POLL_S  # so that an event is tried again when it is due
+        next_tick = time.monotonic() + tick_s
+        while query.isActive and not self._checkpoint.is_lost and not self._stop.wait(POLL_S):
+            if not self._available_now and time.monotonic() >= next_tick:
+                try:
+                    _tick(self._engine)
+                except Exception as error:  # noqa: BLE001 - the query has to be ended first
+                    return error
+                next_tick = time.monotonic() + tick_s
+        return None
+
+
+def _tick(engine: ReorderEngine) -> None:
+    engine.tick()
