@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from sequitur.pipelines._errors import ReorderError, SinkUnansweredError, UnansweredError
-from sequitur.pipelines.ordering.engine import ReorderEngine, StopRequestedError
+from sequitur.pipelines.ordering.step_runner import StopRequestedError
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
 from sequitur.producer.kafka.error_codes import Action, Request, codes_of, java_exception
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.producer import KafkaSettings
 
 POLL_S: Final = 0.1

@@ -1,0 +1,147 @@
+"""What a logged step sends out: to the output topic or a topology, the late and quarantine topics.
+
+A step may be written again, by this life or a later one. Rows come from its files, up to the logged
+frontier, so they are the same rows in the same order; partitions that have them already are left
+out, by their commit tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from sequitur.consumer import LatePolicy, finish, now_of_step
+from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
+from sequitur.pipelines.sink.sink import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sequitur.consumer import OutputTimestamp, StepDone, StepEntry
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.ordering.runs import SortedRuns
+    from sequitur.pipelines.sink.sink import Outputs, OutputTopic, Rows, TopicSink
+    from sequitur.pipelines.topology.processed import Processed
+    from sequitur.pipelines.topology.processing import Processing
+
+
+class StepOutputs:
+    """Writes the outputs of steps, and accounts for them.
+
+    Args:
+        runs: The rows of steps.
+        sink: Writes to topics.
+        outputs: The output topics.
+        timestamps: What the timestamps of the output topic's records are taken from.
+        processing: A topology that is given what steps release, instead of the output topic.
+        outages: Told when the machine's clock was set back.
+        now_ms: The wall clock.
+    """
+
+    def __init__(
+        self,
+        runs: SortedRuns,
+        sink: TopicSink,
+        outputs: Outputs,
+        *,
+        timestamps: OutputTimestamp,
+        processing: Processing | None,
+        outages: Outages,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._runs = runs
+        self._sink = sink
+        self._outputs = outputs
+        self._timestamps = timestamps
+        self._processing = processing
+        self._outages = outages
+        self._now_ms = now_ms
+
+    def open(self, *, newest: int, done: int) -> None:
+        """Check what the topics hold of this job, before anything is written.
+
+        Args:
+            newest: The newest step; -1 before the first.
+            done: The newest step that is done.
+
+        Raises:
+            CommitTokenError: It is not known what an output topic holds, or it is not ours.
+        """
+        released: tuple[OutputTopic, ...] = (self._outputs.released,)
+        sides = (self._outputs.late, self._outputs.quarantine)
+        written = None
+        if self._processing is not None:
+            released = self._processing.topics
+            self._processing.open(done, newest)
+            going = self._processing.topics_of(newest)
+            if going is None:
+                newest = done  # of that step nothing can be out yet
+            else:
+                written = {*going, *(side.name for side in sides)}
+        self._sink.open((*released, *sides), newest=newest, done=done, written=written)
+
+    def write(self, entry: StepEntry, before: StepDone, begun_s: float) -> StepDone:
+        """Write the outputs of a logged step, and account for them; its done mark, not written yet.
+
+        Args:
+            entry: The step.
+            before: The done mark of the step before.
+            begun_s: When it began, monotonic.
+
+        Raises:
+            SinkError: Some of the rows are not there.
+            ConservationError: A row is unaccounted for.
+        """
+        due = self._runs.due(entry)
+        # A repeat, which may come days later, has a time of its own: what is out of the step keeps
+        # its timestamps, and what is not gets such as the brokers take now.
+        clock_ms = self._now_ms()
+        now_ms = now_of_step(clock_ms, before.stamped_ms)
+        if now_ms < before.stamped_ms:
+            self._outages.tell(
+                f"this machine's clock is {(before.stamped_ms - clock_ms) / 1000:.0f} s behind "
+                f"what it said when step {before.step} was written: timestamps go back to it"
+            )
+        processed = None if self._processing is None else self._processing.process(entry, due)
+        outgoing = {**self._released(due, processed), **self._aside(entry)}
+        counts = dict.fromkeys(("released", "late", "quarantined"), 0)
+        if outgoing:
+            written = self._sink.write(tuple(outgoing.values()), entry.step, now_ms, clock_ms)
+            counts.update(zip(outgoing, written, strict=True))
+        done = finish(
+            entry,
+            released=counts["released"] if processed is None else processed.taken,
+            late=counts["late"],
+            quarantined=counts["quarantined"],
+        )
+        return replace(
+            done,
+            stamped_ms=now_ms,
+            seconds=round(time.monotonic() - begun_s, 3),
+            processed=None if processed is None else asdict(processed.totals),
+        )
+
+    def step_is_done(self, step: int) -> None:
+        """Take note that the done mark of a step is written."""
+        self._sink.step_is_done(step)
+
+    def _released(self, due: Rows | None, processed: Processed | None) -> dict[str, Outgoing]:
+        """Give what goes to the output topic, or to the topics of a topology."""
+        if self._processing is not None and processed is not None:
+            outgoing = self._processing.outgoing(processed)
+            return {f"processed {number}": out for number, out in enumerate(outgoing)}
+        if due is None:
+            return {}
+        return {"released": Outgoing(due, self._outputs.released, RELEASE_ORDER, self._timestamps)}
+
+    def _aside(self, entry: StepEntry) -> dict[str, Outgoing]:
+        """Give what goes to the late and the quarantine topic."""
+        outgoing = {}
+        if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
+            late = self._runs.late(entry)
+            outgoing["late"] = Outgoing(late, self._outputs.late, SOURCE_ORDER)
+        if entry.staged.quarantined:
+            quarantined = self._runs.quarantined(entry)
+            outgoing["quarantined"] = Outgoing(quarantined, self._outputs.quarantine, SOURCE_ORDER)
+        return outgoing
