@@ -113,7 +113,7 @@ class ReorderSettings(Section):
             *("delay", "late_target", "delay_min", "delay_max", "delay_half_life"),
             *("idle_timeout", "max_future_skew"),
         ),
-        "Late rows and repeats": (
+        "Late rows and duplicates": (
             *("late_policy", "late_topic", "stale_topic", "rescue", "key_ttl"),
             *("duplicates", "duplicate_window", "quarantine_topic"),
         ),
@@ -169,7 +169,7 @@ class ReorderSettings(Section):
     )
     duplicate_window: Duration = Field(
         default=timedelta(minutes=1),
-        description="How far behind the frontier the original of a repeat is looked for",
+        description="How far behind the frontier the original of a duplicate is looked for",
     )
     quarantine_topic: Topic | None = Field(
         default=None,
@@ -331,7 +331,7 @@ class ReorderSettings(Section):
         return (warning,)
 
     def bounds(self, now_ms: int) -> TimeBounds:
-        """The event times that are believed now.
+        """Return the event times that are believed now.
 
         Args:
             now_ms: Wall-clock time, epoch ms.
@@ -344,7 +344,7 @@ class ReorderSettings(Section):
 
     @property
     def event_id_header(self) -> str | None:
-        """The header that repeats are known by, None when they are kept."""
+        """The header that duplicates are known by, None when they are kept."""
         kind, _, name = self.duplicates.partition(":")
         return None if kind == "keep" else name or EVENT_ID_HEADER
 

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from sequitur.pipelines.ordering.job import Behind
+from sequitur.pipelines.ordering.job import ProcessStage
 from sequitur.pipelines.ordering.submitted import run_job, run_submitted
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ProcessJob
@@ -44,7 +44,7 @@ def process(
         settings.kafka,
         settings.reorder,
         options,
-        load=lambda: (Behind(load_topology(topology), settings.process), topology),
+        load=lambda: (ProcessStage(load_topology(topology), settings.process), topology),
     )
 
 

@@ -53,7 +53,7 @@ class RunOptions:
     )
 
     def flags(self) -> list[str]:
-        """Give the options as flags, for handing them to another process."""
+        """Return the options as flags, for handing them to another process."""
         words: list[str] = []
         for one in fields(self):
             value, flag = getattr(self, one.name), flag_name(one.name)

@@ -24,7 +24,7 @@ def run_topology(
     spark: SparkOptions,
 ) -> None:
     """Run a topology on events in event-time order, and track each until its tree is done."""
-    from sequitur.pipelines.ordering.job import Behind  # noqa: PLC0415 - other commands need no Spark
+    from sequitur.pipelines.ordering.job import ProcessStage  # noqa: PLC0415 - other commands need no Spark
 
     submit(
         PROCESS_JOB,
@@ -33,5 +33,5 @@ def run_topology(
         spark,
         arguments=[str(topology)],
         # What is wrong with it is told at once, and not after Spark's start.
-        behind=Behind(load_topology(topology), settings.process),
+        process=ProcessStage(load_topology(topology), settings.process),
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.pipelines.ordering.job import Behind
+    from sequitur.pipelines.ordering.job import ProcessStage
     from sequitur.pipelines.run_options import RunOptions
     from sequitur.pipelines.settings import ProcessJob, ReorderJob
 
@@ -42,7 +42,7 @@ class SparkOptions:
     )
 
     def settings(self) -> dict[str, str]:
-        """Give the Spark settings by name.
+        """Return the Spark settings by name.
 
         Raises:
             typer.BadParameter: One of them is not KEY=VALUE.
@@ -63,7 +63,7 @@ def submit(
     spark: SparkOptions,
     *,
     arguments: Sequence[str] = (),
-    behind: Behind | None = None,
+    process: ProcessStage | None = None,
 ) -> NoReturn:
     """Become spark-submit, running a job with these settings and flags.
 
@@ -73,7 +73,7 @@ def submit(
         options: What this run is told beside them.
         spark: What spark-submit is told.
         arguments: What stands before its flags.
-        behind: The topology that the job runs, where it runs one.
+        process: The topology that the job runs, where it runs one.
 
     Raises:
         ReorderError: The job would refuse to start; it would say so, too, but seconds later.
@@ -83,7 +83,7 @@ def submit(
     from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
 
     find_java()
-    check_before_start(settings.kafka, settings.reorder, behind)
+    check_before_start(settings.kafka, settings.reorder, process)
     spark_settings = spark.settings()
     # Through spark-submit the job sees neither the terminal nor its width, so it is told.
     shown = options.progress.on(is_terminal=sys.stdout.isatty())

@@ -82,7 +82,7 @@ class DemoReport:
     problems: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, for `json.dumps`."""
+        """Return the report as plain values, for `json.dumps`."""
         counts = ("sent", "read", "released", "late", "quarantined", "held", "lost", "doubled")
         return {
             **{name: getattr(self, name) for name in counts},

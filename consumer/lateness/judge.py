@@ -42,7 +42,7 @@ def staging_rules(
     is_too_large: Mask,
     is_keyless: Mask,
 ) -> tuple[tuple[Mask, Reasons], ...]:
-    """Give the reasons of rows with an event time; the first that holds counts, else it is on time.
+    """Return the reasons of rows with an event time; the first that holds counts.
 
     Args:
         event_time_ms: Their event times.
@@ -53,7 +53,8 @@ def staging_rules(
         is_keyless: Where it does not take the row since it has no key.
 
     Returns:
-        Where a reason holds, and the reason. `LATE` marks the rows behind the frontier.
+        Where a reason holds, and the reason. `LATE` marks the rows behind the frontier; a row of
+        which none holds is on time.
     """
     return (
         (is_disbelieved, disbelief),
@@ -69,7 +70,7 @@ def is_behind(event_time_ms: Numbers, frontier_ms: Numbers) -> Mask:
 
 
 def late_against(frontier_ms: Numbers, last_released_ms: Numbers) -> Mapping[str, Numbers]:
-    """Give what the rows of each reason are late against: they are older by the difference.
+    """Return what the rows of each reason are late against: they are older by the difference.
 
     Args:
         frontier_ms: The frontier when they were staged.
@@ -99,7 +100,7 @@ class LateJudge:
         return STALE if self.mode is ReorderMode.LATEST else LATE
 
     def behind_ms(self, frontier_ms: int) -> int:
-        """Give the event time that rows are behind of: the frontier; in latest mode all rows are.
+        """Return the event time that rows are behind of: the frontier; in latest mode all rows are.
 
         All rows of earlier steps up to it are out.
 

@@ -113,7 +113,7 @@ class KeyState:
         return sum(fold.size_bytes for fold in self.folds)
 
     def lookup(self, earlier: Sequence[Run], *, first_behind_ms: int) -> KeyLookup:
-        """Give what to read to judge the rows that a step found behind the frontier.
+        """Return what to read to judge the rows that a step found behind the frontier.
 
         Args:
             earlier: The runs of earlier steps.
@@ -134,7 +134,7 @@ class KeyState:
         return replace(self, horizon_ms=horizon_ms, folds=kept)
 
     def upkeep(self, waiting: Sequence[Run]) -> Upkeep | None:
-        """What to fold now, None when it is too early.
+        """Return what to fold now, None when it is too early.
 
         Args:
             waiting: The runs that lie wholly behind the frontier.
@@ -156,12 +156,12 @@ class KeyState:
         return Upkeep(tuple(waiting), tuple(reversed(merged)))
 
     def with_fold(self, fold: Fold, upkeep: Upkeep) -> Self:
-        """The state once a fold has taken the place of others."""
+        """Return the state once a fold has taken the place of others."""
         kept = tuple(old for old in self.folds if old not in upkeep.folds)
         return replace(self, folds=(*kept, fold) if fold.keys else kept)
 
     def to_document(self) -> dict[str, Any]:
-        """The state as a JSON document."""
+        """Return the state as a JSON document."""
         return asdict(self)
 
     @classmethod

@@ -43,9 +43,9 @@ class Run:
         return max(self.max_event_time_ms, self.max_behind_ms)
 
     def held_bytes(self, frontier_ms: int) -> int:
-        """Its bytes if it still holds rows behind a frontier: for one of them all are kept."""
+        """Return its bytes if it holds rows behind a frontier: for one of them all are kept."""
         return self.size_bytes if self.is_live(frontier_ms) else 0
 
     def is_live(self, frontier_ms: int) -> bool:
-        """Whether it still holds rows once everything up to the frontier is out."""
+        """Tell whether it still holds rows once everything up to the frontier is out."""
         return self.rows > 0 and self.max_event_time_ms > frontier_ms

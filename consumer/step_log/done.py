@@ -35,7 +35,7 @@ class StepDone:
     stamped_ms: int = 0
 
     def to_document(self) -> dict[str, Any]:
-        """The mark as a JSON document."""
+        """Return the mark as a JSON document."""
         return {
             "format": STEP_FORMAT,
             "step": self.step,

@@ -64,9 +64,9 @@ class StepEntry:
         rescued: Rows behind the frontier that go out after all, None when none were judged: then
             all of them are late.
         keys: How far keys have been released, None when that is not kept.
-        deduplicated_ms: Rows not older than this are looked through for the originals of repeats,
-            None when repeats are not looked for.
-        duplicates: Rows that this step drops as repeats, whichever step read them.
+        deduplicated_ms: Rows not older than this are searched for the originals of duplicates; None
+            when duplicates are not looked for.
+        duplicates: Rows that this step drops as duplicates, whichever step read them.
         owner: Owner generation of the driver's life that logged it.
         name: Name of the folders that this attempt at the step has written.
         source: Name of the folder with Spark's own checkpoint.
@@ -135,7 +135,7 @@ class StepEntry:
         )
 
     def _holds_originals(self, run: Run) -> bool:
-        """Whether a repeat may still come of a row in this run."""
+        """Tell whether a duplicate may still come of a row in this run."""
         return self.deduplicated_ms is not None and run.reach_ms >= self.deduplicated_ms
 
     @property
@@ -158,7 +158,7 @@ class StepEntry:
         return None
 
     def to_document(self) -> dict[str, Any]:
-        """The entry as a JSON document."""
+        """Return the entry as a JSON document."""
         return {
             "format": STEP_FORMAT,
             "step": self.step,

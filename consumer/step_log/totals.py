@@ -18,7 +18,7 @@ class Totals:
         released: Rows that went to the output topic.
         late: Rows that were late, whatever the late policy did with them.
         quarantined: Rows that went to the quarantine topic, by reason.
-        duplicates: Rows dropped as repeats.
+        duplicates: Rows dropped as duplicates.
         missing: Rows that were gone before they could be read, at most: offsets, of which not each
             need have had a row. They are not among those read.
     """
@@ -37,7 +37,7 @@ class Totals:
         return self.read - out
 
     def plus(self, other: Totals) -> Totals:
-        """Both counted together."""
+        """Return both counted together."""
         reasons = sorted({*self.quarantined, *other.quarantined})
         return Totals(
             read=self.read + other.read,

@@ -28,7 +28,7 @@ class Awaited:
     idle_at_ms: int | None
 
     def text(self, now_ms: int) -> str:
-        """It as a sentence.
+        """Return it as a sentence.
 
         Args:
             now_ms: Wall-clock time.
@@ -46,7 +46,7 @@ class Awaited:
 
 
 def awaited(clock: EventClock) -> tuple[Awaited, ...]:
-    """The partitions that hold the frontier where it was last computed; none when none does."""
+    """Return the partitions that hold the frontier where it is; none when none does."""
     live = {
         where: one
         for where, one in clock.partitions.items()

@@ -50,7 +50,7 @@ _DIGITS: Final = 4
 
 
 def lateness_bin(lateness_ms: int) -> int:
-    """The bin of a lateness: 0 for rows that are not behind, else from 1 to `LAST_BIN`."""
+    """Return the bin of a lateness: 0 for rows that are not behind, else from 1 to `LAST_BIN`."""
     if lateness_ms <= 0:
         return 0
     if lateness_ms >= LATENESS_LIMIT_MS:
@@ -59,7 +59,7 @@ def lateness_bin(lateness_ms: int) -> int:
 
 
 def bin_limit_ms(number: int) -> int:
-    """The greatest lateness in a bin: a delay of that much is enough for all rows in it."""
+    """Return the greatest lateness in a bin: a delay of that much is enough for all its rows."""
     return 0 if number <= 0 else math.floor(2 ** ((number - 1) / BINS_PER_DOUBLING))
 
 
@@ -145,7 +145,7 @@ class LatenessHistogram:
         )
 
     def plus(self, other: LatenessHistogram) -> LatenessHistogram:
-        """Both taken together."""
+        """Return both taken together."""
         return LatenessHistogram(
             reached_ms=max(self.reached_ms, other.reached_ms),
             seen=self.seen + other.seen,
@@ -159,7 +159,7 @@ class LatenessHistogram:
         )
 
     def delay_ms(self, policy: DelayPolicy) -> int:
-        """The shortest delay allowed that would have kept the late share under the target."""
+        """Return the shortest delay allowed that would have kept to the late share."""
         spared = policy.late_target * self.rows
         over = 0.0
         for number in sorted(self.behind, reverse=True):
@@ -200,7 +200,7 @@ class LearnedDelays:
         return replace(self, partitions={**self.partitions, partition: after})
 
     def set_aside(self) -> Self:
-        """The same, kept for later while a fixed delay is in its place."""
+        """Return the same, kept for later while a fixed delay is in its place."""
         return replace(self, late_target=0.0)
 
     @property
@@ -214,7 +214,7 @@ class LearnedDelays:
     def delays_ms(
         self, partitions: Iterable[SourcePartition], policy: DelayPolicy
     ) -> dict[SourcePartition, int]:
-        """The delay of each of these partitions."""
+        """Return the delay of each of these partitions."""
         enough = 1 / policy.late_target
         together = self.together
         unknown_ms = together.delay_ms(policy) if together.seen >= enough else policy.max_ms
@@ -238,7 +238,7 @@ class LearnedDelays:
         return min(1.0, together.recent_late / together.rows) if together.rows else 0.0
 
     def to_document(self) -> dict[str, Any]:
-        """What was learned as a JSON document."""
+        """Return what was learned as a JSON document."""
         return {
             "format": DELAY_FORMAT,
             "late_target": self.late_target,
@@ -289,7 +289,7 @@ def learn(
     *,
     policy: DelayPolicy,
 ) -> LearnedDelays:
-    """What is known once a step has shown how late its rows are.
+    """Learn from how late the rows of a step are.
 
     Args:
         learned: What was known.

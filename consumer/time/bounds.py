@@ -34,7 +34,7 @@ class TimeBounds:
     unit: TimeUnit | None = None
 
     def reason(self, time_ms: int) -> str | None:
-        """Why a time is not believed, None when it is."""
+        """Return why a time is not believed, None when it is."""
         if time_ms < 0:
             return NEGATIVE
         if self.earliest_ms <= time_ms <= self.latest_ms:
@@ -42,7 +42,7 @@ class TimeBounds:
         return next(name for name, first, last in self.refusals() if first <= time_ms <= last)
 
     def refusals(self) -> list[tuple[str, int, int]]:
-        """Why times that are not believed are not: reason, first and last ms; the first one counts.
+        """Return why times are not believed: reason, first and last ms; the first one counts.
 
         Those of likely units may reach into times that are believed.
         """

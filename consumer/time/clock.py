@@ -79,7 +79,7 @@ class PartitionClock:
         return max(0, self.high_watermark - self.position)
 
     def is_idle(self, *, now_ms: int, idle_timeout_ms: int, is_bounded: bool) -> bool:
-        """Nothing for the time-out, and nothing left to read.
+        """Tell whether it gave nothing for the time-out, and nothing is left to read.
 
         One that never gave anything is not waited for in a run that ends when it has read what is
         there: nothing of it can come.
@@ -144,7 +144,7 @@ class EventClock:
     def idle(
         self, *, now_ms: int, idle_timeout_ms: int, is_bounded: bool = False
     ) -> frozenset[SourcePartition]:
-        """The partitions that are idle now."""
+        """Return the partitions that are idle now."""
         return frozenset(
             partition
             for partition, clock in self.partitions.items()
@@ -224,7 +224,7 @@ class EventClock:
         return replace(self, frontier_ms=max(self.frontier_ms, self.max_event_time_ms))
 
     def to_document(self) -> dict[str, Any]:
-        """The clock as a JSON document."""
+        """Return the clock as a JSON document."""
         return {
             "format": CLOCK_FORMAT,
             "frontier_ms": self.frontier_ms,

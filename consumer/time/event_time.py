@@ -106,7 +106,7 @@ class EventTimeSpec:
         headers: Sequence[tuple[str, bytes | None]] | None,
         timestamp_ms: int,
     ) -> int | None:
-        """Event time of a record in epoch ms, None when it has no usable one."""
+        """Return the event time of a record in epoch ms; None without a usable one."""
         return read_event_time(
             self, value=value, headers=headers, kafka_timestamp_ms=timestamp_ms
         ).ms
@@ -139,7 +139,7 @@ def read_event_time(
     kafka_timestamp_ms: int = -1,
     bounds: TimeBounds = ALL_TIMES,
 ) -> EventTime:
-    """Event time of one record.
+    """Read the event time of one record.
 
     Args:
         spec: Where it stands.

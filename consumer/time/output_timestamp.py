@@ -40,7 +40,7 @@ MOST_AHEAD_MS: Final = 5 * 60_000
 
 
 def now_of_step(clock_ms: int, before_ms: int) -> int:
-    """What a step takes for now: no earlier than the step before did, unless that is far ahead.
+    """Return a step's time: no earlier than that of the step before, unless that is far ahead.
 
     A now far ahead is of a clock that was wrong. Brokers refuse what is too far ahead of their own
     clock, so to wait until ours has caught up would stop the job for as long.
@@ -78,7 +78,7 @@ class TimestampRule:
         return max(0, self.now_ms - self.floor_ms)
 
     def of(self, event_time_ms: int | None, source_ms: int) -> tuple[int, bool]:
-        """A record's timestamp, and whether it carries its event time in a header.
+        """Return a record's timestamp, and whether its event time is in a header.
 
         Args:
             event_time_ms: Its event time; None without one.

@@ -27,7 +27,7 @@ _BLANK: Final = "[ ]?+"
 
 
 def plain_json_pattern(path: Sequence[str]) -> str | None:
-    """The expression for a field: group 1 is its number. None where there is none for the path.
+    """Return the expression for a field, its number as group 1; None where a path has none.
 
     Args:
         path: Names from the top of the value down to the field.

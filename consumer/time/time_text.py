@@ -121,7 +121,7 @@ class TimeForm:
         return cls(text, pattern, tuple(parts), "%b" in text.replace("%%", ""))
 
     def as_iso(self, text: str) -> str | None:
-        """A text of this form as an ISO 8601 time; None of any other."""
+        """Rewrite a text of this form as an ISO 8601 time; None of any other."""
         match = re.match(self.pattern + r"\Z", text)
         if match is None:
             return None

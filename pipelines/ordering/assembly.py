@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import ReorderSettings, StepDone, StepEntry
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.kafka.topics import KafkaTopics
-    from sequitur.pipelines.ordering.job import Behind
+    from sequitur.pipelines.ordering.job import ProcessStage
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
 
@@ -36,7 +36,7 @@ def open_engine(
     outages: Outages,
     on_step: Callable[[StepEntry, StepDone], None],
     now_ms: Callable[[], int],
-    behind: Behind | None,
+    process: ProcessStage | None,
     is_bounded: bool,
 ) -> ReorderEngine:
     """Claim the checkpoint, make the topics that are missing, and give the engine.
@@ -50,18 +50,18 @@ def open_engine(
         outages: How long what passes by itself is waited for.
         on_step: Told of each step once it is done.
         now_ms: The wall clock.
-        behind: A topology that is given the events, instead of the output topic.
+        process: A topology that is given the events, instead of the output topic.
         is_bounded: Whether the run ends when it has read what is there.
 
     Raises:
         ReorderError: Something is not as it has to be.
     """
-    if behind is not None:
-        check_settings(settings, behind.settings, behind.topology)
+    if process is not None:
+        check_settings(settings, process.settings, process.topology)
     written = list(settings.written_topics)
-    if behind is not None:
-        written += behind.topology.topics(settings.output_topic)
-        written.append(behind.settings.dead_letters(settings.output_topic))
+    if process is not None:
+        written += process.topology.topics(settings.output_topic)
+        written.append(process.settings.dead_letters(settings.output_topic))
     partitions = max(input_topics(spark, topics, settings, written).values())
 
     def ensure(topic: str) -> OutputTopic:
@@ -95,12 +95,12 @@ def open_engine(
             output_topic=settings.output_topic,
             output_partitions=outputs.released.partitions,
             mode=settings.mode.value,
-            topology=None if behind is None else behind.topology.name,
+            topology=None if process is None else process.topology.name,
         )
     )
-    limits = Limits(topics, settings, releases=behind is None)
+    limits = Limits(topics, settings, releases=process is None)
     processing = None
-    if behind is not None:
+    if process is not None:
         if checkpoint.local(checkpoint.root) is None:
             raise TopologyFileError(
                 f"checkpoint {checkpoint.root}: with a topology it has to be a folder that all "
@@ -110,14 +110,14 @@ def open_engine(
         processing = Processing(
             spark,
             checkpoint,
-            topology=behind.topology,
-            settings=behind.settings,
+            topology=process.topology,
+            settings=process.settings,
             outputs={
                 name: outputs.released if name == output else ensure(name)
-                for name in behind.topology.topics(output)
+                for name in process.topology.topics(output)
             },
             default=outputs.released,
-            dead_letters=ensure_aside(behind.settings.dead_letters(output)),
+            dead_letters=ensure_aside(process.settings.dead_letters(output)),
             limits=limits,
             timestamps=settings.output_timestamp,
         )

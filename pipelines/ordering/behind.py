@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, KeyState, LateJudge, LatePolicy, ReorderMode
 from sequitur.pipelines._errors import LateRowError
-from sequitur.pipelines.ordering.duplicates import Repeats
+from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ class BehindRows:
         self._runs = runs
         self._is_latest = settings.mode is ReorderMode.LATEST
         self._history = history
-        self._repeats = Repeats(checkpoint, runs, settings.event_id_header)
+        self._duplicates = DuplicateFinder(checkpoint, runs, settings.event_id_header)
 
     def behind_ms(self, frontier_ms: int) -> int:
-        """Give the event time that rows are behind of, see `LateJudge.behind_ms`."""
+        """Return the event time that rows are behind of, see `LateJudge.behind_ms`."""
         return LateJudge(self._settings.mode).behind_ms(frontier_ms)
 
     def begin(
         self, before: StepEntry | None, step: int, name: str
     ) -> tuple[tuple[Run, ...], KeyState | None]:
-        """The runs and folds that a step begins with, folded where it is time for that.
+        """Return the runs and folds that a step begins with, folded where it is time for that.
 
         Args:
             before: The step before, which is done.
@@ -74,13 +74,13 @@ class BehindRows:
         return runs, keys.with_fold(fold, upkeep)
 
     def deduplicated_ms(self, frontier_ms: int) -> int | None:
-        """How far back the originals of repeats are looked for, None when they are not."""
+        """Return how far back originals of duplicates are looked for, None when they are not."""
         if self._settings.event_id_header is None:
             return None
         return max(BEFORE_ALL_TIME_MS, frontier_ms - milliseconds(self._settings.duplicate_window))
 
     def deduplicate(self, entry: StepEntry, staged: Staged | None = None) -> StepEntry:
-        """Settle which rows are repeats, of those that are due and those behind the frontier.
+        """Settle which rows are duplicates, of those that are due and those behind the frontier.
 
         Args:
             entry: The step, not logged yet.
@@ -88,7 +88,7 @@ class BehindRows:
         """
         if entry.deduplicated_ms is None:
             return entry
-        found = self._repeats.find(
+        found = self._duplicates.find(
             entry,
             first_behind_ms=staged.first_behind_ms if staged and staged.run.behind else None,
             frontier_ms=self.behind_ms(entry.previous_frontier_ms),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def lost_offsets(
     clock: EventClock, first: Mapping[SourcePartition, int]
 ) -> dict[SourcePartition, tuple[int, int]]:
-    """What the job has not read, and is not there any more.
+    """Return the offsets that are gone and were never read.
 
     Args:
         clock: Where the job is in each partition.
@@ -40,12 +40,12 @@ def lost_offsets(
 
 
 def rows_lost(lost: Lost) -> int:
-    """How many rows that are, at most: an offset need not have had one."""
+    """Count the rows of lost offsets, at most: an offset need not have had one."""
     return sum(last - first for first, last in lost.values())
 
 
 def in_words(lost: Lost) -> str:
-    """The offsets that are lost, by partition."""
+    """Return the offsets that are lost, by partition."""
     return "; ".join(
         f"partition {where.partition} of {where.topic!r}, offsets {first} to {last - 1}"
         if last > first

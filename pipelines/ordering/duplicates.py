@@ -1,4 +1,4 @@
-"""Repeats of an event: rows with the id of one that was read before."""
+"""Duplicates of an event: rows with the id of one that was read before."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a step drops as repeats.
+class FoundDuplicates:
+    """What a step drops as duplicates.
 
     Attributes:
         count: All of them.
@@ -32,13 +32,13 @@ class Found:
     behind: int
 
 
-class Repeats:
-    """Finds repeats by a header.
+class DuplicateFinder:
+    """Finds duplicates by a header.
 
     Args:
         checkpoint: Where what is found is written to.
         runs: The runs there.
-        header: The header with the event id; None when repeats are not looked for.
+        header: The header with the event id; None when duplicates are not looked for.
     """
 
     def __init__(self, checkpoint: Checkpoint, runs: SortedRuns, header: str | None) -> None:
@@ -46,13 +46,15 @@ class Repeats:
         self._runs = runs
         self._header = header
 
-    def find(self, entry: StepEntry, *, first_behind_ms: int | None, frontier_ms: int) -> Found:
-        """Find the repeats among the rows that a step is about to release or judge.
+    def find(
+        self, entry: StepEntry, *, first_behind_ms: int | None, frontier_ms: int
+    ) -> FoundDuplicates:
+        """Find the duplicates among the rows that a step is about to release or judge.
 
         Of rows with the same id in a step the first in the order of release stays. None stays when
         one with that id was there in an earlier step: for that, rows up to the frontier are looked
         through that are not older than the oldest row behind it, or than `deduplicated_ms`. So a
-        repeat must have the event time of its original.
+        duplicate must have the event time of its original.
 
         Args:
             entry: The step, not logged yet; a run of its own is the last of its runs.
@@ -68,7 +70,7 @@ class Repeats:
             behind = self._runs.read(entry.runs[-1]).where(F.col("reason") == LATE)
             candidates.append(self._identified(behind, is_out=False))
         if not candidates:
-            return Found(0, 0)
+            return FoundDuplicates(0, 0)
         after_ms = max(after_ms, entry.deduplicated_ms or 0)
         earlier = [r for r in entry.runs if r.step != entry.step and r.reach_ms >= after_ms]
         if earlier:
@@ -80,9 +82,9 @@ class Repeats:
             rows = rows.unionAll(others)
         return self._write(rows, entry.name)
 
-    def _write(self, rows: DataFrame, name: str) -> Found:
+    def _write(self, rows: DataFrame, name: str) -> FoundDuplicates:
         of_one_event = Window.partitionBy("event_id").orderBy(F.desc("is_out"), *RELEASE_ORDER)
-        observed = Observation(f"repeats-{name}")
+        observed = Observation(f"duplicates-{name}")
         (
             rows.where(F.col("event_id").isNotNull())
             .withColumn("place", F.row_number().over(of_one_event))
@@ -93,10 +95,10 @@ class Repeats:
                 F.count(F.when(F.col("reason") == LATE, F.lit(1))).alias("behind"),
             )
             .select(*SOURCE_ORDER)
-            .write.parquet(self._checkpoint.repeats_folder(name))
+            .write.parquet(self._checkpoint.duplicates_folder(name))
         )
         seen = observed.get
-        return Found(seen["count"], seen["behind"])
+        return FoundDuplicates(seen["count"], seen["behind"])
 
     def _identified(self, rows: DataFrame, *, is_out: bool) -> DataFrame:
         named = F.filter("headers", lambda header: header["key"] == F.lit(self._header))

@@ -282,7 +282,7 @@ class ReorderEngine:
         return False
 
     def lost(self, topics: Mapping[str, int]) -> Lost:
-        """What the input has lost that was never read, by partition; see `has_log`, too.
+        """Return what the input has lost that was never read, by partition; see `has_log`, too.
 
         Args:
             topics: The input topics that are there, and how many partitions each has.
@@ -318,7 +318,7 @@ class ReorderEngine:
             return self._reset.pass_over_lost(topics)
 
     def unread(self, topics: Mapping[str, int]) -> dict[SourcePartition, tuple[int, int]]:
-        """Of each partition the first offset that is not read yet, and its end.
+        """Return each partition's first offset that is not read yet, and its end.
 
         Args:
             topics: The input topics that are there, and how many partitions each has.
@@ -340,7 +340,7 @@ class ReorderEngine:
         self._stopping.clear()
 
     def run_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """One micro-batch, new or repeated; to be given to `foreachBatch`.
+        """Run one micro-batch, new or repeated; to be given to `foreachBatch`.
 
         Raises:
             StopRequestedError: `close` was called.
@@ -404,7 +404,7 @@ class ReorderEngine:
             return
 
     def is_settled(self) -> bool:
-        """Whether Spark has committed the last batch, so that it will not be repeated."""
+        """Tell whether Spark has committed the last batch, so that it will not be repeated."""
         with self._lock:
             return self._newest.entry is None or self._runner.settled() is not None
 

@@ -44,7 +44,7 @@ class Frontier:
         after: EventClock,
         lateness: Mapping[SourcePartition, StepLateness],
     ) -> LearnedDelays | None:
-        """Give what delays come from, once a batch is staged; None as long as none was learned.
+        """Return what delays come from, once a batch is staged; None as long as none was learned.
 
         Args:
             learned: What they came from before it.

@@ -83,7 +83,7 @@ class InputChecks:
         )
 
     def topic_ids(self, before: StepEntry | None, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of topics that are there; those that were read must have the same as then.
+        """Ask for the ids of topics; those that were read must have the same ids as then.
 
         Args:
             before: The newest step; None before the first.

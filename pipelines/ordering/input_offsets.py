@@ -29,17 +29,17 @@ class InputOffsets:
         self._topics = topics
 
     def first(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
-        """Give the first offset that is there of each partition that is."""
+        """Return the first offset that is there of each partition that is."""
         return self._topics.low_watermarks(_partitions(topics))
 
     def ends(self, partitions: Collection[SourcePartition]) -> Mapping[SourcePartition, int]:
-        """Give the offset behind the last record of each partition."""
+        """Return the offset behind the last record of each partition."""
         return self._topics.high_watermarks(partitions)
 
     def unread(
         self, topics: Mapping[str, int], known: Mapping[SourcePartition, PartitionClock]
     ) -> dict[SourcePartition, tuple[int, int]]:
-        """Give of each partition the first offset that is not read yet, and its end.
+        """Return each partition's first offset that is not read yet, and its end.
 
         Args:
             topics: The input topics that are there.
@@ -54,7 +54,7 @@ class InputOffsets:
         }
 
     def lost(self, topics: Mapping[str, int], clock: EventClock) -> Lost:
-        """Give what the input has lost that was never read.
+        """Return what the input has lost that was never read.
 
         Args:
             topics: The input topics that are there.
@@ -65,7 +65,7 @@ class InputOffsets:
     def lost_of_plan(
         self, topics: Mapping[str, int], planned: Mapping[SourcePartition, int]
     ) -> Lost:
-        """Give what the input has lost of a first batch that is planned and was not read.
+        """Return what the input has lost of a first batch that is planned and was not read.
 
         Args:
             topics: The input topics that are there.

@@ -91,7 +91,7 @@ class InputReset:
         self._runner.is_resetting = False
 
     def lost(self, topics: Mapping[str, int]) -> Lost:
-        """Give what the input has lost that was never read; see `ReorderEngine.lost`.
+        """Return what the input has lost that was never read; see `ReorderEngine.lost`.
 
         Args:
             topics: The input topics that are there, and how many partitions each has.

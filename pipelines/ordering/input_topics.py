@@ -24,7 +24,7 @@ _EARLIEST: Final = -2
 
 
 def starting_offsets(topics: Mapping[str, int], begins_at: Mapping[SourcePartition, int]) -> str:
-    """Where Spark's query begins, as its option takes it: each partition that is there is named."""
+    """Return where Spark's query begins, as its option takes it, with each partition named."""
     return json.dumps(
         {
             topic: {
@@ -42,7 +42,7 @@ def input_topics(
     settings: ReorderSettings,
     written: Sequence[str] = (),
 ) -> dict[str, int]:
-    """The input topics that are there now, and how many partitions each has.
+    """Return the input topics that are there now, and how many partitions each has.
 
     Raises:
         TopicError: There is none, or the job would read what it writes.

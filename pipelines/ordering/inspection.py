@@ -86,7 +86,7 @@ class CheckpointReport:
         return BEFORE_ALL_TIME_MS if self.entry is None else self.entry.frontier_ms
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, for `json.dumps`."""
+        """Return the report as plain values, for `json.dumps`."""
         entry = self.entry
         return {
             "checkpoint": self.root,

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """A topology behind the reorder stage.
+class ProcessStage:
+    """A topology that is given the ordered events, and how it is run.
 
     Attributes:
         topology: The topology.
@@ -70,7 +70,7 @@ class JobReport:
     waits_for: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, for `json.dumps`."""
+        """Return the report as plain values, for `json.dumps`."""
         return {
             **counts(self.totals),
             "frontier_ms": self.frontier_ms,
@@ -93,7 +93,7 @@ def run_reorder(
     drain: bool = False,
     on_step: Callable[[StepEntry, StepDone], None] = print_step,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    behind: Behind | None = None,
+    process: ProcessStage | None = None,
     reset_input: bool = False,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is.
@@ -107,7 +107,7 @@ def run_reorder(
         drain: At the end release what is held, too; rows that come later may then be late.
         on_step: Told of each step once it is done.
         now_ms: The wall clock.
-        behind: A topology that is given the events, instead of the output topic.
+        process: A topology that is given the events, instead of the output topic.
         reset_input: Have Spark's part of the checkpoint begin anew where the log has got to, and
             read topics that were made anew from their beginning.
 
@@ -136,7 +136,7 @@ def run_reorder(
             outages=outages,
             on_step=tell,
             now_ms=now_ms,
-            behind=behind,
+            process=process,
             is_bounded=available_now,
         )
         read_before = engine.totals.read

@@ -66,19 +66,19 @@ class JudgeTask:
         behind: These rows.
         released: Rows that are out, and folds of such; none is older than what matters.
         judge: Decides.
-        repeats: Files with the places of rows to leave out.
+        duplicates: Files with the places of rows to leave out.
     """
 
     folder: str
     behind: Part
     released: tuple[Part, ...]
     judge: LateJudge
-    repeats: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
 
     def __call__(self, partition: int) -> Written:
         """Judge the rows of an output partition."""
         last = self._last_released(partition)
-        left_out = Places(self.repeats)
+        left_out = Places(self.duplicates)
         rows, late, last_ms = 0, 0, BEFORE_ALL_TIME_MS
         with PartFile(self.folder, _BEHIND_SCHEMA) as file:
             for found in RunRows((self.behind,), partition, RUN_ARROW_SCHEMA.names).pieces():
@@ -92,7 +92,7 @@ class JudgeTask:
         return Written(file.name, file.size_bytes, rows, late, last_ms if rows else None)
 
     def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
-        """Rows with the reason why they are late, and the last event time released of their key."""
+        """Add the reason of late rows, and the last event time released of their keys."""
         keys = rows["key"].combine_chunks()
         times = rows["event_time_ms"].combine_chunks()
         place = pc.index_in(keys, last["key"].combine_chunks())
@@ -110,7 +110,7 @@ class JudgeTask:
         return rows.set_column(number, "reason", reasons).append_column("last_released_ms", last_ms)
 
     def _last_released(self, partition: int) -> pa.Table:
-        """The last event time released of each key that may pass: all that has to be in memory."""
+        """Look up the last event time released of each key that may pass."""
         wanted = pa.array([], pa.binary())
         for rows in RunRows((self.behind,), partition, _KEY_COLUMNS).pieces():
             asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
@@ -162,7 +162,7 @@ def _mask(truths: pa.BooleanArray) -> Any:
 
 
 def _greatest(pieces: Iterable[pa.Table]) -> pa.Table:
-    """The greatest event time of each key; a piece at a time is in memory, and one row a key."""
+    """Find the greatest event time of each key; a piece at a time is in memory."""
     so_far = pa.table({"key": pa.array([], pa.binary()), "event_time_ms": pa.array([], pa.int64())})
     for rows in pieces:
         both = pa.concat_tables([so_far, rows.select(_KEY_COLUMNS)])

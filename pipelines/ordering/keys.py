@@ -158,7 +158,7 @@ class KeyHistory:
         return Judged(rescued=seen["rows"] - seen["late"], late=seen["late"])
 
     def _last(self) -> Column:
-        """The last of a key's rows: its event time, and in latest mode where it came from."""
+        """Return a key's last row: its event time, in latest mode its place in the source, too."""
         return F.max(F.struct(*_PLACE) if self._latest else "event_time_ms").alias("last")
 
     @property
@@ -186,7 +186,7 @@ class KeyHistory:
 
 
 def key_lookup(entry: StepEntry, first_behind_ms: int) -> KeyLookup:
-    """Give what to read to judge the rows that a step found behind the frontier.
+    """Return what to read to judge the rows that a step found behind the frontier.
 
     Args:
         entry: The step; the run with these rows is the last of its runs.

@@ -34,7 +34,7 @@ assert LAST_BIN < _LATE
 
 
 def lateness_counts(clock: EventClock, partitions: Sequence[SourcePartition]) -> Column:
-    """Rows with an event time, counted by source partition, behind the frontier or not, and bin.
+    """Count rows with an event time by source partition, behind the frontier or not, and bin.
 
     Args:
         clock: The clocks before the batch: rows are late against these.
@@ -68,7 +68,7 @@ def lateness_counts(clock: EventClock, partitions: Sequence[SourcePartition]) ->
 def read_lateness(
     counted: Iterable[Any], partitions: Sequence[SourcePartition]
 ) -> dict[SourcePartition, StepLateness]:
-    """What `lateness_counts` gave, by source partition; one without a row that counts is left out.
+    """Read the result of `lateness_counts` by source partition; one without rows is left out.
 
     Args:
         counted: Rows of (item, count).
@@ -95,7 +95,7 @@ def read_lateness(
 
 
 def _by_source(numbers: Mapping[SourcePartition, int | None]) -> Column:
-    """The number of a row's source partition; null where there is none."""
+    """Return the number of a row's source partition; null where there is none."""
     found = F.lit(None).cast("bigint")
     for topic in sorted({source.topic for source in numbers}):
         last = max(source.partition for source in numbers if source.topic == topic)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE, Fold, LateJudge, ReorderMode
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
 from sequitur.pipelines.ordering.keys import Judged, KeyHistory, key_lookup
-from sequitur.pipelines.ordering.local_runs import local_folder, logged_files, repeats_files
+from sequitur.pipelines.ordering.local_runs import duplicates_files, local_folder, logged_files
 from sequitur.pipelines.rows.run_rows import ALL_TIME, Part
 from sequitur.pipelines.spark.tasks import each_partition
-from sequitur.pipelines.store.part_files import show, shown_with_rows
+from sequitur.pipelines.store.part_files import publish, publish_with_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class LocalKeyHistory(KeyHistory):
         folder = local_folder(self._checkpoint, self._checkpoint.keys_folder(name), new=True)
         released = self._part(upkeep.runs, upkeep.folds, horizon_ms, ALL_TIME[1])
         written = each_partition(self._spark, FoldTask(str(folder), released), self._tasks)
-        files = shown_with_rows(folder, ((one.file, one.rows) for one in written))
+        files = publish_with_rows(folder, ((one.file, one.rows) for one in written))
         return Fold(
             step=step,
             keys=sum(one.rows for one in written),
@@ -72,10 +72,10 @@ class LocalKeyHistory(KeyHistory):
             behind=Part(own, last_ms=entry.runs[-1].max_behind_ms, reasons=(LATE,)),
             released=self._part(lookup.runs, lookup.folds, lookup.after_ms, frontier_ms),
             judge=LateJudge(horizon_ms=lookup.horizon_ms),
-            repeats=repeats_files(self._checkpoint, entry),
+            duplicates=duplicates_files(self._checkpoint, entry),
         )
         written = each_partition(self._spark, task, self._tasks)
-        show(folder, [one.file for one in written])
+        publish(folder, [one.file for one in written])
         late = sum(one.late for one in written)
         return Judged(rescued=sum(one.rows for one in written) - late, late=late)
 

@@ -41,7 +41,7 @@ from sequitur.pipelines.rows.run_writer import (
 )
 from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
-from sequitur.pipelines.store.part_files import shown_files, shown_with_rows
+from sequitur.pipelines.store.part_files import publish_with_rows, published_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,11 +135,11 @@ class LocalRuns(SortedRuns):
                     raise ConservationError(f"step {step}: {large} large rows, {read} were read")
         read = sum(one.read for one in found)
         self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
-        files = shown_with_rows(folder, ((one.file, one.read) for one in found))
+        files = publish_with_rows(folder, ((one.file, one.read) for one in found))
         return _staged(step, name, found, partitions, files)
 
     def due(self, entry: StepEntry) -> Rows | None:
-        """The rows that a step writes to the output; None when there are none for sure."""
+        """Return the rows that a step writes to the output; None when there are none for sure."""
         emits = entry.staged.late and entry.late_policy is LatePolicy.EMIT
         if not self._sends or emits:
             return super().due(entry)
@@ -152,10 +152,10 @@ class LocalRuns(SortedRuns):
             parts.append(Part(logged_files(self._checkpoint, own), first_ms, last_ms))
         if entry.rescued:
             parts.append(Part(self._judged_files(entry)))
-        return Selection(tuple(parts), repeats_files(self._checkpoint, entry)) if parts else None
+        return Selection(tuple(parts), duplicates_files(self._checkpoint, entry)) if parts else None
 
     def late(self, entry: StepEntry) -> Rows:
-        """The rows that a step found late, with the headers that say so."""
+        """Return the rows that a step found late, with the headers that say so."""
         if not self._sends:
             return super().late(entry)
         is_judged = entry.rescued is not None
@@ -172,11 +172,11 @@ class LocalRuns(SortedRuns):
             partitions=self._outputs.late.partitions,
             limit=self._limits.of(self._outputs.late.name),
             root=str(local_folder(self._checkpoint, self._checkpoint.root)),
-            repeats=() if is_judged else repeats_files(self._checkpoint, entry),
+            duplicates=() if is_judged else duplicates_files(self._checkpoint, entry),
         )
 
     def quarantined(self, entry: StepEntry) -> Rows:
-        """The rows of a step without a usable event time, with the headers that say why."""
+        """Return the rows of a step without a usable event time, with the headers that say why."""
         if not self._sends:
             return super().quarantined(entry)
         own = logged_files(self._checkpoint, entry.runs[-1])
@@ -192,11 +192,11 @@ class LocalRuns(SortedRuns):
 
     def _judged_files(self, entry: StepEntry) -> tuple[str, ...]:
         checkpoint = self._checkpoint
-        return shown_files(local_folder(checkpoint, checkpoint.behind_folder(entry.name)))
+        return published_files(local_folder(checkpoint, checkpoint.behind_folder(entry.name)))
 
 
 def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[str, ...]:
-    """The files of runs and folds on a local file system, as the log names them, as paths.
+    """Return the files of runs and folds on a local file system, as the log names them, as paths.
 
     Args:
         checkpoint: The checkpoint.
@@ -217,15 +217,15 @@ def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[str, ...]:
     )
 
 
-def repeats_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[str, ...]:
-    """The files that say which rows a step drops as repeats; none where it drops none."""
+def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[str, ...]:
+    """Return the files that say which rows a step drops as duplicates; none where it drops none."""
     if not entry.duplicates:
         return ()
-    return shown_files(local_folder(checkpoint, checkpoint.repeats_folder(entry.name)))
+    return published_files(local_folder(checkpoint, checkpoint.duplicates_folder(entry.name)))
 
 
 def local_folder(checkpoint: Checkpoint, folder: str, *, new: bool = False) -> Path:
-    """A folder of a checkpoint on a local file system.
+    """Return a folder of a checkpoint on a local file system.
 
     Args:
         checkpoint: The checkpoint.
@@ -241,7 +241,7 @@ def local_folder(checkpoint: Checkpoint, folder: str, *, new: bool = False) -> P
 
 
 def _without_large(columns: Sequence[str]) -> list[Column]:
-    """The columns of rows, with nothing that is large in them: a large row has no topic."""
+    """Return the columns of rows, with nothing that is large in them: a large row has no topic."""
     return [
         F.when(~F.col("is_large"), F.col(name)).alias(name)
         if name in {"topic", "key", "value", "headers"}
@@ -279,7 +279,7 @@ def _staged(
     partitions: Sequence[SourcePartition],
     files: Mapping[str, int],
 ) -> Staged:
-    """What all tasks together saw."""
+    """Sum up what all tasks saw."""
     reasons: Counter[str] = Counter()
     for one in found:
         reasons.update(one.reasons)

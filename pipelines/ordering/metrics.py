@@ -59,16 +59,16 @@ class JobMetrics:
         registry.register(self)
 
     def __call__(self, entry: StepEntry, done: StepDone) -> None:
-        """A step is done."""
+        """Take in that a step is done."""
         self._durations.labels(entry.kind.value).observe(done.seconds)
         self._newest = (entry, done)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: so that a registry takes us before the first step."""
+        """Return nothing, so that a registry takes this collector before the first step."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now; before the first step only those of outages."""
+        """Return the metrics now; before the first step only those of outages."""
         if self._outages is not None:
             text = "For how long the job has been waiting for brokers; 0 when it is not"
             yield _gauge("waiting_seconds", text, self._outages.waiting_s)
@@ -137,7 +137,7 @@ def _rows(done: StepDone) -> Iterator[Metric]:
         ("rows_read", "Rows that came from the source topics", totals.read),
         ("rows_released", "Rows in the output topic", totals.released),
         ("rows_late", "Rows behind the frontier that were not released", totals.late),
-        ("rows_duplicate", "Rows dropped as repeats", totals.duplicates),
+        ("rows_duplicate", "Rows dropped as duplicates", totals.duplicates),
         ("rows_missing", "Rows gone before they were read, at most", totals.missing),
     ):
         yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
@@ -151,7 +151,7 @@ def _rows(done: StepDone) -> Iterator[Metric]:
 
 
 def _processed(done: StepDone) -> Iterator[Metric]:
-    """Of a topology: taken + replayed = acked + dead-lettered + pending."""
+    """Return those of a topology: taken + replayed = acked + dead-lettered + pending."""
     counts = done.processed
     if counts is None:
         return

@@ -56,7 +56,7 @@ class NewestStep:
         self.done = done
 
     def settled(self) -> StepEntry | None:
-        """Give the newest step if it is done and Spark will not repeat its batch."""
+        """Return the newest step if it is done and Spark will not repeat its batch."""
         entry = self.entry
         if entry is None or not self.is_done:
             return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer import ReorderSettings
-    from sequitur.pipelines.ordering.job import Behind
+    from sequitur.pipelines.ordering.job import ProcessStage
     from sequitur.producer import KafkaSettings
 
 _SAME_IN_JAVA: Final = re.compile(r"(?:[A-Za-z0-9_.*+?|()-]|\\\.)+")
@@ -30,14 +30,14 @@ _SAME_IN_JAVA: Final = re.compile(r"(?:[A-Za-z0-9_.*+?|()-]|\\\.)+")
 
 
 def check_before_start(
-    kafka: KafkaSettings, settings: ReorderSettings, behind: Behind | None = None
+    kafka: KafkaSettings, settings: ReorderSettings, process: ProcessStage | None = None
 ) -> None:
     """Look at all that a job needs and that can be looked at without Spark; what is quick, first.
 
     Args:
         kafka: How to reach the brokers.
         settings: The job's settings.
-        behind: A topology that runs behind it.
+        process: A topology that runs behind it.
 
     Raises:
         ReorderError: Something is not as it has to be; the message says what.
@@ -45,12 +45,12 @@ def check_before_start(
         ProducerError: A broker refuses us.
     """
     written, aside = list(settings.written_topics), [settings.late, settings.quarantine]
-    if behind is not None:
+    if process is not None:
         from sequitur.pipelines.topology.checks import check_settings  # noqa: PLC0415 - loads all of Spark
 
-        check_settings(settings, behind.settings, behind.topology)
-        written += behind.topology.topics(settings.output_topic)
-        aside.append(behind.settings.dead_letters(settings.output_topic))
+        check_settings(settings, process.settings, process.topology)
+        written += process.topology.topics(settings.output_topic)
+        aside.append(process.settings.dead_letters(settings.output_topic))
         written.append(aside[-1])
     if (checkpoint := local_path(settings.checkpoint)) is not None:
         _check_writable(checkpoint)

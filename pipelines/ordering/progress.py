@@ -34,14 +34,14 @@ class ProgressStyle(StrEnum):
     JSON = "json"
 
     def on(self, *, is_terminal: bool) -> ProgressStyle:
-        """What it comes to on an output."""
+        """Return the style on an output: `AUTO` is live on a terminal, else JSON."""
         if self is ProgressStyle.AUTO:
             return ProgressStyle.LIVE if is_terminal else ProgressStyle.JSON
         return self
 
 
 def counts(totals: Totals) -> dict[str, Any]:
-    """Counts of rows as plain values: read = released + late + quarantined + duplicates + held."""
+    """Return counts as plain values: read = released + late + quarantined + duplicates + held."""
     return {
         "read": totals.read,
         "released": totals.released,
@@ -55,7 +55,7 @@ def counts(totals: Totals) -> dict[str, Any]:
 
 
 def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
-    """A step as plain values: what it read and released, and where things stand."""
+    """Return a step as plain values: what it read and released, and where things stand."""
     summary: dict[str, Any] = {
         "step": entry.step,
         "kind": entry.kind.value,
@@ -85,7 +85,7 @@ def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
 
 
 def promised_and_achieved(learned: LearnedDelays | None) -> dict[str, Any]:
-    """What a learned delay promised, and the share of rows that were behind the frontier.
+    """Return what a learned delay promised, and the share of rows that were behind the frontier.
 
     Since learning began, and with recent rows weighing most; nothing of a fixed delay.
     """
@@ -99,7 +99,7 @@ def promised_and_achieved(learned: LearnedDelays | None) -> dict[str, Any]:
 
 
 def waits_for(entry: StepEntry, *, now_ms: int) -> list[dict[str, Any]]:
-    """What the frontier waits for, as plain values.
+    """Return what the frontier waits for, as plain values.
 
     Args:
         entry: The newest step.
@@ -120,7 +120,7 @@ def waits_for(entry: StepEntry, *, now_ms: int) -> list[dict[str, Any]]:
 
 
 def waiting_text(clock: EventClock, *, now_ms: int) -> str:
-    """What the frontier waits for, in words; empty when it waits for nothing.
+    """Return what the frontier waits for, in words; empty when it waits for nothing.
 
     Args:
         clock: The clocks.
@@ -134,17 +134,17 @@ def waiting_text(clock: EventClock, *, now_ms: int) -> str:
 
 
 def source_lag(entry: StepEntry) -> int:
-    """Rows that were in the source topics, and not read, when the step looked."""
+    """Count the rows that were in the source topics, and not read, when the step looked."""
     return sum(clock.to_read for clock in entry.clock.partitions.values())
 
 
 def longest_delay_ms(entry: StepEntry) -> int:
-    """The delay of the partition that has the longest."""
+    """Return the delay of the partition that has the longest."""
     return max((clock.delay_ms for clock in entry.clock.partitions.values()), default=0)
 
 
 def print_step(entry: StepEntry, done: StepDone) -> None:
-    """One JSON line a step."""
+    """Print one JSON line a step."""
     print(json.dumps(step_summary(entry, done)), flush=True)  # noqa: T201 - the job's output
 
 
@@ -211,7 +211,7 @@ class _Part:
 
 
 def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int, width: int) -> Text:
-    """The live line, as much of it as there is room for.
+    """Return the live line, as much of it as there is room for.
 
     Args:
         entry: The newest step.
@@ -250,7 +250,7 @@ def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int, wid
 
 
 def _fitted(parts: Sequence[_Part], width: int) -> str:
-    """The parts side by side: whole, or short, or only the important ones."""
+    """Put the parts side by side: whole, or short, or only the important ones."""
     line = _SEPARATOR.join(part.text for part in parts)
     kept = list(parts)
     while len(line) > width and kept:
@@ -265,7 +265,7 @@ def _processed(counts: Mapping[str, int]) -> _Part:
 
 
 def report_table(report: Mapping[str, Any]) -> Table:
-    """The final report: what was read, and below it where it went, which is as much.
+    """Lay out the final report: what was read, and below it where it went.
 
     Args:
         report: `JobReport.as_json`.
@@ -298,7 +298,7 @@ def report_table(report: Mapping[str, Any]) -> Table:
 
 
 def instant(time_ms: int | None) -> str:
-    """An event time as text; a dash for none."""
+    """Return an event time as text; a dash for none."""
     if time_ms is None or time_ms < 0:
         return "-"
     try:

@@ -127,25 +127,25 @@ def end_query(
 
 
 def passes(error: Exception) -> bool:
-    """Whether a query died of something that passes by itself: brokers that do not answer."""
+    """Tell whether a query failed for a transient reason: brokers that do not answer."""
     if isinstance(error, UnansweredError | SinkUnansweredError):
         return True
     return is_sparks(error) and _PASSES.search(_whole(error.__cause__)) is not None
 
 
 def is_sparks(error: Exception) -> bool:
-    """Whether it was Spark that gave up, and not one of us."""
+    """Tell whether Spark raised the error, and not one of our own parts."""
     return isinstance(error.__cause__, Py4JError | PySparkException)
 
 
 def _first_line(error: Exception) -> str:
-    """What a Java error says, without the hundred lines of where."""
+    """Return the message of a Java error without its stack trace."""
     said = str(getattr(error, "java_exception", None) or error)
     return said.strip().partition("\n")[0]
 
 
 def _whole(error: Any) -> str:
-    """All that is known of an error of Spark's: what it says, where, and what it came of."""
+    """Return the messages, stack traces and causes of an error of Spark's."""
     parts: list[str] = []
     while error is not None:
         parts += [str(error), str(getattr(error, "_stackTrace", None) or "")]

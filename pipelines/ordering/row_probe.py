@@ -30,7 +30,7 @@ _FETCH_BYTES: Final = 1 << 20
 
 
 def records_a_poll(kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[int, int]]) -> int:
-    """How many records Spark's consumers may take at once, so that they are some dozen MiB.
+    """Return how many records Spark's consumers may take at once, so that they are some dozen MiB.
 
     Args:
         kafka: How to reach the brokers.

@@ -22,7 +22,7 @@ from sequitur.consumer import (
 from sequitur.pipelines.ordering.lateness import lateness_counts, read_lateness
 from sequitur.pipelines.rows.columns import (
     BEHIND_SCHEMA,
-    REPEATS_SCHEMA,
+    DUPLICATES_SCHEMA,
     RUN_COLUMNS,
     RUN_SCHEMA,
     SOURCE_ORDER,
@@ -48,7 +48,7 @@ _OBSERVED_PARTITIONS: Final = 64
 """Beyond so many source partitions their maxima are read from the run instead: one expression each
 in the code that stages would outgrow what the JVM compiles."""
 
-_FEW_REPEATS: Final = 500_000
+_FEW_DUPLICATES: Final = 500_000
 """Up to so many, their places are sent to all tasks, and the rows need not be moved."""
 
 _RUN_OPTIONS: Final = {
@@ -174,7 +174,7 @@ class SortedRuns:
         return Staged(totals, run, _time(seen["first-behind"]), found, lateness)
 
     def reached(self, entry: StepEntry) -> DataFrame | None:
-        """The rows on time that a step comes to; None when there are none for sure."""
+        """Return the rows on time that a step comes to; None when there are none for sure."""
         parts: list[DataFrame] = []
         bounds = (entry.previous_frontier_ms, entry.frontier_ms)
         if earlier := entry.releasing_earlier:
@@ -186,16 +186,16 @@ class SortedRuns:
         return _all_of(parts)
 
     def behind(self, entry: StepEntry) -> DataFrame:
-        """The rows that a step found behind the frontier, without repeats, not judged."""
+        """Return the rows that a step found behind the frontier, without duplicates, not judged."""
         rows = self.read(entry.runs[-1]).where(F.col("reason") == LATE)
-        return self._without_repeats(rows, entry)
+        return self._without_duplicates(rows, entry)
 
     def due(self, entry: StepEntry) -> Rows | None:
-        """The rows that a step writes to the output; None when there are none for sure."""
+        """Return the rows that a step writes to the output; None when there are none for sure."""
         parts: list[DataFrame] = []
         on_time = self.reached(entry)
         if on_time is not None:
-            parts.append(self._without_repeats(on_time, entry))
+            parts.append(self._without_duplicates(on_time, entry))
         if entry.rescued:
             rows = self._judged(entry).where(F.col("reason").isNull())
             parts.append(rows.select(*RUN_COLUMNS))
@@ -205,7 +205,7 @@ class SortedRuns:
         return _all_of(parts)
 
     def late(self, entry: StepEntry) -> Rows:
-        """The rows that a step found late, with the headers that say so."""
+        """Return the rows that a step found late, with the headers that say so."""
         return self._with_reasons(self._late(entry), entry, self._outputs.late.name)
 
     def _late(self, entry: StepEntry) -> DataFrame:
@@ -217,7 +217,7 @@ class SortedRuns:
         return rows
 
     def _with_reasons(self, rows: DataFrame, entry: StepEntry, topic: str | None) -> DataFrame:
-        """Rows with the headers that say why they are here, as a topic takes them.
+        """Add the headers that say why rows are here; rows are then as a topic takes them.
 
         Of one that is too large only what is added is left, and the whole row in a file.
         """
@@ -241,7 +241,7 @@ class SortedRuns:
         return with_reason_headers(rows, entry.previous_frontier_ms, file)
 
     def describe_late(self, entry: StepEntry) -> str:
-        """The first of the rows that a step found late, in words."""
+        """Return the first of the rows that a step found late, in words."""
         (row,) = self._late(entry).orderBy(*SOURCE_ORDER).take(1)
         if row["reason"] == STALE:
             compared = f"not newer than {row['last_released_ms']}, the last released of its key"
@@ -256,7 +256,7 @@ class SortedRuns:
         )
 
     def quarantined(self, entry: StepEntry) -> Rows:
-        """The rows of a step without a usable event time, with the headers that say why."""
+        """Return the rows of a step without a usable event time, with the headers that say why."""
         rows = self.read(entry.runs[-1]).where(F.col("reason").isin(*QUARANTINE_REASONS))
         unknown = F.lit(None).cast("bigint")
         rows = rows.withColumn("last_released_ms", unknown)
@@ -267,17 +267,19 @@ class SortedRuns:
         return self._spark.read.schema(BEHIND_SCHEMA).parquet(folder)
 
     def read(self, *runs: Run) -> DataFrame:
-        """All rows of some runs."""
+        """Read all rows of some runs."""
         folders = [self._checkpoint.held.whole_run(run) for run in runs]
         return self._spark.read.schema(RUN_SCHEMA).parquet(*folders)
 
-    def _without_repeats(self, rows: DataFrame, entry: StepEntry) -> DataFrame:
+    def _without_duplicates(self, rows: DataFrame, entry: StepEntry) -> DataFrame:
         if not entry.duplicates:
             return rows
-        folder = self._checkpoint.repeats_folder(entry.name)
-        repeats = self._spark.read.schema(REPEATS_SCHEMA).parquet(folder)
-        few = entry.duplicates <= _FEW_REPEATS
-        return rows.join(F.broadcast(repeats) if few else repeats, [*SOURCE_ORDER], "left_anti")
+        folder = self._checkpoint.duplicates_folder(entry.name)
+        duplicates = self._spark.read.schema(DUPLICATES_SCHEMA).parquet(folder)
+        few = entry.duplicates <= _FEW_DUPLICATES
+        return rows.join(
+            F.broadcast(duplicates) if few else duplicates, [*SOURCE_ORDER], "left_anti"
+        )
 
     def _maxima_of(self, folder: str) -> dict[SourcePartition, int | None]:
         grouped = self._spark.read.schema(RUN_SCHEMA).parquet(folder).groupBy("topic", "partition")

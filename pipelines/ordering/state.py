@@ -26,7 +26,7 @@ def open_state(
     outputs: Outputs,
     limits: Limits,
 ) -> tuple[SortedRuns, KeyHistory]:
-    """The runs of a checkpoint, and how far keys have been released.
+    """Return the runs of a checkpoint, and how far keys have been released.
 
     Args:
         spark: The session.

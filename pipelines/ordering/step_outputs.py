@@ -127,7 +127,7 @@ class StepOutputs:
         self._sink.step_is_done(step)
 
     def _released(self, due: Rows | None, processed: Processed | None) -> dict[str, Outgoing]:
-        """Give what goes to the output topic, or to the topics of a topology."""
+        """Return what goes to the output topic, or to the topics of a topology."""
         if self._processing is not None and processed is not None:
             outgoing = self._processing.outgoing(processed)
             return {f"processed {number}": out for number, out in enumerate(outgoing)}
@@ -136,7 +136,7 @@ class StepOutputs:
         return {"released": Outgoing(due, self._outputs.released, RELEASE_ORDER, self._timestamps)}
 
     def _aside(self, entry: StepEntry) -> dict[str, Outgoing]:
-        """Give what goes to the late and the quarantine topic."""
+        """Return what goes to the late and the quarantine topic."""
         outgoing = {}
         if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
             late = self._runs.late(entry)

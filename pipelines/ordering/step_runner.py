@@ -60,7 +60,7 @@ class StepRunner:
         self._begun_s = time.monotonic()
 
     def settled(self) -> StepEntry | None:
-        """Give the newest step if it is done and Spark will not repeat its batch."""
+        """Return the newest step if it is done and Spark will not repeat its batch."""
         if self.is_resetting and self._newest.is_done:
             return self._newest.entry
         return self._newest.settled()
@@ -92,7 +92,7 @@ class StepRunner:
         return entry is not None
 
     def is_process_due(self, now_ms: int) -> bool:
-        """Whether bolts are to be given an event again, or a tick."""
+        """Tell whether bolts are to be given an event again, or a tick."""
         if self._processing is None:
             return False
         due = (self._processing.due_ms(now_ms), self._processing.tick_due_ms)

@@ -137,7 +137,7 @@ class Steps:
         return self._behind.judge(self._behind.deduplicate(entry, staged), staged)
 
     def ticked(self, before: StepEntry, now_ms: int) -> EventClock:
-        """Give the clocks once time has passed without new rows.
+        """Return the clocks once time has passed without new rows.
 
         Args:
             before: The newest step.
@@ -167,7 +167,7 @@ class Steps:
         *,
         is_due: Callable[[int], bool],
     ) -> StepEntry | None:
-        """Give what a step without new rows decides; None when there is nothing for it to do.
+        """Return what a step without new rows decides; None when there is nothing for it to do.
 
         Args:
             kind: What made it.
@@ -183,7 +183,7 @@ class Steps:
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost
     ) -> StepEntry:
-        """Give a step behind which Spark's part begins again where the log has got to.
+        """Return a step behind which Spark's part begins again where the log has got to.
 
         Args:
             before: The newest step.
@@ -203,7 +203,7 @@ class Steps:
         )
 
     def _next(self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int) -> StepEntry:
-        """Give a step without new rows."""
+        """Return a step without new rows."""
         step = before.step + 1
         return StepEntry(
             step=step,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer import ReorderSettings, StepDone, StepEntry
-    from sequitur.pipelines.ordering.job import Behind, JobReport
+    from sequitur.pipelines.ordering.job import JobReport, ProcessStage
     from sequitur.pipelines.run_options import RunOptions
     from sequitur.producer import KafkaSettings
 
@@ -38,7 +38,7 @@ def run_submitted(
     settings: ReorderSettings,
     options: RunOptions,
     *,
-    load: Callable[[], tuple[Behind, Path]] | None = None,
+    load: Callable[[], tuple[ProcessStage, Path]] | None = None,
 ) -> None:
     """Run the reorder job, with a topology behind it or without, until it ends or is stopped.
 
@@ -59,9 +59,9 @@ def run_submitted(
     for warning in settings.warnings:
         typer.echo(f"{name}: warning: {warning}", err=True)
     stop = Stop()
-    behind, file = (None, None) if load is None else load()
-    check_before_start(kafka, settings, behind)
-    title = name if behind is None else f"run {behind.topology.name}"
+    process, file = (None, None) if load is None else load()
+    check_before_start(kafka, settings, process)
+    title = name if process is None else f"run {process.topology.name}"
     spark = build_session(f"sequitur {title}")
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
     spark.sparkContext.setLogLevel(log_level())
@@ -78,7 +78,7 @@ def run_submitted(
                 drain=options.drain,
                 reset_input=options.reset_input,
                 on_step=on_step,
-                behind=behind,
+                process=process,
             )
         on_end(result)
         if options.report is not None:
@@ -103,7 +103,7 @@ def run_job(name: str, app: typer.Typer) -> NoReturn:
 def _shown(
     progress: ProgressStyle,
 ) -> Iterator[tuple[Callable[[StepEntry, StepDone], None], Callable[[JobReport], None]]]:
-    """What shows each step, and what shows the end."""
+    """Return what shows each step, and what shows the end."""
     if progress.on(is_terminal=sys.stdout.isatty()) is ProgressStyle.JSON:
         yield print_step, lambda result: typer.echo(json.dumps(result.as_json()))
         return

@@ -36,7 +36,7 @@ RUN_SCHEMA: Final = (
     "headers array<struct<key: string, value: binary>>, output_partition int, "
     "event_time_ms bigint, reason string"
 )
-REPEATS_SCHEMA: Final = "topic string, partition int, offset bigint"
+DUPLICATES_SCHEMA: Final = "topic string, partition int, offset bigint"
 BEHIND_SCHEMA: Final = f"{RUN_SCHEMA}, last_released_ms bigint"
 RUN_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp_ms", "key", "value", "headers",
@@ -60,7 +60,7 @@ def read_source(
     starting_offsets: str | None = None,
     records_a_poll: int = 10_000,
 ) -> DataFrame:
-    """The input topics as a stream of `SOURCE_COLUMNS`.
+    """Return the input topics as a stream of `SOURCE_COLUMNS`.
 
     Spark looks for new partitions, and new topics of a pattern, before each batch, and reads them
     from their beginning.
@@ -114,7 +114,7 @@ def read_source(
 
 
 def payload_bytes() -> Column:
-    """The bytes of the key, the value and the headers of a row, with what headers take beside."""
+    """Measure key, value and headers of a row in bytes, with what headers take beside."""
 
     def joined(part: str) -> Column:
         # Of all ways to add up an array's lengths the one that Spark generates code for.
@@ -147,7 +147,7 @@ def staged_rows(
     bounds: TimeBounds,
     limit: RecordLimit | None,
 ) -> DataFrame:
-    """A batch's rows as they are staged: with a reason where they are late or have no event time.
+    """Return a batch's rows as they are staged, with the reason of those late or quarantined.
 
     Args:
         rows: The batch, as `read_source` gives it.
@@ -199,7 +199,7 @@ def staged_rows(
 
 
 def output_partition(spark: SparkSession, partitions: int) -> Column:
-    """The partition a row goes to: where Java's default partitioner sends its key.
+    """Return the partition a row goes to: where Java's default partitioner sends its key.
 
     So the output is partitioned as the input of a Java producer (or ours) on as many partitions.
     Rows without a key go by their source partition, which keeps them together.
@@ -209,7 +209,7 @@ def output_partition(spark: SparkSession, partitions: int) -> Column:
 
 
 def with_reason_headers(rows: DataFrame, frontier_ms: int, file: Column) -> DataFrame:
-    """Rows of a side output, with what happened to them in headers behind their own.
+    """Add headers behind a row's own that say why it went to a side topic.
 
     Args:
         rows: `RUN_COLUMNS` and `last_released_ms`.
@@ -242,7 +242,7 @@ def with_reason_headers(rows: DataFrame, frontier_ms: int, file: Column) -> Data
 
 
 def varying_number(value: int) -> Column:
-    """A number that differs from batch to batch.
+    """Return a number that differs from batch to batch.
 
     As a plain literal it would stand in the code that Spark generates, and Spark and the JVM would
     compile all of that anew for each batch. An array is handed to the code from outside. For a

@@ -65,7 +65,7 @@ class PlainJsonTimes:
             self._digits = {unit: _DIGITS[unit]}
 
     def read(self, values: pa.BinaryArray) -> tuple[Longs, Bools]:
-        """The event time of each value in epoch ms, and whether it was found here.
+        """Return the event time of each value in epoch ms, and whether it was found here.
 
         What is found is what `sequitur.consumer.read_event_time` gives; what is not, has to be
         asked there.
@@ -127,7 +127,7 @@ def _in_ms(numbers: Longs, unit: TimeUnit) -> Longs:
 def read_each(
     spec: EventTimeSpec, values: pa.BinaryArray, rows: Longs
 ) -> tuple[Sequence[int | None], Sequence[str | None]]:
-    """The event times of some values by the reference, and the reasons of those without one.
+    """Return the event times of some values by the reference, and the reasons of those without one.
 
     Args:
         spec: Where it stands, in the value.

@@ -70,7 +70,7 @@ def with_event_time(rows: DataFrame, spec: EventTimeSpec) -> DataFrame:
 
 
 def _text(spec: EventTimeSpec) -> Column:
-    """The event time as text, null without."""
+    """Return the event time as text, null without."""
     if spec.source is EventTimeSource.HEADER:
         name = spec.path[0]
         named = F.filter("headers", lambda header: header["key"] == F.lit(name))
@@ -153,7 +153,7 @@ def _of_iso(text: Column) -> Column:
 
 
 def _as_iso(text: Column, form: TimeForm) -> Column:
-    """A text of a form as an ISO 8601 time; null of any other."""
+    """Rewrite a text of a form as an ISO 8601 time; null of any other."""
     pattern = form.pattern + r"\z"
     found = {
         part: F.regexp_extract(text, pattern, place)

@@ -75,7 +75,7 @@ def write_oversized(root: str, row: Mapping[str, Any]) -> str:
 
 
 def read_oversized(root: Path, name: str) -> Whole:
-    """The record that a file of the checkpoint holds.
+    """Return the record that a file of the checkpoint holds.
 
     Args:
         root: The checkpoint.

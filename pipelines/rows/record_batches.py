@@ -42,7 +42,7 @@ def cut(
     batch_rows: int,
     limit: int,
 ) -> Iterator[KafkaBatch]:
-    """The records of an array as batches.
+    """Return the records of an array as batches.
 
     An array that is one batch as the JVM numbered it, and not too large, is given as it stands in
     memory. Any other is cut by size and numbered anew, row by row.

@@ -44,7 +44,7 @@ class Headers:
 
     @classmethod
     def of(cls, lists: pa.ListArray) -> Headers:
-        """Those of a column of lists of (key, value)."""
+        """Take the headers of a column of lists of (key, value)."""
         if lists.null_count == len(lists):
             return cls(np.zeros(len(lists), np.int64), None)
         counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
@@ -78,16 +78,16 @@ class Headers:
         return Headers(counts, pc.binary_join_element_wise(*parts, b""))
 
     def sizes(self) -> Longs | int:
-        """Bytes of each record's headers, without their number."""
+        """Return bytes of each record's headers, without their number."""
         return 0 if self.data is None else pc.binary_length(self.data).to_numpy()
 
     def slice(self, begin: int, end: int) -> Headers:
-        """Those of some records."""
+        """Return those of some records."""
         data = None if self.data is None else self.data.slice(begin, end - begin)
         return Headers(self.counts[begin:end], data)
 
     def wire(self) -> list[Any]:
-        """What a record ends with."""
+        """Return what a record ends with."""
         if self.data is None:
             return [NO_HEADERS]
         return [varints(self.counts), self.data]
@@ -139,7 +139,7 @@ def _laid_out(
     timestamps: Longs,
     places: Sequence[int],
 ) -> Iterator[KafkaBatch]:
-    """The records of some batches, which begin at these places; the last place is the end."""
+    """Return the records of batches that begin at these places; the last place is the end."""
     count = len(values)
     begins, sizes = np.asarray(places[:-1]), np.diff(places)
     numbers = np.arange(count) - np.repeat(begins, sizes)
@@ -171,7 +171,7 @@ def _sized(data: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
 
 
 def _batch_bounds(ends: Longs, limit: int) -> list[int]:
-    """Where batches begin, and where the last one ends."""
+    """Return where batches begin, and where the last one ends."""
     bounds = [0]
     while (begin := bounds[-1]) < len(ends):
         reached = int(ends[begin - 1]) if begin else 0

@@ -29,14 +29,14 @@ _HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
 def timestamp_columns(rule: TimestampRule) -> tuple[str, ...]:
-    """The columns that timestamps and their headers are made from."""
+    """Return the columns that timestamps and their headers are made from."""
     if rule.taken_from is OutputTimestamp.SOURCE:
         return (_EVENT_TIME, _SOURCE)
     return (_EVENT_TIME,)
 
 
 def with_timestamps(rows: pa.Table, headers: Headers, rule: TimestampRule) -> tuple[Longs, Headers]:
-    """The timestamps of records, and their headers with what the timestamps do not say.
+    """Return the timestamps of records, and their headers with what the timestamps do not say.
 
     Args:
         rows: `timestamp_columns`.
@@ -63,7 +63,7 @@ def with_timestamps(rows: pa.Table, headers: Headers, rule: TimestampRule) -> tu
 
 
 def with_timestamp_column(rows: DataFrame, rule: TimestampRule) -> DataFrame:
-    """The rows with `TIMESTAMP_COLUMN`, and in `headers` what the timestamps do not say.
+    """Return the rows with `TIMESTAMP_COLUMN`, and in `headers` what the timestamps do not say.
 
     Args:
         rows: `timestamp_columns`, partition and headers.

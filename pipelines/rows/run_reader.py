@@ -29,7 +29,7 @@ _LEAST_LONG: Final = 1 << 31
 def rows_between(
     spark: SparkSession, folders: Sequence[str], low_ms: int, high_ms: int, *, with_low: bool
 ) -> DataFrame:
-    """The rows with low < event time <= high, of the runs in these folders.
+    """Return the rows with low < event time <= high, of the runs in these folders.
 
     Args:
         spark: The session.

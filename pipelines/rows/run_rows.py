@@ -70,11 +70,11 @@ class _Group:
     last_ms: int
 
     def is_beside(self, other: _Group) -> bool:
-        """Whether both are read from one file for one part."""
+        """Tell whether both are read from one file for one part."""
         return self.path == other.path and self.part is other.part
 
     def may_hold(self, ranges: SourceRanges) -> bool:
-        """Whether some of its rows may come from there."""
+        """Tell whether some of its rows may come from there."""
         group, places = self.metadata.row_group(self.number), _places(self.metadata)
         low, high = _reach(_statistics(group, places.get("offset")))
         topic, number = (_only(_statistics(group, places.get(name))) for name in SOURCE_ORDER[:2])
@@ -106,11 +106,11 @@ class RunRows:
         ]
 
     def rows_at_most(self) -> int:
-        """How many rows there are, at most."""
+        """Return how many rows there are, at most."""
         return sum(group.rows for group in self._groups)
 
     def slices(self) -> Iterator[pa.Table]:
-        """The rows, in tables that follow each other in the order of release; not sorted within.
+        """Read the rows in tables that follow each other in release order; not sorted within.
 
         That is by event time, and by source where a table is one of many of a single event time.
         """
@@ -123,7 +123,7 @@ class RunRows:
     def in_source_order(
         self, first_ms: int = ALL_TIME[0], last_ms: int = ALL_TIME[1]
     ) -> Iterator[pa.Table]:
-        """The rows between two event times, in tables that follow each other by source."""
+        """Read the rows between two event times, in tables that follow each other by source."""
         groups = self._overlapping(first_ms, last_ms)
         if _is_small(_size(groups)):
             yield from _together(self._read(groups, self._columns, first_ms, last_ms))
@@ -134,7 +134,7 @@ class RunRows:
             yield from _together(self._read(own, self._columns, first_ms, last_ms, ranges))
 
     def pieces(self) -> Iterator[pa.Table]:
-        """The rows, in tables of about the size of a slice, in no order."""
+        """Read the rows in tables of about the size of a slice, in no order."""
         waiting: list[pa.Table] = []
         size = 0
         for rows in self._read(self._groups, self._columns, *ALL_TIME):
@@ -147,7 +147,7 @@ class RunRows:
             yield pa.concat_tables(waiting)
 
     def _cut_down(self, first_ms: int, last_ms: int) -> Iterator[pa.Table]:
-        """A slice, in smaller ones if its rows are not spread as evenly as was thought."""
+        """Cut a slice into smaller ones if its rows are not spread evenly."""
         groups = self._overlapping(first_ms, last_ms)
         if first_ms == last_ms or _is_small(_size(groups)):
             yield from self.in_source_order(first_ms, last_ms)
@@ -202,7 +202,7 @@ class RunRows:
         last_ms: int,
         ranges: SourceRanges | None = None,
     ) -> Iterator[pa.Table]:
-        """The rows wanted, a table for each few row groups, so that few others are in memory."""
+        """Read the rows wanted, a table for a few row groups each, so that memory stays small."""
         for several in _side_by_side(groups):
             rows = self._read_some(several, columns, (first_ms, last_ms), ranges)
             if len(rows):
@@ -244,7 +244,7 @@ class RunRows:
 
 
 def _metadata(path: str) -> pq.FileMetaData:
-    """What a file says of its row groups; of small files it is remembered, as they are many."""
+    """Read a file's footer; those of small files are remembered, as they are many."""
     metadata = _remembered.get(path)
     if metadata is None:
         metadata = pq.read_metadata(path)
@@ -257,7 +257,7 @@ def _metadata(path: str) -> pq.FileMetaData:
 
 
 def _side_by_side(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
-    """Row groups that are read at once: of one file, and not more than a slice has."""
+    """Group row groups that are read at once: of one file, not more than a slice has."""
     some: list[_Group] = []
     size = 0
     for group in groups:
@@ -271,7 +271,7 @@ def _side_by_side(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """All of them in one table, if there are any."""
+    """Put them into one table, if there are any."""
     several = list(tables)
     if several:
         yield pa.concat_tables(several)
@@ -290,7 +290,7 @@ def _is_small(size_bytes: int) -> bool:
 
 
 def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:
-    """Which rows come from there."""
+    """Tell which rows come from there."""
     wanted = np.zeros(len(rows), np.bool_)
     if not len(rows):
         return wanted
@@ -303,7 +303,7 @@ def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:
 
 
 def _in_time(times: pa.ChunkedArray, bounds: tuple[int, int], *, untimed: bool) -> Bools:
-    """Which event times lie within bounds, or which are missing."""
+    """Tell which event times lie within bounds, or which are missing."""
     if untimed:
         missing: Bools = times.is_null().to_numpy()
         return missing
@@ -314,7 +314,7 @@ def _in_time(times: pa.ChunkedArray, bounds: tuple[int, int], *, untimed: bool) 
 
 
 def _places(metadata: pq.FileMetaData) -> dict[str, int]:
-    """Where the flat columns stand in the file, and the first part of each nested one."""
+    """Return where the flat columns stand in the file, and the first part of each nested one."""
     places: dict[str, int] = {}
     for number in range(metadata.num_columns):
         places.setdefault(metadata.schema.column(number).path.partition(".")[0], number)
@@ -326,7 +326,7 @@ def _statistics(group: pq.RowGroupMetaData, place: int | None) -> pq.Statistics 
 
 
 def _only(statistics: pq.Statistics | None) -> Any:
-    """What a column has in all rows, where the file says so."""
+    """Return what a column has in all rows, where the file says so."""
     if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
         return None
     return statistics.min

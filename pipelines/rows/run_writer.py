@@ -139,7 +139,7 @@ class RunWriter:
         """Write batches into one file, each chunk of them sorted, and say what was in them.
 
         The file appears under its name when whoever asked for all the tasks' files says so
-        (`show`): one of a task that was given up, or comes too late, is never seen.
+        (`publish`): one of a task that was given up, or comes too late, is never seen.
         """
         summary = Summary()
         with PartFile(self.folder, RUN_ARROW_SCHEMA) as file:
@@ -150,7 +150,7 @@ class RunWriter:
         return summary
 
     def _staged(self, rows: pa.Table, summary: Summary) -> pa.Table:
-        """The rows of a chunk as they stand in the run, sorted; they are counted in passing."""
+        """Sort the rows of a chunk as they stand in the run, and count them in passing."""
         times, reasons = self._event_times(rows)
         sizes = payload_sizes(rows)
         summary.large += int(np.count_nonzero(sizes > LARGE_ROW_BYTES))
@@ -177,7 +177,7 @@ class RunWriter:
         ).append_column("reason", named)
 
     def _mark(self, rows: pa.Table, times: Longs, reasons: Any, sizes: Longs) -> None:
-        """Give rows that have an event time the reasons of the late judge."""
+        """Mark the rows that have an event time with the reasons of the late judge."""
         is_too_large, is_keyless = np.zeros((2, len(rows)), np.bool_)
         if self.limit is not None:
             is_too_large[not_taken(rows, sizes, self.limit)] = True
@@ -202,7 +202,7 @@ class RunWriter:
             is_open &= ~found
 
     def _disbelief(self, times: Longs, is_disbelieved: Any) -> Any:
-        """Places in `_REASONS` of why times are not believed."""
+        """Return places in `_REASONS` of why times are not believed."""
         reasons = np.full(len(times), _NO_REASON, np.int8)
         if is_disbelieved.any():
             for reason, first, last in reversed(self.bounds.refusals()):
@@ -210,7 +210,7 @@ class RunWriter:
         return reasons
 
     def _event_times(self, rows: pa.Table) -> tuple[Longs, Any]:
-        """Event times, and places of reasons in `_REASONS`; with a reason there is no time."""
+        """Read event times, and places of reasons in `_REASONS`; with a reason there is no time."""
         if self.event_time is None:
             named = pc.index_in(rows["reason"], pa.array(_REASONS, pa.string()))
             reasons = named.fill_null(_NO_REASON).to_numpy().astype(np.int8)
@@ -243,7 +243,7 @@ class RunWriter:
 
 
 def _with_topics(batches: Iterator[pa.RecordBatch], summary: Summary) -> Iterator[pa.RecordBatch]:
-    """The rows of batches that have a topic; the others are counted."""
+    """Return the rows of batches that have a topic; the others are counted."""
     for batch in batches:
         topics = batch["topic"]
         summary.left_out += topics.null_count
@@ -267,7 +267,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _by_output(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows sorted by output partition, in one piece for each: a row group has rows of one alone."""
+    """Cut sorted rows by output partition, so that a row group has rows of one alone."""
     outputs = rows["output_partition"].to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(outputs)) + 1).tolist(), len(outputs)]
     for begin, end in itertools.pairwise(bounds):
@@ -275,7 +275,7 @@ def _by_output(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
-    """The source partitions of rows, and which rows each has. There is nearly always one.
+    """Split rows by source partition. There is nearly always one.
 
     Args:
         rows: Columns topic and partition, and at least one row.
@@ -293,7 +293,7 @@ def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
 
 
 def payload_sizes(rows: pa.Table) -> Longs:
-    """Bytes of the key, the value and the headers of rows, with what headers take beside."""
+    """Measure key, value and headers of rows in bytes, with what headers take beside."""
     sizes = np.zeros(len(rows), np.int64)
     for name in ("key", "value"):
         sizes += pc.binary_length(rows[name]).fill_null(0).to_numpy()
@@ -314,7 +314,7 @@ def payload_sizes(rows: pa.Table) -> Longs:
 def not_taken(
     rows: pa.Table, sizes: Longs, limit: RecordLimit, added: Sequence[bytes] = ()
 ) -> list[int]:
-    """The places of rows that a topic does not take as records.
+    """Return the places of rows that a topic does not take as records.
 
     Args:
         rows: Columns key, value and headers.

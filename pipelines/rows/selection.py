@@ -57,18 +57,18 @@ class Selection:
 
     Attributes:
         parts: The rows.
-        repeats: Files with the places of rows to leave out.
+        duplicates: Files with the places of rows to leave out.
         order: Columns they are sorted by, event time first.
         unfinished: Files with the roots of rows to leave out.
     """
 
     parts: tuple[Part, ...]
-    repeats: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
     order: tuple[str, ...] = RELEASE_ORDER
     unfinished: tuple[str, ...] = ()
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
-        """The records of an output partition as batches.
+        """Return the records of an output partition as batches.
 
         Args:
             partition: The output partition.
@@ -80,17 +80,17 @@ class Selection:
             yield from _laid_out(some, headers, limit, rule)
 
     def rows_at_most(self, partition: int) -> int:
-        """How many rows an output partition has, at most, by what files say of themselves."""
+        """Return how many rows an output partition has at most, by the footers of files."""
         return RunRows(self.parts, partition, ()).rows_at_most()
 
     def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows of an output partition in their order, some at a time.
+        """Return the rows of an output partition in their order, some at a time.
 
         Args:
             partition: The output partition.
             columns: What is wanted of them.
         """
-        left_out, unfinished = Places(self.repeats), Roots(self.unfinished)
+        left_out, unfinished = Places(self.duplicates), Roots(self.unfinished)
         read = tuple(dict.fromkeys((*self.order, *columns)))
         for found in RunRows(self.parts, partition, read).slices():
             rows = unfinished.without(left_out.without(found))
@@ -110,7 +110,7 @@ class SideSelection:
         partitions: Partitions of the side topic.
         limit: What the side topic takes of one row.
         root: The checkpoint, where a row that is too large is left whole.
-        repeats: Files with the places of rows to leave out.
+        duplicates: Files with the places of rows to leave out.
     """
 
     part: Part
@@ -119,13 +119,13 @@ class SideSelection:
     partitions: int
     limit: RecordLimit
     root: str
-    repeats: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
-        """As those of a `Selection`."""
+        """Return the records as batches, see `Selection.batches`."""
         known = ("last_released_ms",) if self.is_judged else ()
         columns = (*RUN_ARROW_SCHEMA.names, *known)
-        left_out = Places(self.repeats)
+        left_out = Places(self.duplicates)
         for found in RunRows((self.part,), None, columns).in_source_order():
             rows = left_out.without(found)
             rows = rows.filter(pa.array(self._outputs(rows) == partition))
@@ -136,7 +136,7 @@ class SideSelection:
                 yield from _laid_out(rows, headers, limit, rule)
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
-        """Rows as their topic takes them: of one that is too large only what is added is left."""
+        """Make rows as their topic takes them: of a large one only what is added is left."""
         sizes = payload_sizes(rows) + MOST_ADDED
         too_large = not_taken(rows, sizes, self.limit, (bytes(MOST_ADDED),))
         if not too_large:
@@ -155,7 +155,7 @@ class SideSelection:
         return rows, [*added, (OVERSIZED_HEADER, pa.array(names, pa.string()))]
 
     def _outputs(self, rows: pa.Table) -> Longs:
-        """Which partition of the side topic each row goes to: as `_rows.output_partition`."""
+        """Return each row's partition of the side topic: as `output_partition`."""
         keys = rows["key"].to_pylist()
         outputs: Longs = rows["partition"].to_numpy().astype(np.int64) % self.partitions
         keyed = [place for place, key in enumerate(keys) if key is not None]
@@ -163,7 +163,7 @@ class SideSelection:
         return outputs
 
     def _added(self, rows: pa.Table) -> _Added:
-        """The headers behind a row's own: as `_rows.with_reason_headers`."""
+        """Return the headers that are added: as `with_reason_headers`."""
         count = len(rows)
         times = rows["event_time_ms"].combine_chunks()
         reasons = rows["reason"].combine_chunks()
@@ -211,7 +211,7 @@ class Places:
         self._offsets = {source: np.concatenate(several) for source, several in found.items()}
 
     def without(self, rows: pa.Table) -> pa.Table:
-        """The other rows."""
+        """Return the other rows."""
         if not self._offsets or not len(rows):
             return rows
         offsets = rows["offset"].to_numpy()
@@ -233,7 +233,7 @@ class Roots:
         self._roots = np.concatenate([np.empty(0, np.uint64), *(_roots(rows) for rows in found)])
 
     def without(self, rows: pa.Table) -> pa.Table:
-        """The other rows."""
+        """Return the other rows."""
         if not len(self._roots) or not len(rows):
             return rows
         return rows.filter(pa.array(~np.isin(_roots(rows), self._roots)))
@@ -244,7 +244,7 @@ def _roots(rows: pa.Table) -> Any:
 
 
 def _order(rows: pa.Table, names: Sequence[str]) -> Longs:
-    """Places of the rows in the order of some columns, the first of them deciding first."""
+    """Return places of the rows in the order of some columns, the first of them deciding first."""
     keys = []
     for name in reversed(names):
         column = rows[name].combine_chunks()
@@ -256,7 +256,7 @@ def _order(rows: pa.Table, names: Sequence[str]) -> Longs:
 
 
 def _ranks(texts: pa.StringArray) -> Longs:
-    """Numbers that are in the order of the texts' bytes, as Spark compares them."""
+    """Return numbers that are in the order of the texts' bytes, as Spark compares them."""
     encoded = texts.dictionary_encode()
     different = [text.encode() for text in encoded.dictionary.to_pylist()]
     places = {text: number for number, text in enumerate(sorted(different))}

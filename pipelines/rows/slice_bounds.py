@@ -42,7 +42,7 @@ class TimeSlice:
 
 
 def time_cuts(spans: Sequence[tuple[int, int, int]], limit: int) -> list[int]:
-    """The last event time of each slice, so that slices have about `limit` bytes.
+    """Return the last event time of each slice, so that slices have about `limit` bytes.
 
     Rows are taken to be spread evenly over the time of their row group.
 
@@ -67,7 +67,7 @@ def time_cuts(spans: Sequence[tuple[int, int, int]], limit: int) -> list[int]:
 
 
 def counted_times(pieces: Iterable[pa.Table], row_bytes: float, limit: int) -> Iterator[TimeSlice]:
-    """Slices of rows by their event times; only one of a single event time is larger than `limit`.
+    """Cut rows by event time; only a slice of a single event time is larger than `limit`.
 
     Args:
         pieces: The rows' column event_time_ms, without nulls.
@@ -88,7 +88,7 @@ def counted_times(pieces: Iterable[pa.Table], row_bytes: float, limit: int) -> I
 def counted_sources(
     pieces: Iterable[pa.Table], row_bytes: float, limit: int
 ) -> Iterator[SourceRanges]:
-    """Slices of rows by where they come from, in the order of topic (its bytes), partition, offset.
+    """Cut rows by source, in the order of topic (its bytes), partition, offset.
 
     Args:
         pieces: The rows' columns topic, partition and offset.
@@ -130,7 +130,7 @@ def counted_sources(
 
 
 def _bounds(ends: np.ndarray[Any, Any], limit: int) -> list[int]:
-    """Where slices begin, and where the last one ends; each has one element at least.
+    """Return where slices begin, and where the last one ends; each has one element at least.
 
     Args:
         ends: The size of all up to each element, itself included.

@@ -38,7 +38,7 @@ _PAIRS: Final = b"".join(
 
 
 def with_records(rows: DataFrame, batch_rows: int, base: Column) -> DataFrame:
-    """The rows as `RECORD_COLUMN`, numbered within batches, beside their `TIMESTAMP_COLUMN`.
+    """Return the rows as `RECORD_COLUMN`, numbered within batches, beside their `TIMESTAMP_COLUMN`.
 
     Args:
         rows: Columns key, value (binary), headers and `TIMESTAMP_COLUMN`, in the order in which
@@ -68,7 +68,7 @@ def with_records(rows: DataFrame, batch_rows: int, base: Column) -> DataFrame:
 
 
 def _headers(headers: Column) -> Column:
-    """All headers of a record. Most have none or one, and take no loop."""
+    """Return all headers of a record. Most have none or one, and take no loop."""
     count = F.coalesce(F.size(headers), F.lit(0))
     each = F.transform(headers, _header)
     many = F.aggregate(each, F.lit(b""), lambda so_far, one: F.concat(so_far, one))  # noqa: PLW0108 - it has to have two parameters
@@ -92,7 +92,7 @@ def _sized(data: Column) -> Column:
 
 
 def _varint(number: Column) -> Column:
-    """A zigzag varint of a number that is not negative."""
+    """Return a zigzag varint of a number that is not negative."""
     zigzag = number * 2
     return (
         F.when(zigzag < _ONE_BYTE, F.substring(F.lit(_BYTES), zigzag + 1, F.lit(1)))

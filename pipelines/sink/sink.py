@@ -145,7 +145,7 @@ class TopicSink:
         done: int,
         written: Collection[str] | None = None,
     ) -> None:
-        """To be called once, before anything is written: check what the topics hold of this job.
+        """Check what the topics hold of this job; to be called once, before anything is written.
 
         Args:
             topics: All topics that will be written to.
@@ -233,7 +233,7 @@ class TopicSink:
         return self._exactly_once(sorted_rows, out.topic, step, rule)
 
     def step_is_done(self, step: int) -> None:
-        """To be told of each step, after its rows are out and its done mark is written."""
+        """Take note of a step whose rows are out and whose done mark is written."""
         if self._tokens is not None:
             self._tokens.step_is_done(step)
 
@@ -316,7 +316,7 @@ def _passes(error: Exception) -> str | None:
 
 @contextlib.contextmanager
 def _sink_errors(outgoing: Sequence[Outgoing], step: int) -> Iterator[None]:
-    """What a task died of, as an error that says what was to be written."""
+    """Return what a task died of, as an error that says what was to be written."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -327,6 +327,6 @@ def _sink_errors(outgoing: Sequence[Outgoing], step: int) -> Iterator[None]:
 
 
 def _batch_rows(row_bytes: float) -> int:
-    """The largest power of two of rows that makes a batch of the size wanted."""
+    """Return the largest power of two of rows that makes a batch of the size wanted."""
     wanted = max(1, int(_BATCH_BYTES / row_bytes))
     return min(_MOST_BATCH_ROWS, 1 << (wanted.bit_length() - 1))

@@ -44,7 +44,7 @@ class Limits:
         self._known: dict[str, tuple[float, RecordLimit]] = {}
 
     def of(self, topic: str) -> RecordLimit:
-        """What a topic takes.
+        """Return what a topic takes.
 
         Raises:
             TopicError: The brokers do not answer.
@@ -57,7 +57,7 @@ class Limits:
         return limit
 
     def released(self) -> RecordLimit | None:
-        """What the output topic takes of a row that is read; None when no row goes there.
+        """Return what the output topic takes of a row that is read; None when no row goes there.
 
         Raises:
             TopicError: The brokers do not answer.

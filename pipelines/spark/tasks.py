@@ -23,7 +23,7 @@ _settled = False
 
 
 def settle() -> None:
-    """To be called in a task: have the collector pass over all that was imported.
+    """Have the garbage collector pass over all imports; to be called in a task.
 
     Spark has each Python process collect its garbage after each task, and with Arrow and NumPy
     loaded that takes 20 ms, which is more than a small task does.
@@ -71,7 +71,7 @@ def all_of(spark: SparkSession, tasks: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def reason_of(error: PySparkException | Py4JJavaError) -> str:
-    """What a task died of, out of the traceback that Spark makes of it."""
+    """Return a task's error, out of the traceback that Spark makes of it."""
     said = str(error).strip()
     raised = _RAISED.findall(said)
     return str(raised[-1]) if raised else said.partition("\n")[0]

@@ -9,7 +9,7 @@
     spark/           Spark's own checkpoint; `spark-<name>` since the input was reset
     runs/<name>/     Parquet: the rows a batch staged, by output partition and event time
     behind/<name>/   Parquet: those of them that were behind the frontier, judged
-    repeats/<name>/  Parquet: places in the source of rows that the step drops as repeats
+    repeats/<name>/  Parquet: places in the source of rows that the step drops as duplicates
     keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
     topology/<name>/ what a topology left of a step: outputs, events that wait, what bolts keep
     replays/         Parquet: dead letters that somebody wants processed again
@@ -133,38 +133,38 @@ class Checkpoint:
         return self._ownership.is_lost
 
     def local(self, folder: str) -> Path | None:
-        """Where a folder of these is for programs; None on a file system that only Hadoop reaches.
+        """Return a folder's local path; None on a file system that only Hadoop reaches.
 
         On a cluster a local folder is one that all machines share: Spark itself needs that, too.
         """
         return self._storage.local(below(self.root, folder))
 
     def new_name(self, step: int) -> str:
-        """A name for what this attempt at a step is going to write; no other attempt has it."""
+        """Return a name for what this attempt at a step writes; no other attempt has it."""
         return f"{_name(step)}-{self.owner:06d}-{next(self._attempts)}"
 
     def spark_folder(self, source: str) -> str:
-        """Where Spark keeps its own checkpoint."""
+        """Return where Spark keeps its own checkpoint."""
         return f"{self.root}/{source}"
 
     def run_folder(self, name: str) -> str:
-        """Where a run stands."""
+        """Return where a run stands."""
         return self.held.run_folder(name)
 
     def behind_folder(self, name: str) -> str:
-        """Where the rows of a step stand that were behind the frontier."""
+        """Return where the rows of a step stand that were behind the frontier."""
         return f"{self.root}/behind/{name}"
 
-    def repeats_folder(self, name: str) -> str:
-        """Where it stands which rows a step drops as repeats."""
+    def duplicates_folder(self, name: str) -> str:
+        """Return where it stands which rows a step drops as duplicates."""
         return f"{self.root}/repeats/{name}"
 
     def keys_folder(self, name: str) -> str:
-        """Where a fold stands."""
+        """Return where a fold stands."""
         return self.held.keys_folder(name)
 
     def topology_folder(self, name: str) -> str:
-        """Where it stands what a topology left of a step."""
+        """Return where it stands what a topology left of a step."""
         return f"{self.root}/topology/{name}"
 
     @property
@@ -173,7 +173,7 @@ class Checkpoint:
         return f"{self.root}/replays"
 
     def size_bytes(self, folder: str) -> int:
-        """Size of what stands in one of these folders."""
+        """Return size of what stands in one of these folders."""
         return self._storage.size_bytes(below(self.root, folder))
 
     def sync(self, folder: str) -> None:
@@ -220,7 +220,7 @@ class Checkpoint:
         self._ownership.release()
 
     def latest(self) -> tuple[StepEntry | None, StepDone]:
-        """The newest step, and the newest that is done.
+        """Return the newest step, and the newest that is done.
 
         Raises:
             CheckpointError: They cannot be read, or do not fit together.
@@ -297,7 +297,7 @@ class Checkpoint:
         self._keep("repeats", ())
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
-        """What became of a step's events; None as long as it is not known.
+        """Return what became of a step's events; None as long as it is not known.
 
         Raises:
             CheckpointError: It cannot be read.
@@ -328,7 +328,7 @@ class Checkpoint:
     def read_document(
         self, name: str, meaning: Callable[[dict[str, Any]], _Found]
     ) -> _Found | None:
-        """What a document says; None when there is none.
+        """Return what a document says; None when there is none.
 
         Raises:
             CheckpointError: It cannot be read.
@@ -386,11 +386,11 @@ def _text(document: Mapping[str, Any]) -> str:
 
 
 def _owner_of(name: str) -> int:
-    """The generation that a folder's name holds."""
+    """Return the generation that a folder's name holds."""
     parts = name.split("-")
     return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
 
 
 def _name(step: int) -> str:
-    """Names that sort as numbers do."""
+    """Name a step so that names sort as numbers do."""
     return f"{step:012d}"

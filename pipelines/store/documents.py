@@ -22,7 +22,7 @@ BEGIN_ANEW: Final = (
 def read_document(
     storage: Storage, name: str, meaning: Callable[[dict[str, Any]], _Found]
 ) -> _Found | None:
-    """What a document says; None when there is none.
+    """Return what a document says; None when there is none.
 
     Args:
         storage: The folder.
@@ -43,7 +43,7 @@ def read_document(
 def understood(
     where: str, text: str | bytes, meaning: Callable[[dict[str, Any]], _Found]
 ) -> _Found:
-    """What the text of a document says.
+    """Return what the text of a document says.
 
     Args:
         where: The document's place, for the error.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store.documents import BEGIN_ANEW
-from sequitur.pipelines.store.part_files import is_shown
+from sequitur.pipelines.store.part_files import is_published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,15 +30,15 @@ class HeldFiles:
         self._storage = storage
 
     def run_folder(self, name: str) -> str:
-        """Where a run stands."""
+        """Return where a run stands."""
         return f"{self._storage.root}/runs/{name}"
 
     def keys_folder(self, name: str) -> str:
-        """Where a fold stands."""
+        """Return where a fold stands."""
         return f"{self._storage.root}/keys/{name}"
 
     def written_files(self, folder: str, rows: int) -> dict[str, int]:
-        """The files that Spark wrote into one of these folders, each with the number of its rows.
+        """Return the files that Spark wrote into one of these folders, with the rows of each.
 
         Args:
             folder: The folder.
@@ -53,7 +53,7 @@ class HeldFiles:
         return found
 
     def whole_run(self, run: Run) -> str:
-        """The folder of a run, once all of its files are seen to be there.
+        """Return the folder of a run, once all of its files are seen to be there.
 
         Raises:
             CheckpointError: One is not, or one is there that was not logged.
@@ -61,7 +61,7 @@ class HeldFiles:
         return self._whole(self.run_folder(run.name), run.files)
 
     def whole_fold(self, fold: Fold) -> str:
-        """The folder of a fold, likewise."""
+        """Return the folder of a fold, likewise."""
         return self._whole(self.keys_folder(fold.name), fold.files)
 
     def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
@@ -81,7 +81,7 @@ class HeldFiles:
 
     def _whole(self, folder: str, files: Mapping[str, int]) -> str:
         """Hold a listing against the log: a reader takes what a listing gives for all there is."""
-        there = set(filter(is_shown, self._storage.names(below(self._storage.root, folder))))
+        there = set(filter(is_published, self._storage.names(below(self._storage.root, folder))))
         if gone := sorted(files.keys() - there):
             raise CheckpointError(
                 f"{folder}/{gone[0]}, with {files[gone[0]]} rows that were read and are still "
@@ -97,5 +97,5 @@ class HeldFiles:
 
 
 def below(root: str, folder: str) -> str:
-    """The name that something in a checkpoint has there; a name is one already."""
+    """Return the name that something in a checkpoint has there; a name is one already."""
     return folder.removeprefix(root).removeprefix("/")

@@ -118,7 +118,7 @@ class Ownership:
             self._storage.delete(_heartbeat(old))
 
     def check(self) -> None:
-        """To be called before anything is logged.
+        """Check, before anything is logged, that the folder is still owned.
 
         Raises:
             OwnershipError: A newer owner has taken over.
@@ -193,7 +193,7 @@ def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: boo
 
 
 def _watched(storage: Storage, generation: int, first: _Beat, stale_s: float) -> _Beat:
-    """The heartbeat once it has changed, or after a while."""
+    """Return the heartbeat once it has changed, or after a while."""
     deadline_s = time.monotonic() + stale_s
     last = first
     while last == first and time.monotonic() < deadline_s:

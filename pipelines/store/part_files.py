@@ -81,18 +81,18 @@ class PartFile:
         self._writer.write_table(rows.cast(self._schema), row_group_size=_ROW_GROUP_ROWS)
 
 
-def show(folder: Path, names: Iterable[str | None]) -> list[str]:
-    """Give files that tasks wrote into a folder the names that readers look for; their paths.
+def publish(folder: Path, names: Iterable[str | None]) -> list[str]:
+    """Rename files that tasks wrote into a folder to names that readers look for; their paths.
 
     Args:
         folder: The folder.
         names: Names of `PartFile`s; None of one without rows.
     """
-    return [str(folder / name) for name in shown_with_rows(folder, ((name, 0) for name in names))]
+    return [str(folder / name) for name in publish_with_rows(folder, ((name, 0) for name in names))]
 
 
-def shown_with_rows(folder: Path, files: Iterable[tuple[str | None, int]]) -> dict[str, int]:
-    """Give files the names that readers look for, as `show` does; the new names, with their rows.
+def publish_with_rows(folder: Path, files: Iterable[tuple[str | None, int]]) -> dict[str, int]:
+    """Rename files as `publish` does; the new names, with the rows of each.
 
     Args:
         folder: The folder.
@@ -107,15 +107,15 @@ def shown_with_rows(folder: Path, files: Iterable[tuple[str | None, int]]) -> di
     return shown
 
 
-def is_shown(name: str) -> bool:
-    """Whether a file of this name is one to be read."""
+def is_published(name: str) -> bool:
+    """Tell whether a file of this name is one to be read."""
     return name.endswith(_SUFFIX) and not name.startswith((".", _HIDDEN_PREFIX))
 
 
-def shown_files(folder: Path) -> tuple[str, ...]:
-    """The files in a folder that are to be read, as paths; for the driver.
+def published_files(folder: Path) -> tuple[str, ...]:
+    """Return the files in a folder that are to be read, as paths; for the driver.
 
     Tasks are told the files and do not list them: where machines share a file system, a listing of
     another machine may be old, and a file that it lacks would be passed over without a word.
     """
-    return tuple(str(path) for path in sorted(folder.iterdir()) if is_shown(path.name))
+    return tuple(str(path) for path in sorted(folder.iterdir()) if is_published(path.name))

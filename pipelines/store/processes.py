@@ -36,24 +36,24 @@ class ProcessIdentity:
 
     @classmethod
     def own(cls) -> Self:
-        """This process."""
+        """Return this process."""
         process = os.getpid()
         found = _status(process)
         return cls(socket.gethostname(), process, _space(), None if found is None else found[1])
 
     def is_gone(self) -> bool:
-        """Whether it has ended for sure; of one that is elsewhere nothing is known."""
+        """Tell whether it has surely ended; of a process on another machine nothing is known."""
         if self.space is None or self.started is None or self.space != _space():
             return False
         found = _status(self.process)
         return found is None or found[0] in _ENDED or found[1] != self.started
 
     def is_near(self) -> bool:
-        """Whether it has this machine's clock."""
+        """Tell whether it runs on this machine, and so has its clock."""
         return self.space is not None and self.space == _space()
 
     def to_document(self) -> dict[str, Any]:
-        """It as a JSON document."""
+        """Return it as a JSON document."""
         return asdict(self)
 
     @classmethod
@@ -67,7 +67,7 @@ class ProcessIdentity:
         )
 
     def __str__(self) -> str:
-        """As a message names it."""
+        """Return the name that messages use."""
         return f"host {self.host}, process {self.process}"
 
 

@@ -42,7 +42,7 @@ class SparkPart:
         self._storage = storage
 
     def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
-        """Where a batch ends in each source partition, as Spark planned it.
+        """Return where a batch ends in each source partition, as Spark planned it.
 
         Args:
             source: Name of Spark's folder.
@@ -64,11 +64,11 @@ class SparkPart:
             ) from error
 
     def is_planned(self, source: str, batch_id: int) -> bool:
-        """Whether Spark knows what the batch reads, and will not plan it anew."""
+        """Tell whether Spark knows what the batch reads, and will not plan it anew."""
         return self._storage.exists(f"{source}/offsets/{batch_id}")
 
     def is_committed(self, source: str, batch_id: int) -> bool:
-        """Whether Spark will never run this batch again."""
+        """Tell whether Spark will never run this batch again."""
         return self._storage.exists(f"{source}/commits/{batch_id}")
 
     def make_commit_last(self, source: str, batch_id: int) -> None:
@@ -76,7 +76,7 @@ class SparkPart:
         self._storage.sync(*_with_checksum(source, f"commits/{batch_id}"))
 
     def traces(self) -> str | None:
-        """What says that Spark has read on behind its first batch here; None without any."""
+        """Return what shows that Spark has read behind its first batch; None without any."""
         for source in self._storage.names(""):
             if source.startswith(f"{FIRST_SPARK_FOLDER}-"):
                 return source  # begun behind what the log then said was read
@@ -85,7 +85,7 @@ class SparkPart:
         return None
 
     def first_offsets(self, source: str) -> dict[SourcePartition, int]:
-        """Where the first batch begins in each source partition; empty as long as none is planned.
+        """Return where the first batch begins in each source partition; empty before it is planned.
 
         Args:
             source: Name of Spark's folder.
@@ -140,7 +140,7 @@ class SparkPart:
 
 
 def files_around(source: str, batch_id: int) -> list[str]:
-    """What Spark wrote down around a batch, with the checksums that Hadoop keeps beside it."""
+    """Name Spark's files of a batch, with the checksums that Hadoop keeps beside them."""
     if not batch_id:
         return [source]  # its folders, too, are new
     documents = (f"commits/{batch_id - 1}", f"offsets/{batch_id}", f"commits/{batch_id}")

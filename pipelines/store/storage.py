@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.part_files import is_shown
+from sequitur.pipelines.store.part_files import is_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,16 +30,16 @@ class Storage(Protocol):
         """The folder as a URI."""
 
     def local(self, name: str) -> Path | None:
-        """Where something in it is for programs; None where only Hadoop reaches it."""
+        """Return the local path of something in it; None where only Hadoop reaches it."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Tell whether there is such a file or folder."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, in order; none where there is no such folder."""
+        """Return the names in a folder, in order; none where there is no such folder."""
 
     def read(self, name: str) -> str:
-        """A file."""
+        """Read a file."""
 
     def create(self, name: str, text: str) -> bool:
         """Write a file whole or not at all, and never over one; whether it was not there before.
@@ -63,14 +63,14 @@ class Storage(Protocol):
         """
 
     def size_bytes(self, folder: str) -> int:
-        """Size of all files in a folder."""
+        """Return size of all files in a folder."""
 
     def parquet_rows(self, folder: str) -> dict[str, int]:
-        """The names of the Parquet files to be read in a folder, with the rows that each has."""
+        """Return the names of the published Parquet files in a folder, with the rows of each."""
 
 
 def open_storage(spark: SparkSession, location: str) -> Storage:
-    """The folder at a path or URI, as the session's settings understand it.
+    """Return the folder at a path or URI, as the session's settings understand it.
 
     On a cluster a local folder is one that all machines share: Spark itself needs that, too.
     """
@@ -81,7 +81,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
 
 
 def local_path(location: str) -> Path | None:
-    """Where a path or URI is for programs; None of one that is not a local path.
+    """Return the local path of a path or URI; None of one that is not local.
 
     Without a session: what a path without a scheme means to Spark, its settings may change.
     """
@@ -160,7 +160,7 @@ class LocalStorage:
         return {
             name: pq.read_metadata(self.local(folder) / name).num_rows
             for name in self.names(folder)
-            if is_shown(name)
+            if is_published(name)
         }
 
 
@@ -251,7 +251,7 @@ class HadoopStorage:
         """See `Storage`."""
         hadoop = self._jvm.org.apache.parquet.hadoop
         found = {}
-        for name in filter(is_shown, self.names(folder)):
+        for name in filter(is_published, self.names(folder)):
             file = hadoop.util.HadoopInputFile.fromPath(self._path(f"{folder}/{name}"), self._conf)
             reader = hadoop.ParquetFileReader.open(file)
             try:

@@ -13,7 +13,7 @@ from sequitur.consumer import ConservationError
 from sequitur.consumer.topology import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import TaskInput
-from sequitur.pipelines.store.part_files import show
+from sequitur.pipelines.store.part_files import publish
 from sequitur.pipelines.topology.acker_files import (
     attempts_of,
     emitted_roots,
@@ -179,7 +179,7 @@ class Batch(StepBatch):
     def publish(self, kind: str, left: str | None) -> list[str]:
         """See `StepBatch`: the files have hidden names until then."""
         folder = f"outputs/{self.dead_letters[0]}" if kind == "dead" else kind
-        return show(self.path(folder), [left])
+        return publish(self.path(folder), [left])
 
 
 @dataclass(frozen=True, slots=True)

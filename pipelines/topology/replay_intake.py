@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.part_files import show
+from sequitur.pipelines.store.part_files import publish
 from sequitur.pipelines.topology.event_columns import events
 from sequitur.pipelines.topology.pending_files import write_waiting
 from sequitur.pipelines.topology.replay_requests import each_once, read_request, requests
@@ -74,5 +74,6 @@ def write_replayed(
         place = event[5] % partitions if key is None else partitioner.partition(key)
         given[place].append(PendingEvent(event, 0, None))
     return [
-        (len(some), show(folder, [write_waiting(folder, some)]) if some else []) for some in given
+        (len(some), publish(folder, [write_waiting(folder, some)]) if some else [])
+        for some in given
     ]

@@ -28,7 +28,7 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.store import part_files
-from sequitur.pipelines.store.part_files import show, shown_files
+from sequitur.pipelines.store.part_files import publish, published_files
 from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
 from sequitur.producer.kafka.record_limit import RecordLimit
 from tests.support.examples import examples
@@ -92,7 +92,7 @@ def test_what_is_due_comes_out_in_order(
     root = tmp_path_factory.mktemp("runs")
     for number, rows in enumerate(runs):
         staged(root / str(number), rows, frontier)
-    files = [shown_files(root / str(number)) for number in range(len(runs))]
+    files = [published_files(root / str(number)) for number in range(len(runs))]
     own, earlier = files[0], tuple(itertools.chain(*files[1:]))
     first, last = BASE_MS + frontier, BASE_MS + after
     selection = Selection((Part(own, first, last), Part(earlier, first + 1, last)))
@@ -119,7 +119,7 @@ def test_the_same_rows_staged_again_go_out_as_the_same_bytes(
     root = tmp_path_factory.mktemp("runs")
     for number, size in enumerate(sizes):
         staged(root / str(number), rows, 0, batch_rows=size)
-    once, again = (Selection((Part(shown_files(root / str(number))),)) for number in range(2))
+    once, again = (Selection((Part(published_files(root / str(number))),)) for number in range(2))
     for output in range(OUTPUTS):
         batches, repeated = (
             [(bytes(batch.records), *batch[1:]) for batch in one.batches(output, 300, _RULE)]
@@ -152,7 +152,7 @@ def test_side_rows_come_out_in_source_order(
     assert summary.reasons.get(LATE, 0) == len(late)
     assert summary.reasons.get(MISSING, 0) == sum(row.time is None for row in rows)
     assert summary.reasons.get(TOO_FAR_FUTURE, 0) == sum(row.time == 2_000 for row in rows)
-    run = shown_files(root / "run")
+    run = published_files(root / "run")
     cases = (
         (Part(run, last_ms=BASE_MS + frontier - 1, reasons=(LATE,)), late),
         (Part(run, reasons=(MISSING, TOO_FAR_FUTURE), untimed=True), bad),
@@ -165,7 +165,7 @@ def test_side_rows_come_out_in_source_order(
             partitions=2,
             limit=RecordLimit(),
             root="",
-            repeats=shown_files(root / "repeats"),
+            duplicates=published_files(root / "repeats"),
         )
         kept = [row for row in expected if row.offset not in left_out]
         kept.sort(key=lambda row: row.source_order)
@@ -234,20 +234,20 @@ def test_rows_are_judged_by_the_last_of_their_key(
         if is_usable(row) and row.time is not None and row.time < frontier:
             passes = row.key is not None and row.time >= max(horizon, last.get(row.key, -1))
             (rescued if passes else late).add(row.value)
-    old = Part(shown_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
+    old = Part(published_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     (root / "fold").mkdir()
     for output in range(OUTPUTS):
         fold = FoldTask(str(root / "fold"), (old,))(output)
-        show(root / "fold", [fold.file])
-    folded = Part(shown_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
-    own = Part(shown_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
+        publish(root / "fold", [fold.file])
+    folded = Part(published_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
+    own = Part(published_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
         task = JudgeTask(str(root / name), own, (source,), LateJudge(horizon_ms=BASE_MS + horizon))
         written = [task(output) for output in range(OUTPUTS)]
-        show(root / name, [one.file for one in written])
+        publish(root / name, [one.file for one in written])
         columns = ("value", "reason", "last_released_ms", "key")
-        judged = RunRows((Part(shown_files(root / name), reasons=()),), None, columns).pieces()
+        judged = RunRows((Part(published_files(root / name), reasons=()),), None, columns).pieces()
         found = [row for piece in judged for row in piece.to_pylist()]
         assert {row["value"] for row in found if row["reason"] is None} == rescued
         assert {row["value"] for row in found if row["reason"] == LATE} == late
@@ -265,7 +265,7 @@ def test_files_that_are_not_shown_are_not_read(tmp_path: Path) -> None:
     staged(tmp_path / "run", rows, 0)
     writer = RunWriter(str(tmp_path / "run"), SPEC, BASE_MS, BOUNDS)
     writer.write(iter(as_batches(rows, 5)))
-    (found,) = RunRows((Part(shown_files(tmp_path / "run")),), None, ("offset",)).pieces()
+    (found,) = RunRows((Part(published_files(tmp_path / "run")),), None, ("offset",)).pieces()
     assert found["offset"].to_pylist() == [0, 1, 2, 3, 4]
 
 
@@ -275,7 +275,9 @@ def test_slices_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(run_rows, "_SLICE_BYTES", 20_000)
     rows = [Row("t", 0, number, None, number * 37 % 1_000) for number in range(2_000)]
     staged(tmp_path / "run", rows, 0)
-    slices = list(RunRows((Part(shown_files(tmp_path / "run")),), 0, ("event_time_ms",)).slices())
+    slices = list(
+        RunRows((Part(published_files(tmp_path / "run")),), 0, ("event_time_ms",)).slices()
+    )
     reaches = [(min(s), max(s)) for s in (one["event_time_ms"].to_pylist() for one in slices)]
     assert len(slices) > 5
     assert max(map(len, slices)) < 600

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from sequitur._topic_reader import TopicRecord, read_topic
 from sequitur.consumer import ReorderSettings, StepKind
 from sequitur.consumer.topology import ProcessSettings
-from sequitur.pipelines.ordering.job import Behind, JobReport, run_reorder
+from sequitur.pipelines.ordering.job import JobReport, ProcessStage, run_reorder
 from sequitur.pipelines.ordering.stop import Stop
 from sequitur.pipelines.session import build_session
 from sequitur.producer import KafkaSettings
@@ -96,7 +96,7 @@ class Job:
     spark: SparkSession
     kafka: KafkaSettings
     settings: ReorderSettings
-    behind: Behind | None = None
+    process: ProcessStage | None = None
     steps: list[tuple[StepEntry, StepDone]] = field(default_factory=list)
     report: JobReport | None = None
 
@@ -147,7 +147,7 @@ class Job:
             drain=drain,
             on_step=lambda entry, done: self.steps.append((entry, done)),
             now_ms=now_ms,
-            behind=self.behind,
+            process=self.process,
             reset_input=reset_input,
         )
         return self.report
@@ -167,12 +167,12 @@ class Job:
     def with_settings(self, **changes: Any) -> Job:
         """The same job with other settings."""
         settings = ReorderSettings.model_validate({**self.settings.model_dump(), **changes})
-        return Job(self.spark, self.kafka, settings, self.behind)
+        return Job(self.spark, self.kafka, settings, self.process)
 
     def running_topology(self, topology: Topology, **process: Any) -> Job:
         """The same job with a topology behind it."""
         settings = ProcessSettings.model_validate(process)
-        return Job(self.spark, self.kafka, self.settings, Behind(topology, settings))
+        return Job(self.spark, self.kafka, self.settings, ProcessStage(topology, settings))
 
     def processed(self) -> dict[str, int]:
         """Counts of the topology's events."""
@@ -182,8 +182,8 @@ class Job:
 
     def dead_letters(self) -> list[TopicRecord]:
         """The dead-letter topic."""
-        assert self.behind is not None
-        topic = self.behind.settings.dead_letters(self.settings.output_topic)
+        assert self.process is not None
+        topic = self.process.settings.dead_letters(self.settings.output_topic)
         return list(read_topic(self.kafka, topic))
 
     def kinds(self) -> list[StepKind]:

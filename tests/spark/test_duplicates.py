@@ -75,7 +75,7 @@ def test_repeat_that_a_tick_releases_is_dropped(job: Job) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "sequitur.pipelines.ordering.duplicates.Repeats.find",
+        "sequitur.pipelines.ordering.duplicates.DuplicateFinder.find",
         "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",
         "sequitur.pipelines.sink.sink.TopicSink.write",
         "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",

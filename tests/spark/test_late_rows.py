@@ -247,7 +247,7 @@ def test_output_is_the_references_row_for_row(
     drops = duplicates != "keep"
     if drops:  # as with very many rows: nothing is broadcast
         monkeypatch.setattr("sequitur.pipelines.ordering.keys._FEW_ROWS", 0)
-        monkeypatch.setattr("sequitur.pipelines.ordering.runs._FEW_REPEATS", 0)
+        monkeypatch.setattr("sequitur.pipelines.ordering.runs._FEW_DUPLICATES", 0)
     job = job.with_settings(key_ttl="6 s", duplicates=duplicates, duplicate_window="2 s")
     rng = random.Random(len(duplicates))
     sources = [SourcePartition(job.topic, number) for number in range(4)]

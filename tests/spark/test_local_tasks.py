@@ -17,7 +17,7 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.pipelines.sink.sink import _Send
 from sequitur.pipelines.spark.tasks import all_of
-from sequitur.pipelines.store.part_files import shown_files
+from sequitur.pipelines.store.part_files import published_files
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Event, event, time_of
 from tests.support.document_folder import DocumentFolder
@@ -97,7 +97,7 @@ def test_killed_task_sends_its_rows_once(
         transaction_timeout_ms=60_000,
     )
     rule = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 600, floor_ms=600)
-    rows_wanted = Selection((Part(shown_files(tmp_path / "run")),))
+    rows_wanted = Selection((Part(published_files(tmp_path / "run")),))
     sends = [_Send(0, writer, rows_wanted, output, rule) for output in range(OUTPUTS)]
     assert sum(all_of(spark, sends)) == 600
     records = list(read_topic(kafka, topic))
@@ -126,7 +126,7 @@ def test_killed_task_leaves_nothing_that_is_read(
     job.run()
     (run,) = (tmp_path / "checkpoint" / "runs").iterdir()
     written = [path.name for path in run.iterdir()]
-    assert len(shown_files(run)) == 4
+    assert len(published_files(run)) == 4
     assert sum(name.endswith(".tmp") for name in written) == 4
     report = job.run(drain=True)
     assert (report.totals.read, report.totals.released) == (400, 400)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sequitur.consumer import TimeBounds, TimeUnit, parse_event_time_spec
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter, Summary
-from sequitur.pipelines.store.part_files import show
+from sequitur.pipelines.store.part_files import publish
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def staged(
     folder.mkdir(parents=True)
     writer = RunWriter(str(folder), SPEC, BASE_MS + frontier, BOUNDS, clocks)
     summary = writer.write(iter(as_batches(rows, batch_rows)))
-    show(folder, [summary.file])
+    publish(folder, [summary.file])
     return summary
 
 

@@ -14,7 +14,7 @@ from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Selection
-from sequitur.pipelines.store.part_files import PartFile, show
+from sequitur.pipelines.store.part_files import PartFile, publish
 from sequitur.pipelines.topology import crashes, stages
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
@@ -107,7 +107,7 @@ class StepRuns:
         """Give dead letters back to a task of the first stage: they run in the next step."""
         folder = self._batch().path("waiting")
         names = [write_waiting(folder, [PendingEvent(tuple(one), 0, None) for one in given])]
-        self.waiting.setdefault(task, []).extend(show(folder, names))
+        self.waiting.setdefault(task, []).extend(publish(folder, names))
         self.next_due_ms = self.now_ms
 
     def due_ms(self) -> int | None:
@@ -190,7 +190,7 @@ class StepRuns:
         ]
         with PartFile(str(batch.path("work")), RUN_ARROW_SCHEMA) as file:
             file.write(pa.Table.from_pylist(rows, RUN_ARROW_SCHEMA))
-        return Selection((Part(tuple(show(batch.path("work"), [file.name]))),))
+        return Selection((Part(tuple(publish(batch.path("work"), [file.name]))),))
 
     def _batch(self) -> Batch:
         folder = self.folder / str(self.number)

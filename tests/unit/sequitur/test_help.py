@@ -53,4 +53,4 @@ def test_flags_are_grouped_by_what_they_are_about() -> None:
     named = [line.strip("╭─╮ ") for line in titles]
     assert named[:4] == ["Options", "Brokers (kafka)", "Topics and state (reorder)", named[3]]
     assert "Delay (reorder)" in named
-    assert "Late rows and repeats (reorder)" in named
+    assert "Late rows and duplicates (reorder)" in named

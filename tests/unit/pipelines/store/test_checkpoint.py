@@ -20,7 +20,7 @@ from sequitur.pipelines.ordering.local_runs import logged_files
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
 from sequitur.pipelines.store.ownership import Ownership
-from sequitur.pipelines.store.part_files import shown_files
+from sequitur.pipelines.store.part_files import published_files
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.producer import KafkaSettings
 from tests.support.disk_model import DiskModel
@@ -53,7 +53,7 @@ def _entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) -> Ste
     folder = checkpoint.local(checkpoint.run_folder(name))
     assert folder is not None
     staged(folder, _ROWS, 0)
-    files = {Path(path).name: len(_ROWS) for path in shown_files(folder)}
+    files = {Path(path).name: len(_ROWS) for path in published_files(folder)}
     entry = StepEntry(
         step=step,
         kind=StepKind.BATCH,
@@ -71,7 +71,7 @@ def _entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) -> Ste
 def _rows_of(checkpoint: Checkpoint, run: Run) -> int:
     folder = checkpoint.local(checkpoint.run_folder(run.name))
     assert folder is not None
-    pieces = RunRows((Part(shown_files(folder), reasons=()),), None, ("offset",)).pieces()
+    pieces = RunRows((Part(published_files(folder), reasons=()),), None, ("offset",)).pieces()
     return sum(len(rows) for rows in pieces)
 
 
@@ -131,7 +131,7 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
     first = _entry(checkpoint, 0)
     entry = _entry(checkpoint, 1, first.runs)
     entry = StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
-    (kept,) = shown_files(tmp_path / "runs" / first.name)
+    (kept,) = published_files(tmp_path / "runs" / first.name)
     fold = Fold(1, len(_ROWS), 1, 9, name="fold", files={"part-0.parquet": len(_ROWS)})
     entry = replace(entry, keys=KeyState(folds=(fold,)))
     (tmp_path / "keys" / "fold").mkdir()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.store.part_files import PartFile, show, shown_files
+from sequitur.pipelines.store.part_files import PartFile, publish, published_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +26,9 @@ def _written(folder: Path, *offsets: int) -> PartFile:
 def test_file_is_seen_once_it_is_shown(tmp_path: Path) -> None:
     """Until then it has a name that no reader goes by."""
     file = _written(tmp_path, 1, 2)
-    assert shown_files(tmp_path) == ()
-    show(tmp_path, [file.name, None])
-    (path,) = shown_files(tmp_path)
+    assert published_files(tmp_path) == ()
+    publish(tmp_path, [file.name, None])
+    (path,) = published_files(tmp_path)
     (rows,) = RunRows((Part((path,), reasons=()),), None, ("offset",)).pieces()
     assert rows["offset"].to_pylist() == [1, 2]
     assert file.size_bytes == tmp_path.joinpath(path).stat().st_size
@@ -44,7 +44,7 @@ def test_checksums_and_marks_of_spark_are_no_files_of_rows(tmp_path: Path) -> No
     """Spark writes them beside what it writes."""
     for name in ("_SUCCESS", ".part-0.parquet.crc", ".hidden.parquet", "part-0.parquet"):
         (tmp_path / name).touch()
-    assert shown_files(tmp_path) == (str(tmp_path / "part-0.parquet"),)
+    assert published_files(tmp_path) == (str(tmp_path / "part-0.parquet"),)
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
