@@ -247,8 +247,8 @@ class ReorderSettings(Section):
     restarts: int = Field(
         default=10,
         ge=0,
-        description="Start the query anew so often once patience is over; a finished step "
-        "resets it",
+        description="Restart the query so often once patience is over; a finished step resets "
+        "the count",
     )
     max_held_bytes: int = Field(
         default=16 << 30,

@@ -78,7 +78,7 @@ def submit(
     Raises:
         ReorderError: The job would refuse to start; it would say so, too, but seconds later.
         JavaError: There is no Java.
-        ProducerError: No broker can be reached, or it refuses us.
+        ProducerError: No broker can be reached, or authentication or TLS failed.
     """
     from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
 

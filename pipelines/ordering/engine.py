@@ -10,7 +10,7 @@
 
 What a crash leaves, and what the restart does with it:
 
-- before the log entry: files that nobody knows. Spark repeats the batch; they are written over.
+- before the log entry: files that no document names. Spark repeats the batch, and it writes others.
 - after it, before the done mark: Spark repeats the batch, and the outputs are written again from
   the runs, up to the logged frontier: the same rows in the same order. Output partitions that have
   them already are left out, by their commit tokens (`delivery = "at-least-once"`: they get them
@@ -250,7 +250,7 @@ class ReorderEngine:
         To be called once, after `recover`.
 
         Raises:
-            CheckpointError: Spark goes on somewhere else, or a topic has been made anew.
+            CheckpointError: Spark goes on somewhere else, or a topic has been recreated.
             TopicError: The brokers do not answer.
         """
         with self._lock:
@@ -258,13 +258,13 @@ class ReorderEngine:
                 self._input.check_start(self._newest.entry)
 
     def reset_input(self, wait: Callable[[float], bool]) -> bool:
-        """Have Spark's part begin anew where the log has got to; topics made anew, at their start.
+        """Restart Spark's part where the log has got to; recreated topics, at their beginning.
 
         For when Spark's own checkpoint is lost or is not ours, or topics are not those that were
         read. Before the first step there is only Spark's plan to let go of. To be called once,
         after `recover`, instead of `check_input`.
 
-        Of a topic that was made anew, rows will come with offsets that were there before. So what
+        Of a topic that was recreated, rows will come with offsets that were there before. So what
         is held goes out first, as in a drain, and events that wait for another attempt get it.
 
         Args:
@@ -288,7 +288,7 @@ class ReorderEngine:
             topics: The input topics that are there, and how many partitions each has.
 
         Raises:
-            CheckpointError: A topic has been made anew.
+            CheckpointError: A topic has been recreated.
             TopicError: The brokers do not answer.
         """
         with self._lock:
@@ -300,7 +300,7 @@ class ReorderEngine:
         return self._newest.entry is not None
 
     def pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
-        """Have Spark's part begin anew behind what the input has lost, and count that as missing.
+        """Restart Spark's part behind what the input has lost, and count that as missing.
 
         To be called when no query runs.
 
@@ -330,7 +330,7 @@ class ReorderEngine:
         return self._offsets.unread(topics, {} if entry is None else entry.clock.partitions)
 
     def reopen(self) -> None:
-        """Take steps again, after `close`: for a query that is started anew.
+        """Take steps again, after `close`: for a query that is restarted.
 
         Raises:
             CommitTokenError: It is not known what an output topic holds, or it is not ours.
@@ -409,7 +409,7 @@ class ReorderEngine:
             return self._newest.entry is None or self._runner.settled() is not None
 
     def tidy(self) -> None:
-        """Delete the runs that nobody needs any more, once the last step is settled."""
+        """Delete the runs that no step needs any more, once the last step is settled."""
         with self._lock:
             entry = self._runner.settled()
             if entry is not None:
@@ -418,7 +418,7 @@ class ReorderEngine:
 
 @contextlib.contextmanager
 def _free(lock: threading.Lock) -> Iterator[bool]:
-    """Hold a lock that nobody holds; whether it is so."""
+    """Hold a lock if it is free; whether it was."""
     is_free = lock.acquire(blocking=False)
     try:
         yield is_free

@@ -1,7 +1,7 @@
 """Whether what Spark and Kafka give is what the log says was read.
 
 Spark's own checkpoint may be lost, in part or whole, or be an older copy, and a topic may be
-deleted and made anew: each looks just as before. So an entry of the log holds where its batch ended
+deleted and recreated: each looks just as before. So an entry of the log holds where its batch ended
 in each source partition, and the ids that brokers have given the topics.
 """
 
@@ -39,7 +39,7 @@ class InputChecks:
             entry: The newest step.
 
         Raises:
-            CheckpointError: Spark goes on somewhere else, or a topic has been made anew.
+            CheckpointError: Spark goes on somewhere else, or a topic has been recreated.
             TopicError: The brokers do not answer.
         """
         if self._checkpoint.spark.is_planned(entry.source, entry.batch_id):
@@ -103,7 +103,7 @@ class InputChecks:
                 raise CheckpointError(
                     f"{self._checkpoint.root}: input topic {topic!r} is not the one that was "
                     f"read: its id is {found}, and was {known[topic]}. It has been deleted and "
-                    f"made anew, or is another cluster's. What was read of it is safe. To go on, "
+                    f"recreated, or is another cluster's. What was read of it is safe. To go on, "
                     f"{WAY_ON}"
                 )
         return {**known, **ids}

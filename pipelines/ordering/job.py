@@ -108,8 +108,8 @@ def run_reorder(
         on_step: Told of each step once it is done.
         now_ms: The wall clock.
         process: A topology that is given the events, instead of the output topic.
-        reset_input: Have Spark's part of the checkpoint begin anew where the log has got to, and
-            read topics that were made anew from their beginning.
+        reset_input: Restart Spark's part of the checkpoint where the log has got to, and
+            read recreated topics from their beginning.
 
     Raises:
         ReorderError: The job cannot go on; the message says why.
@@ -174,10 +174,10 @@ def run_reorder(
 
 
 def _check_login(kafka: KafkaSettings) -> None:
-    """Tell a refusal from silence: the first stays, however long one waits.
+    """Check that no broker rejects the connection: to wait would not help; for silence it may.
 
     Raises:
-        TopicError: A broker is there, and refuses us.
+        TopicError: A broker answers, and authentication, TLS or its version fails.
     """
     try:
         require_broker(kafka)

@@ -42,7 +42,7 @@ def check_before_start(
     Raises:
         ReorderError: Something is not as it has to be; the message says what.
         BrokerUnreachableError: No broker can be reached; the message has the addresses.
-        ProducerError: A broker refuses us.
+        ProducerError: Authentication or TLS failed.
     """
     written, aside = list(settings.written_topics), [settings.late, settings.quarantine]
     if process is not None:

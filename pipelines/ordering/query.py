@@ -1,4 +1,4 @@
-"""Spark's streaming query: started, ended between two batches, and what it died of."""
+"""Spark's streaming query: started, ended between two batches, and what ended it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def end_query(
     Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
     that batch and refuses the next, and Spark gets the time to commit it.
     """
-    # A batch that gives way is an error to Spark and no news to anyone; others are told elsewhere.
+    # A batch that gives way to a stop is an error to Spark alone; other errors are reported later.
     spark.sparkContext.setLogLevel("FATAL")
     engine.close()
     deadline = time.monotonic() + _COMMIT_TIMEOUT_S

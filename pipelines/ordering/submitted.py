@@ -43,7 +43,7 @@ def run_submitted(
     """Run the reorder job, with a topology behind it or without, until it ends or is stopped.
 
     Args:
-        name: What the job calls itself where it complains.
+        name: What the job calls itself in messages.
         kafka: How to reach the brokers.
         settings: The job's settings.
         options: What this run is told beside them.
@@ -52,7 +52,7 @@ def run_submitted(
     Raises:
         PipelineError: The job cannot go on.
         ConsumerError: A row is unaccounted for, or a commit token is not ours.
-        ProducerError: No broker can be reached, or it refuses us.
+        ProducerError: No broker can be reached, or authentication or TLS failed.
     """
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -93,7 +93,7 @@ def run_job(name: str, app: typer.Typer) -> NoReturn:
     """Run a job's command line; its errors are one line each, `--debug` shows where.
 
     Args:
-        name: What the job calls itself where it complains.
+        name: What the job calls itself in messages.
         app: Its command.
     """
     run_program(name, app, errors=(ProducerError, ConsumerError, PipelineError))

@@ -2,7 +2,7 @@
 
     oversized/<topic>/<partition>-<offset>-<sum>.parquet    one row, by where the event came from
 
-The sum of its bytes is in its name since a topic that is made anew gives places again.
+The sum of its bytes is in its name since a topic that is recreated gives places again.
 The file is there before the record that names it goes out, and the job never deletes it.
 """
 

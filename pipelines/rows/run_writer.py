@@ -138,7 +138,7 @@ class RunWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Summary:
         """Write batches into one file, each chunk of them sorted, and say what was in them.
 
-        The file appears under its name when whoever asked for all the tasks' files says so
+        The file appears under its name when the driver publishes the files of all tasks
         (`publish`): one of a task that was given up, or comes too late, is never seen.
         """
         summary = Summary()

@@ -1,7 +1,7 @@
 """One output partition of one step, written in one Kafka transaction: what runs in Spark's tasks.
 
 A task takes the partition's transactional id (`<app>.<topic>.<partition>`), which ends the
-transaction of whoever had it before and fences him off: a task that was given up, a speculative
+transaction of its last holder and fences it off: a task that was given up, a speculative
 copy, a driver thought dead. Only then does it read the commit token, so what it reads cannot change
 behind its back but by its own fencing. Rows and the new token go out in one transaction.
 

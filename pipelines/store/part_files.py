@@ -1,4 +1,4 @@
-"""Parquet files that Spark's tasks write into a folder: nobody sees one before all are there."""
+"""Parquet files that Spark's tasks write into a folder: none is visible before all are there."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FIRST_SPARK_FOLDER: Final = "spark"
 WAY_ON: Final = (
     "start the job once with --reset-input: it then reads on where its log has got to, and topics "
-    "that were made anew from their beginning"
+    "that were recreated from their beginning"
 )
 _HEAD_LINES: Final = {"offsets": 2, "commits": 1}
 """Lines before the one that says it: Spark's version, and of a plan its metadata."""

@@ -169,7 +169,7 @@ def test_start_after_a_plan_that_was_cut_short(job: Job) -> None:
     assert job.run(drain=True).totals.released == 20
 
 
-def _make_anew(job: Job) -> None:
+def _recreate(job: Job) -> None:
     """Delete the input topic and create it again."""
     client = AdminClient(job.kafka.librdkafka())
     client.delete_topics([job.topic])[job.topic].result(30)
@@ -189,9 +189,9 @@ def test_topic_that_was_made_anew_is_refused(job: Job) -> None:
     job.produce([event(T0 + n, partition=n % 4) for n in old])
     held = job.run().totals.held
     assert held > 0
-    _make_anew(job)
+    _recreate(job)
     job.produce([event(T0 + n, partition=n % 4) for n in new])
-    with pytest.raises(CheckpointError, match=r"deleted and made anew.*--reset-input"):
+    with pytest.raises(CheckpointError, match=r"deleted and recreated.*--reset-input"):
         job.run(drain=True)
     report = job.run(drain=True, reset_input=True)
     assert report.totals.read == report.totals.released == 140
@@ -207,13 +207,13 @@ def test_topic_that_is_made_anew_under_a_running_job_is_refused(
 
     def staged_meanwhile(*given: Any, **named: Any) -> Any:
         found = stage(*given, **named)
-        _make_anew(job)
+        _recreate(job)
         return found
 
     job.run()
     job.produce([event(T0 + 100, partition=0)])
     monkeypatch.setattr(LocalRuns, "stage", staged_meanwhile)
-    with pytest.raises(CheckpointError, match="made anew"):
+    with pytest.raises(CheckpointError, match="recreated"):
         job.run()
     assert job.steps[-1][1].totals.read == 40
 
