@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, LateJudge
 from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Places
@@ -67,6 +68,7 @@ class JudgeTask:
         released: Rows that are out, and folds of such; none is older than what matters.
         judge: Decides.
         duplicates: Files with the places of rows to leave out.
+        limits: How much is in memory at once.
     """
 
     folder: str
@@ -74,14 +76,17 @@ class JudgeTask:
     released: tuple[Part, ...]
     judge: LateJudge
     duplicates: tuple[str, ...] = ()
+    limits: RowLimits = ROW_LIMITS
 
     def __call__(self, partition: int) -> Written:
         """Judge the rows of an output partition."""
         last = self._last_released(partition)
-        left_out = Places(self.duplicates)
+        left_out = Places(self.duplicates, self.limits)
         rows, late, last_ms = 0, 0, BEFORE_ALL_TIME_MS
-        with PartFile(self.folder, _BEHIND_SCHEMA) as file:
-            for found in RunRows((self.behind,), partition, RUN_ARROW_SCHEMA.names).pieces():
+        with PartFile(self.folder, _BEHIND_SCHEMA, self.limits.row_group_rows) as file:
+            for found in RunRows(
+                (self.behind,), partition, RUN_ARROW_SCHEMA.names, self.limits
+            ).pieces():
                 judged = self._judged(left_out.without(found), last)
                 if not len(judged):
                     continue
@@ -112,7 +117,7 @@ class JudgeTask:
     def _last_released(self, partition: int) -> pa.Table:
         """Look up the last event time released of each key that may pass."""
         wanted = pa.array([], pa.binary())
-        for rows in RunRows((self.behind,), partition, _KEY_COLUMNS).pieces():
+        for rows in RunRows((self.behind,), partition, _KEY_COLUMNS, self.limits).pieces():
             asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
             keys = rows.filter(pa.array(asking))["key"].unique().drop_null()
             wanted = pa.concat_arrays([wanted, keys]).unique()
@@ -120,7 +125,7 @@ class JudgeTask:
             return _greatest(())
         return _greatest(
             rows.filter(pc.is_in(rows["key"], wanted))
-            for rows in RunRows(self.released, partition, _KEY_COLUMNS).pieces()
+            for rows in RunRows(self.released, partition, _KEY_COLUMNS, self.limits).pieces()
         )
 
 
@@ -131,14 +136,16 @@ class FoldTask:
     Attributes:
         folder: Where the fold is written to.
         released: The runs and folds, from the horizon on.
+        limits: How much is in memory at once.
     """
 
     folder: str
     released: tuple[Part, ...]
+    limits: RowLimits = ROW_LIMITS
 
     def __call__(self, partition: int) -> Written:
         """Fold the rows of an output partition."""
-        rows = RunRows(self.released, partition, _KEY_COLUMNS).pieces()
+        rows = RunRows(self.released, partition, _KEY_COLUMNS, self.limits).pieces()
         keys = _greatest(some.filter(some["key"].is_valid()) for some in rows)
         if not len(keys):
             return Written()
@@ -151,7 +158,7 @@ class FoldTask:
             },
             schema=_FOLD_SCHEMA,
         )
-        with PartFile(self.folder, _FOLD_SCHEMA) as file:
+        with PartFile(self.folder, _FOLD_SCHEMA, self.limits.row_group_rows) as file:
             file.write(fold)
         last = pc.max(keys["event_time_ms"]).as_py()
         return Written(file.name, file.size_bytes, count, last_ms=int(last))

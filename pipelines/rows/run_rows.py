@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import sources
 from sequitur.pipelines.rows.slice_bounds import counted_sources, counted_times, time_cuts
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 ALL_TIME: Final = (-(1 << 63), (1 << 63) - 1)
-_SLICE_BYTES: Final = 32 << 20
 _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it."""
 _FEW_GROUPS: Final = 4
@@ -94,11 +94,17 @@ class RunRows:
         partition: The output partition; None for all.
         columns: What is wanted of a row; event time, reason and output partition are read anyway
             where they are needed.
+        limits: How much is in memory at once.
     """
 
     def __init__(
-        self, parts: Iterable[Part], partition: int | None, columns: Sequence[str]
+        self,
+        parts: Iterable[Part],
+        partition: int | None,
+        columns: Sequence[str],
+        limits: RowLimits = ROW_LIMITS,
     ) -> None:
+        self._slice_bytes = limits.slice_bytes
         self._partition = partition
         self._columns = tuple(columns)
         self._groups = [
@@ -116,7 +122,7 @@ class RunRows:
         """
         first = min((group.first_ms for group in self._groups), default=0)
         spans = [(group.first_ms, group.last_ms, group.size_bytes) for group in self._groups]
-        for last in time_cuts(spans, _SLICE_BYTES):
+        for last in time_cuts(spans, self._slice_bytes):
             yield from self._cut_down(first, last)
             first = last + 1
 
@@ -125,11 +131,11 @@ class RunRows:
     ) -> Iterator[pa.Table]:
         """Read the rows between two event times, in tables that follow each other by source."""
         groups = self._overlapping(first_ms, last_ms)
-        if _is_small(_size(groups)):
+        if self._is_small(_size(groups)):
             yield from _together(self._read(groups, self._columns, first_ms, last_ms))
             return
         narrow = self._read(groups, SOURCE_ORDER, first_ms, last_ms)
-        for ranges in counted_sources(narrow, _row_bytes(groups), _SLICE_BYTES):
+        for ranges in counted_sources(narrow, _row_bytes(groups), self._slice_bytes):
             own = [group for group in groups if group.may_hold(ranges)]
             yield from _together(self._read(own, self._columns, first_ms, last_ms, ranges))
 
@@ -140,7 +146,7 @@ class RunRows:
         for rows in self._read(self._groups, self._columns, *ALL_TIME):
             waiting.append(rows)
             size += rows.nbytes
-            if size >= _SLICE_BYTES:
+            if size >= self._slice_bytes:
                 yield pa.concat_tables(waiting)
                 waiting, size = [], 0
         if waiting:
@@ -149,16 +155,19 @@ class RunRows:
     def _cut_down(self, first_ms: int, last_ms: int) -> Iterator[pa.Table]:
         """Cut a slice into smaller ones if its rows are not spread evenly."""
         groups = self._overlapping(first_ms, last_ms)
-        if first_ms == last_ms or _is_small(_size(groups)):
+        if first_ms == last_ms or self._is_small(_size(groups)):
             yield from self.in_source_order(first_ms, last_ms)
             return
         narrow = self._read(groups, ("event_time_ms",), first_ms, last_ms)
-        for one in counted_times(narrow, _row_bytes(groups), _SLICE_BYTES):
-            if _is_small(one.size_bytes):
+        for one in counted_times(narrow, _row_bytes(groups), self._slice_bytes):
+            if self._is_small(one.size_bytes):
                 own = self._overlapping(one.first_ms, one.last_ms)
                 yield from _together(self._read(own, self._columns, one.first_ms, one.last_ms))
             else:
                 yield from self.in_source_order(one.first_ms, one.last_ms)
+
+    def _is_small(self, size_bytes: int) -> bool:
+        return size_bytes <= _MOST_SLICES * self._slice_bytes
 
     def _overlapping(self, first_ms: int, last_ms: int) -> list[_Group]:
         return [
@@ -203,7 +212,7 @@ class RunRows:
         ranges: SourceRanges | None = None,
     ) -> Iterator[pa.Table]:
         """Read the rows wanted, a table for a few row groups each, so that memory stays small."""
-        for several in _side_by_side(groups):
+        for several in _side_by_side(groups, self._slice_bytes):
             rows = self._read_some(several, columns, (first_ms, last_ms), ranges)
             if len(rows):
                 yield rows
@@ -256,13 +265,13 @@ def _metadata(path: str) -> pq.FileMetaData:
     return metadata
 
 
-def _side_by_side(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
+def _side_by_side(groups: Sequence[_Group], slice_bytes: int) -> Iterator[list[_Group]]:
     """Group row groups that are read at once: of one file, not more than a slice has."""
     some: list[_Group] = []
     size = 0
     for group in groups:
         size += group.size_bytes
-        if some and (size > _SLICE_BYTES or not group.is_beside(some[0])):
+        if some and (size > slice_bytes or not group.is_beside(some[0])):
             yield some
             some, size = [], group.size_bytes
         some.append(group)
@@ -283,10 +292,6 @@ def _size(groups: Iterable[_Group]) -> int:
 
 def _row_bytes(groups: Sequence[_Group]) -> float:
     return _size(groups) / max(1, sum(group.rows for group in groups))
-
-
-def _is_small(size_bytes: int) -> bool:
-    return size_bytes <= _MOST_SLICES * _SLICE_BYTES
 
 
 def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:

@@ -26,6 +26,7 @@ from sequitur.consumer import (
 )
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
 from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each
+from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 SUMMARY_SCHEMA: Final = "summary binary"
-_CHUNK_BYTES: Final = 64 << 20
-"""So much is sorted at once; a task holds two or three times that."""
 LARGE_ROW_BYTES: Final = 16 << 10
 """A row with more than that in key, value and headers is large: it goes to Python by its size."""
 _NO_REASON: Final = -1
@@ -121,6 +120,7 @@ class RunWriter:
         bounds: Rows of other times go to quarantine.
         clocks: Count how late rows are against these.
         limit: What the output topic takes of one row; None when rows do not go there.
+        limits: How much is in memory at once.
     """
 
     folder: str
@@ -129,6 +129,7 @@ class RunWriter:
     bounds: TimeBounds
     clocks: Clocks | None = None
     limit: RecordLimit | None = None
+    limits: RowLimits = ROW_LIMITS
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write batches; give one row with the `Summary`."""
@@ -142,8 +143,8 @@ class RunWriter:
         (`publish`): one of a task that was given up, or comes too late, is never seen.
         """
         summary = Summary()
-        with PartFile(self.folder, RUN_ARROW_SCHEMA) as file:
-            for chunk in _chunks(_with_topics(batches, summary)):
+        with PartFile(self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows) as file:
+            for chunk in _chunks(_with_topics(batches, summary), self.limits.chunk_bytes):
                 for part in _by_output(self._staged(chunk, summary)):
                     file.write(part)
         summary.file, summary.size_bytes = file.name, file.size_bytes
@@ -250,7 +251,7 @@ def _with_topics(batches: Iterator[pa.RecordBatch], summary: Summary) -> Iterato
         yield batch.filter(topics.is_valid()) if topics.null_count else batch
 
 
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _chunks(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Table]:
     """Batches put together up to a size."""
     waiting: list[pa.RecordBatch] = []
     size = 0
@@ -259,7 +260,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             continue
         waiting.append(batch)
         size += batch.get_total_buffer_size()
-        if size >= _CHUNK_BYTES:
+        if size >= most_bytes:
             yield pa.Table.from_batches(waiting)
             waiting, size = [], 0
     if waiting:

@@ -22,6 +22,7 @@ from sequitur.consumer import (
     late_against,
 )
 from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
+from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.oversized import MOST_ADDED, MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.rows.record_layout import Headers, record_batches
 from sequitur.pipelines.rows.record_timestamps import timestamp_columns, with_timestamps
@@ -60,12 +61,14 @@ class Selection:
         duplicates: Files with the places of rows to leave out.
         order: Columns they are sorted by, event time first.
         unfinished: Files with the roots of rows to leave out.
+        limits: How much is in memory at once.
     """
 
     parts: tuple[Part, ...]
     duplicates: tuple[str, ...] = ()
     order: tuple[str, ...] = RELEASE_ORDER
     unfinished: tuple[str, ...] = ()
+    limits: RowLimits = ROW_LIMITS
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
         """Return the records of an output partition as batches.
@@ -90,9 +93,9 @@ class Selection:
             partition: The output partition.
             columns: What is wanted of them.
         """
-        left_out, unfinished = Places(self.duplicates), Roots(self.unfinished)
+        left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
         read = tuple(dict.fromkeys((*self.order, *columns)))
-        for found in RunRows(self.parts, partition, read).slices():
+        for found in RunRows(self.parts, partition, read, self.limits).slices():
             rows = unfinished.without(left_out.without(found))
             order = _order(rows, self.order)
             for begin in range(0, len(order), _ROWS_AT_ONCE):
@@ -111,6 +114,7 @@ class SideSelection:
         limit: What the side topic takes of one row.
         root: The checkpoint, where a row that is too large is left whole.
         duplicates: Files with the places of rows to leave out.
+        limits: How much is in memory at once.
     """
 
     part: Part
@@ -120,13 +124,14 @@ class SideSelection:
     limit: RecordLimit
     root: str
     duplicates: tuple[str, ...] = ()
+    limits: RowLimits = ROW_LIMITS
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
         """Return the records as batches, see `Selection.batches`."""
         known = ("last_released_ms",) if self.is_judged else ()
         columns = (*RUN_ARROW_SCHEMA.names, *known)
-        left_out = Places(self.duplicates)
-        for found in RunRows((self.part,), None, columns).in_source_order():
+        left_out = Places(self.duplicates, self.limits)
+        for found in RunRows((self.part,), None, columns, self.limits).in_source_order():
             rows = left_out.without(found)
             rows = rows.filter(pa.array(self._outputs(rows) == partition))
             rows = rows.take(pa.array(_order(rows, SOURCE_ORDER)))
@@ -200,11 +205,12 @@ class Places:
 
     Args:
         files: Where their places stand.
+        limits: How much is in memory at once.
     """
 
-    def __init__(self, files: tuple[str, ...]) -> None:
+    def __init__(self, files: tuple[str, ...], limits: RowLimits = ROW_LIMITS) -> None:
         found: dict[tuple[str, int], list[Longs]] = {}
-        for rows in RunRows((Part(files, reasons=()),), None, SOURCE_ORDER).pieces():
+        for rows in RunRows((Part(files, reasons=()),), None, SOURCE_ORDER, limits).pieces():
             offsets = rows["offset"].to_numpy()
             for source, place in sources(rows):
                 found.setdefault(source, []).append(offsets[place])

@@ -20,7 +20,7 @@ _HIDDEN_SUFFIX: Final = ".tmp"
 """What the name of a file is put between while no reader is to see it: Spark goes by the one, and
 whoever lists Parquet files by the other."""
 
-_ROW_GROUP_ROWS: Final = 20_000
+ROW_GROUP_ROWS: Final = 20_000
 """Small row groups let a reader skip what it does not want."""
 _SKIPPED_BY: Final = ("event_time_ms", "output_partition", "topic", "partition", "offset")
 """Columns by which it does."""
@@ -34,6 +34,7 @@ class PartFile:
     Args:
         folder: Where it is written to; the folder is there.
         schema: What tables are cast to.
+        row_group_rows: Rows of a row group.
 
     Attributes:
         name: The file's name; None as long as there are no rows.
@@ -41,12 +42,15 @@ class PartFile:
         size_bytes: Its size, likewise.
     """
 
-    def __init__(self, folder: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, folder: str, schema: pa.Schema, row_group_rows: int = ROW_GROUP_ROWS
+    ) -> None:
         self.name: str | None = None
         self.rows = 0
         self.size_bytes = 0
         self._folder = Path(folder)
         self._schema = schema
+        self._row_group_rows = row_group_rows
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
@@ -78,7 +82,7 @@ class PartFile:
                 write_statistics=list(_SKIPPED_BY),
                 store_schema=False,
             )
-        self._writer.write_table(rows.cast(self._schema), row_group_size=_ROW_GROUP_ROWS)
+        self._writer.write_table(rows.cast(self._schema), row_group_size=self._row_group_rows)
 
 
 def publish(folder: Path, names: Iterable[str | None]) -> list[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,11 +22,10 @@ from sequitur.consumer import (
     lateness_bin,
 )
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
-from sequitur.pipelines.rows import run_rows, run_writer
+from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
-from sequitur.pipelines.store import part_files
 from sequitur.pipelines.store.part_files import publish, published_files
 from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
 from sequitur.producer.kafka.record_limit import RecordLimit
@@ -48,24 +46,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import pytest
+
     from sequitur.pipelines.rows.record_batches import KafkaBatch
     from sequitur.producer.kafka.record_batch import StoredRecord
 
 _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)
+_SMALL = RowLimits(chunk_bytes=2_000, slice_bytes=500, row_group_rows=4)
+"""Chunks, row groups and slices of a few rows."""
 _RULE = replace(_NOW, taken_from=OutputTimestamp.EVENT_TIME)
 _STAMP = Stamp(producer_id=7, epoch=3, base_sequence=11)
 _SLOW = settings(
     max_examples=examples(0.6),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks, row groups and slices of a few rows."""
-    monkeypatch.setattr(run_writer, "_CHUNK_BYTES", 2_000)
-    monkeypatch.setattr(part_files, "_ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(run_rows, "_SLICE_BYTES", 500)
 
 
 def _records(batches: Iterator[KafkaBatch]) -> list[StoredRecord]:
@@ -78,7 +72,6 @@ def _records(batches: Iterator[KafkaBatch]) -> list[StoredRecord]:
     ]
 
 
-@pytest.mark.usefixtures("small_pieces")
 @_SLOW
 @given(
     runs=st.lists(rows_of_sources(), min_size=1, max_size=3),
@@ -91,11 +84,12 @@ def test_what_is_due_comes_out_in_order(
     """By event time, then topic, partition and offset; each output partition has its own rows."""
     root = tmp_path_factory.mktemp("runs")
     for number, rows in enumerate(runs):
-        staged(root / str(number), rows, frontier)
+        staged(root / str(number), rows, frontier, limits=_SMALL)
     files = [published_files(root / str(number)) for number in range(len(runs))]
     own, earlier = files[0], tuple(itertools.chain(*files[1:]))
     first, last = BASE_MS + frontier, BASE_MS + after
-    selection = Selection((Part(own, first, last), Part(earlier, first + 1, last)))
+    parts = (Part(own, first, last), Part(earlier, first + 1, last))
+    selection = Selection(parts, limits=_SMALL)
     for output in range(OUTPUTS):
         due = [
             row
@@ -128,7 +122,6 @@ def test_the_same_rows_staged_again_go_out_as_the_same_bytes(
         assert batches == repeated
 
 
-@pytest.mark.usefixtures("small_pieces")
 @_SLOW
 @given(rows=rows_of_sources(), frontier=st.integers(0, 32), left_out=st.sets(st.integers(0, 40)))
 def test_side_rows_come_out_in_source_order(
@@ -139,7 +132,7 @@ def test_side_rows_come_out_in_source_order(
 ) -> None:
     """Late and quarantined rows, with the reason; repeats are left out."""
     root = tmp_path_factory.mktemp("runs")
-    summary = staged(root / "run", rows, frontier)
+    summary = staged(root / "run", rows, frontier, limits=_SMALL)
     (root / "repeats").mkdir()
     repeats = pa.Table.from_pylist(
         [row.as_arrow() for row in rows if row.offset in left_out],
@@ -166,6 +159,7 @@ def test_side_rows_come_out_in_source_order(
             limit=RecordLimit(),
             root="",
             duplicates=published_files(root / "repeats"),
+            limits=_SMALL,
         )
         kept = [row for row in expected if row.offset not in left_out]
         kept.sort(key=lambda row: row.source_order)
@@ -205,7 +199,6 @@ def test_what_was_seen_is_told(
     assert summary.lateness == ({seen: (len(own), late, bins)} if own else {})
 
 
-@pytest.mark.usefixtures("small_pieces")
 @_SLOW
 @given(
     released=rows_of_sources(),
@@ -222,8 +215,8 @@ def test_rows_are_judged_by_the_last_of_their_key(
 ) -> None:
     """By runs or by a fold alike: not older than the last released, nor than the horizon."""
     root = tmp_path_factory.mktemp("runs")
-    staged(root / "old", released, 0)
-    staged(root / "new", behind, frontier)
+    staged(root / "old", released, 0, limits=_SMALL)
+    staged(root / "new", behind, frontier, limits=_SMALL)
     last: dict[bytes, int] = {}
     for row in released:
         if row.key is not None and row.time is not None and horizon <= row.time <= frontier:
@@ -237,17 +230,20 @@ def test_rows_are_judged_by_the_last_of_their_key(
     old = Part(published_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     (root / "fold").mkdir()
     for output in range(OUTPUTS):
-        fold = FoldTask(str(root / "fold"), (old,))(output)
+        fold = FoldTask(str(root / "fold"), (old,), _SMALL)(output)
         publish(root / "fold", [fold.file])
     folded = Part(published_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     own = Part(published_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
-        task = JudgeTask(str(root / name), own, (source,), LateJudge(horizon_ms=BASE_MS + horizon))
+        judge = LateJudge(horizon_ms=BASE_MS + horizon)
+        task = JudgeTask(str(root / name), own, (source,), judge, limits=_SMALL)
         written = [task(output) for output in range(OUTPUTS)]
         publish(root / name, [one.file for one in written])
         columns = ("value", "reason", "last_released_ms", "key")
-        judged = RunRows((Part(published_files(root / name), reasons=()),), None, columns).pieces()
+        judged = RunRows(
+            (Part(published_files(root / name), reasons=()),), None, columns, _SMALL
+        ).pieces()
         found = [row for piece in judged for row in piece.to_pylist()]
         assert {row["value"] for row in found if row["reason"] is None} == rescued
         assert {row["value"] for row in found if row["reason"] == LATE} == late
@@ -269,14 +265,13 @@ def test_files_that_are_not_shown_are_not_read(tmp_path: Path) -> None:
     assert found["offset"].to_pylist() == [0, 1, 2, 3, 4]
 
 
-def test_slices_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_follow_each_other(tmp_path: Path) -> None:
     """However much is due, little of it is in memory at a time."""
-    monkeypatch.setattr(part_files, "_ROW_GROUP_ROWS", 50)
-    monkeypatch.setattr(run_rows, "_SLICE_BYTES", 20_000)
+    limits = RowLimits(slice_bytes=20_000, row_group_rows=50)
     rows = [Row("t", 0, number, None, number * 37 % 1_000) for number in range(2_000)]
-    staged(tmp_path / "run", rows, 0)
+    staged(tmp_path / "run", rows, 0, limits=limits)
     slices = list(
-        RunRows((Part(published_files(tmp_path / "run")),), 0, ("event_time_ms",)).slices()
+        RunRows((Part(published_files(tmp_path / "run")),), 0, ("event_time_ms",), limits).slices()
     )
     reaches = [(min(s), max(s)) for s in (one["event_time_ms"].to_pylist() for one in slices)]
     assert len(slices) > 5

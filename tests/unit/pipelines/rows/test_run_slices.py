@@ -10,10 +10,9 @@ import pytest
 
 from sequitur.consumer import LATE, LateJudge
 from sequitur.pipelines.ordering.key_tasks import JudgeTask
-from sequitur.pipelines.rows import run_rows, run_writer
+from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store import part_files
 from sequitur.pipelines.store.part_files import publish, published_files
 from tests.support.staged_rows import BASE_MS, Row, staged
 
@@ -25,13 +24,15 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("event_time_ms", "topic", "partition", "offset")
 _RECORDS = RUN_ARROW_SCHEMA.names
+_LIMITS = RowLimits(chunk_bytes=100_000, slice_bytes=20_000, row_group_rows=50)
+"""Small row groups, slices of about 200 rows."""
 _MOST_ROWS = 600
 """Three slices, and a row group for each file."""
 
 
 @pytest.fixture(autouse=True)
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Small row groups, slices of about 200 rows; how many row groups were read at once."""
+    """How many row groups were read at once."""
     found: list[int] = []
     read_row_groups = pq.ParquetFile.read_row_groups
 
@@ -40,9 +41,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return read_row_groups(file, groups, **more)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
-    monkeypatch.setattr(part_files, "_ROW_GROUP_ROWS", 50)
-    monkeypatch.setattr(run_writer, "_CHUNK_BYTES", 100_000)
-    monkeypatch.setattr(run_rows, "_SLICE_BYTES", 20_000)
     return found
 
 
@@ -55,7 +53,7 @@ def _staged(folder: Path, times: Iterable[int], *, topics: int = 2) -> Part:
         for offset, time in enumerate(times)
     ]
     for number, (_, own) in enumerate(itertools.groupby(rows, lambda row: row.source_order[:2])):
-        staged(folder / str(number), list(own), 0)
+        staged(folder / str(number), list(own), 0, limits=_LIMITS)
     files = (published_files(one) for one in sorted(folder.iterdir()))
     return Part(tuple(itertools.chain(*files)))
 
@@ -80,7 +78,7 @@ def _places(slices: Iterable[pa.Table]) -> list[list[tuple[int, str, int, int]]]
 def test_slices_are_small_and_follow_each_other(tmp_path: Path, times: list[int]) -> None:
     """In the order of release, whatever the event times are."""
     part = _staged(tmp_path, times)
-    places = _places(RunRows((part,), None, _COLUMNS).slices())
+    places = _places(RunRows((part,), None, _COLUMNS, _LIMITS).slices())
     assert sum(map(len, places)) == 4_000
     assert max(map(len, places)) < _MOST_ROWS
     assert all(one[-1] < other[0] for one, other in itertools.pairwise(places))
@@ -89,7 +87,7 @@ def test_slices_are_small_and_follow_each_other(tmp_path: Path, times: list[int]
 def test_side_rows_come_in_small_pieces(tmp_path: Path) -> None:
     """Of all event times, in source order."""
     part = _staged(tmp_path, [number * 37 % 1_000 for number in range(1_000)])
-    slices = RunRows((part,), None, _COLUMNS).in_source_order()
+    slices = RunRows((part,), None, _COLUMNS, _LIMITS).in_source_order()
     places = [[place[1:] for place in one] for one in _places(slices)]
     assert sum(map(len, places)) == 4_000
     assert max(map(len, places)) < _MOST_ROWS
@@ -100,7 +98,7 @@ def test_row_groups_of_other_sources_are_not_read(tmp_path: Path, read: list[int
     """What a file says of topics, partitions and offsets suffices to pass over it."""
     part = _staged(tmp_path, [5] * 1_000)
     read.clear()
-    slices = list(RunRows((part,), None, _COLUMNS).slices())
+    slices = list(RunRows((part,), None, _COLUMNS, _LIMITS).slices())
     assert len(slices) > 10
     # Once to count the rows, once to read them, and again where two slices share a row group: three
     # at most, as there are three output partitions. Without that, each slice would read all 90.
@@ -111,18 +109,20 @@ def test_many_rows_behind_the_frontier_are_judged_piece_by_piece(tmp_path: Path)
     """And each of them once."""
     early = [number % 90 for number in range(1_000)]
     rows = [Row("t", 0, offset, b"%d" % offset, time) for offset, time in enumerate(early)]
-    staged(tmp_path / "run", rows, 100)
+    staged(tmp_path / "run", rows, 100, limits=_LIMITS)
     behind = Part(published_files(tmp_path / "run"), last_ms=BASE_MS + 99, reasons=(LATE,))
-    pieces = [len(one) for one in RunRows((behind,), None, _RECORDS).pieces()]
+    pieces = [len(one) for one in RunRows((behind,), None, _RECORDS, _LIMITS).pieces()]
     assert len(pieces) > 2
     assert max(pieces) < _MOST_ROWS
     (tmp_path / "behind").mkdir()
     judge = LateJudge(horizon_ms=BASE_MS + 45)
-    written = [JudgeTask(str(tmp_path / "behind"), behind, (), judge)(n) for n in range(3)]
+    written = [
+        JudgeTask(str(tmp_path / "behind"), behind, (), judge, limits=_LIMITS)(n) for n in range(3)
+    ]
     publish(tmp_path / "behind", [one.file for one in written])
     assert sum(one.rows for one in written) == 1_000
     assert sum(one.late for one in written) == sum(time < 45 for time in early)
     rescued = Part(published_files(tmp_path / "behind"))
-    (*found,) = RunRows((rescued,), None, ("offset",)).slices()
+    (*found,) = RunRows((rescued,), None, ("offset",), _LIMITS).slices()
     offsets = sorted(offset for one in found for offset in one["offset"].to_pylist())
     assert offsets == [offset for offset, time in enumerate(early) if time >= 45]

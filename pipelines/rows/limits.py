@@ -1,0 +1,28 @@
+"""How much of the rows of runs is in memory at once, in Spark's tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class RowLimits:
+    """Bounds on what a task has in memory.
+
+    Attributes:
+        chunk_bytes: So much is sorted at once when a batch is staged; a task holds two or three
+            times that.
+        slice_bytes: So much of what is due is read at once.
+        row_group_rows: Rows of a row group: small ones let a reader skip what it does not want.
+    """
+
+    chunk_bytes: int = 64 << 20
+    slice_bytes: int = 32 << 20
+    row_group_rows: int = ROW_GROUP_ROWS
+
+
+ROW_LIMITS: Final = RowLimits()
+"""Those of a job."""
