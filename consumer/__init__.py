@@ -17,7 +17,14 @@ from sequitur.consumer._errors import (
 )
 from sequitur.consumer._settings import Delivery, ReorderSettings
 from sequitur.consumer.lateness.judge import LateJudge, is_behind, late_against, staging_rules
-from sequitur.consumer.lateness.key_state import Fold, KeyLookup, KeyState, Upkeep
+from sequitur.consumer.lateness.key_state import (
+    FOLD_LIMITS,
+    Fold,
+    FoldLimits,
+    KeyLookup,
+    KeyState,
+    Upkeep,
+)
 from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
 from sequitur.consumer.lateness.runs import Run
 from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
@@ -80,6 +87,7 @@ from sequitur.consumer.time.time_text import TimeFormat, TimeUnit
 __all__ = [
     "BEFORE_ALL_TIME_MS",
     "EVENT_TIME_HEADER",
+    "FOLD_LIMITS",
     "FRONTIER_HEADER",
     "LAST_RELEASED_HEADER",
     "LATE",
@@ -115,6 +123,7 @@ __all__ = [
     "EventTimeSpec",
     "EventTimeSpecError",
     "Fold",
+    "FoldLimits",
     "KeyLookup",
     "KeyState",
     "LateJudge",

@@ -29,14 +29,29 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.lateness.runs import Run
 
-FOLDED_RUNS: Final = 64
-FOLDED_ROWS: Final = 8_000_000
-FOLDED_BYTES: Final = 1 << 30
-"""Runs wait for a fold until they are so many, or so large together: what folding costs is then
-spread over many steps, and what waits is bounded."""
-
 _MERGE_RATIO: Final = 2
 """A fold is merged with new ones that are at least this part of its size, one half."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldLimits:
+    """When runs are folded: once they are so many, or so large together.
+
+    What folding costs is then spread over many steps, and what waits is bounded.
+
+    Attributes:
+        runs: Number of runs.
+        rows: Rows of all of them.
+        size_bytes: Bytes of all of them.
+    """
+
+    runs: int = 64
+    rows: int = 8_000_000
+    size_bytes: int = 1 << 30
+
+
+FOLD_LIMITS: Final = FoldLimits()
+"""Those of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +148,18 @@ class KeyState:
         kept = tuple(fold for fold in self.folds if fold.max_event_time_ms >= horizon_ms)
         return replace(self, horizon_ms=horizon_ms, folds=kept)
 
-    def upkeep(self, waiting: Sequence[Run]) -> Upkeep | None:
+    def upkeep(self, waiting: Sequence[Run], limits: FoldLimits = FOLD_LIMITS) -> Upkeep | None:
         """Return what to fold now, None when it is too early.
 
         Args:
             waiting: The runs that lie wholly behind the frontier.
+            limits: When it is time.
         """
         rows = sum(run.rows + run.behind for run in waiting)
         enough = (
-            len(waiting) >= FOLDED_RUNS
-            or rows >= FOLDED_ROWS
-            or sum(run.size_bytes for run in waiting) >= FOLDED_BYTES
+            len(waiting) >= limits.runs
+            or rows >= limits.rows
+            or sum(run.size_bytes for run in waiting) >= limits.size_bytes
         )
         if not enough:
             return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sequitur.pipelines._errors import TopicError, TopologyFileError
+from sequitur.pipelines.ordering.behind import BehindRows
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.input_topics import input_topics
-from sequitur.pipelines.sink.sink import Outputs, OutputTopic
+from sequitur.pipelines.ordering.state import open_state
+from sequitur.pipelines.sink.sink import Outputs, OutputTopic, TopicSink
 from sequitur.pipelines.sink.topic_limits import Limits
 from sequitur.pipelines.store.checkpoint import JobIdentity
 from sequitur.pipelines.topology.checks import check_settings
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer import ReorderSettings, StepDone, StepEntry
+    from sequitur.consumer import FoldLimits, ReorderSettings, StepDone, StepEntry
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.pipelines.ordering.job import ProcessStage
@@ -38,6 +40,7 @@ def open_engine(
     now_ms: Callable[[], int],
     process: ProcessStage | None,
     is_bounded: bool,
+    fold_limits: FoldLimits,
 ) -> ReorderEngine:
     """Claim the checkpoint, make the topics that are missing, and give the engine.
 
@@ -52,6 +55,7 @@ def open_engine(
         now_ms: The wall clock.
         process: A topology that is given the events, instead of the output topic.
         is_bounded: Whether the run ends when it has read what is there.
+        fold_limits: When runs are folded.
 
     Raises:
         ReorderError: Something is not as it has to be.
@@ -121,17 +125,18 @@ def open_engine(
             limits=limits,
             timestamps=settings.output_timestamp,
         )
+    runs, history = open_state(spark, checkpoint, settings, outputs, limits)
     return ReorderEngine(
-        spark,
-        kafka=kafka,
         settings=settings,
+        runs=runs,
+        behind=BehindRows(checkpoint, settings, runs, history, fold_limits),
+        sink=TopicSink(spark, kafka, settings, checkpoint, outages),
         outputs=outputs,
         topics=topics,
         checkpoint=checkpoint,
         now_ms=now_ms,
         on_step=on_step,
         outages=outages,
-        limits=limits,
         processing=processing,
         is_bounded=is_bounded,
     )

@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, KeyState, LateJudge, LatePolicy, ReorderMode
+from sequitur.consumer import (
+    BEFORE_ALL_TIME_MS,
+    FOLD_LIMITS,
+    KeyState,
+    LateJudge,
+    LatePolicy,
+    ReorderMode,
+)
 from sequitur.pipelines._errors import LateRowError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from sequitur.consumer import ReorderSettings, Run, StepEntry
+    from sequitur.consumer import FoldLimits, ReorderSettings, Run, StepEntry
     from sequitur.pipelines.ordering.keys import KeyHistory
     from sequitur.pipelines.ordering.runs import SortedRuns, Staged
     from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -25,6 +32,7 @@ class BehindRows:
         settings: The job's settings.
         runs: The runs in that folder.
         history: How far keys have been released.
+        fold_limits: When runs are folded.
     """
 
     def __init__(
@@ -33,7 +41,9 @@ class BehindRows:
         settings: ReorderSettings,
         runs: SortedRuns,
         history: KeyHistory,
+        fold_limits: FoldLimits = FOLD_LIMITS,
     ) -> None:
+        self._fold_limits = fold_limits
         self._settings = settings
         self._runs = runs
         self._is_latest = settings.mode is ReorderMode.LATEST
@@ -66,7 +76,7 @@ class BehindRows:
             frontier_ms=before.frontier_ms, ttl_ms=milliseconds(self._settings.key_ttl)
         )
         before = replace(before, keys=keys)
-        upkeep = keys.upkeep(before.folding_runs)
+        upkeep = keys.upkeep(before.folding_runs, self._fold_limits)
         if upkeep is None:
             return before.kept_runs, keys
         fold = self._history.fold(upkeep, step, name=name, horizon_ms=keys.horizon_ms)

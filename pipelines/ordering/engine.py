@@ -33,23 +33,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import Delivery, StepKind
-from sequitur.pipelines.ordering.behind import BehindRows
 from sequitur.pipelines.ordering.frontier import Frontier
 from sequitur.pipelines.ordering.input_checks import InputChecks
 from sequitur.pipelines.ordering.input_offsets import InputOffsets
 from sequitur.pipelines.ordering.input_reset import InputReset
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.progress import waiting_text
-from sequitur.pipelines.ordering.state import open_state
 from sequitur.pipelines.ordering.step_outputs import StepOutputs
 from sequitur.pipelines.ordering.step_runner import StepRunner, StopRequestedError
 from sequitur.pipelines.ordering.steps import Steps
-from sequitur.pipelines.sink.sink import TopicSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from sequitur.consumer import (
         LearnedDelays,
@@ -61,12 +58,12 @@ if TYPE_CHECKING:
     )
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.behind import BehindRows
     from sequitur.pipelines.ordering.data_loss import Lost
-    from sequitur.pipelines.sink.sink import Outputs
-    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.ordering.runs import SortedRuns
+    from sequitur.pipelines.sink.sink import Outputs, TopicSink
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.topology.processing import Processing
-    from sequitur.producer import KafkaSettings
 
 
 class ReorderEngine:
@@ -76,33 +73,33 @@ class ReorderEngine:
     for ticks. The newest step, and what runs the next, are touched under `_lock` alone.
 
     Args:
-        spark: The session.
-        kafka: How to reach the brokers.
         settings: The job's settings.
+        runs: The runs of the checkpoint.
+        behind: Judges rows behind the frontier, and finds duplicates.
+        sink: Writes to topics.
         outputs: The output topics.
         topics: Admin client.
         checkpoint: The job's folder, claimed already.
         now_ms: The wall clock.
         on_step: Told of each step once it is done.
         outages: How long what passes by itself is waited for.
-        limits: What the output topics take of one record.
         processing: A topology that is given what steps release, instead of the output topic.
         is_bounded: Whether the run ends when it has read what is there.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
         *,
-        kafka: KafkaSettings,
         settings: ReorderSettings,
+        runs: SortedRuns,
+        behind: BehindRows,
+        sink: TopicSink,
         outputs: Outputs,
         topics: KafkaTopics,
         checkpoint: Checkpoint,
         now_ms: Callable[[], int],
         on_step: Callable[[StepEntry, StepDone], None],
         outages: Outages,
-        limits: Limits,
         processing: Processing | None = None,
         is_bounded: bool = False,
     ) -> None:
@@ -115,21 +112,20 @@ class ReorderEngine:
         self._offsets = InputOffsets(topics)
         self._newest = NewestStep(checkpoint)
         self._frontier = Frontier(settings, outages, is_bounded=is_bounded)
-        runs, history = open_state(spark, checkpoint, settings, outputs, limits)
         self._steps = Steps(
             settings,
             checkpoint,
             self._newest,
             frontier=self._frontier,
             runs=runs,
-            behind=BehindRows(checkpoint, settings, runs, history),
+            behind=behind,
             checks=self._input,
             offsets=self._offsets,
             now_ms=now_ms,
         )
         self._outputs = StepOutputs(
             runs,
-            TopicSink(spark, kafka, settings, checkpoint, outages),
+            sink,
             outputs,
             timestamps=settings.output_timestamp,
             processing=processing,

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sequitur.consumer import FOLD_LIMITS
 from sequitur.pipelines._errors import (
     TopicError,
 )
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer import LearnedDelays, ReorderSettings, StepDone, StepEntry, Totals
+    from sequitur.consumer import (
+        FoldLimits,
+        LearnedDelays,
+        ReorderSettings,
+        StepDone,
+        StepEntry,
+        Totals,
+    )
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.stop import Stop
     from sequitur.producer import KafkaSettings
@@ -95,6 +103,7 @@ def run_reorder(
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     process: ProcessStage | None = None,
     reset_input: bool = False,
+    fold_limits: FoldLimits = FOLD_LIMITS,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is.
 
@@ -110,6 +119,7 @@ def run_reorder(
         process: A topology that is given the events, instead of the output topic.
         reset_input: Restart Spark's part of the checkpoint where the log has got to, and
             read recreated topics from their beginning.
+        fold_limits: When runs are folded into what is known of keys.
 
     Raises:
         ReorderError: The job cannot go on; the message says why.
@@ -138,6 +148,7 @@ def run_reorder(
             now_ms=now_ms,
             process=process,
             is_bounded=available_now,
+            fold_limits=fold_limits,
         )
         read_before = engine.totals.read
         engine.recover()

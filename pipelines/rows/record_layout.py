@@ -27,7 +27,7 @@ _SAME_TIMESTAMP: Final = varint(0)
 MOST_RECORD_OVERHEAD: Final = 5 * 6
 """Bytes of a record beside its key, its value and its headers, at most."""
 MOST_BATCH_ROWS: Final = TABLE_SIZE
-_PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 4 << 20
 
 
 class Headers:
@@ -99,8 +99,10 @@ def record_batches(
     headers: Headers,
     timestamps: Longs,
     limit: int,
+    *,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[KafkaBatch]:
-    """Records as batches for the brokers.
+    """Lay records out as batches for the brokers.
 
     Args:
         keys: Their keys, binary.
@@ -108,6 +110,7 @@ def record_batches(
         headers: Their headers.
         timestamps: Their timestamps, epoch ms.
         limit: Most bytes of a batch; a record that is larger goes alone.
+        piece_bytes: So many bytes are laid out at once.
     """
     sizes = _lengths(keys) + _lengths(values) + headers.sizes() + MOST_RECORD_OVERHEAD
     ends = np.cumsum(sizes)
@@ -117,7 +120,7 @@ def record_batches(
         begin = bounds[first]
         # Some batches at once: the fewer calls the better, but an array holds 2 GiB at most.
         last = first + 1
-        reached = ends[begin] + _PIECE_BYTES
+        reached = ends[begin] + piece_bytes
         while last + 1 < len(bounds) and ends[bounds[last + 1] - 1] <= reached:
             last += 1
         places = [bound - begin for bound in bounds[first : last + 1]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from sequitur.consumer import (
     BEFORE_ALL_TIME_MS,
     Fold,
+    FoldLimits,
     KeyState,
     Run,
     SourcePartition,
@@ -69,6 +69,7 @@ class _Kept:
     """Runs and folds in memory, kept as `StepEntry` and `KeyState` say."""
 
     ttl_ms: int
+    limits: FoldLimits
     keys: KeyState = field(default_factory=KeyState)
     runs: tuple[Run, ...] = ()
     rows: dict[int, list[Row]] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class _Kept:
         )
         assert before.keys is not None
         self.runs, self.keys = before.kept_runs, before.keys
-        upkeep = before.keys.upkeep(before.folding_runs)
+        upkeep = before.keys.upkeep(before.folding_runs, self.limits)
         if upkeep is not None:
             seen = [(row.key, row.event_time_ms) for r in upkeep.runs for row in self.rows[r.step]]
             seen += [pair for fold in upkeep.folds for pair in self.folds[fold.step].items()]
@@ -118,32 +119,32 @@ def test_what_is_kept_decides_as_if_all_were_kept(
     batches: list[list[tuple[int, str | None]]], delay_ms: int, ttl_ms: int, folded_runs: int
 ) -> None:
     """Folds, merges and forgetting change no decision, and old runs and folds are let go."""
-    model, kept, entry = _model(delay_ms=delay_ms, ttl_ms=ttl_ms), _Kept(ttl_ms), None
-    with patch("sequitur.consumer.lateness.key_state.FOLDED_RUNS", folded_runs):
-        for step, batch in enumerate(_numbered(batches)):
-            kept.begin(step, entry)
-            frontier_ms, late_before = model.clock.frontier_ms, len(model.late)
-            behind = [row for row in batch if row.event_time_ms < frontier_ms]
-            rescued = [
-                row
-                for row in behind
-                if row.key is not None
-                and row.event_time_ms >= kept.keys.horizon_ms
-                and row.event_time_ms >= kept.last_released(row.key, frontier_ms)
-            ]
-            model.batch(batch, now_ms=0)
-            late = model.late[late_before:]
-            assert sorted(set(behind) - set(late)) == sorted(rescued)
-            on_time = [row.event_time_ms for row in batch if row.event_time_ms >= frontier_ms]
-            run = Run(
-                step,
-                len(on_time),
-                min(on_time, default=-1),
-                max(on_time, default=-1),
-                behind=len(behind),
-                max_behind_ms=max((row.event_time_ms for row in behind), default=-1),
-            )
-            kept.rows[step] = batch
-            kept.runs = (*kept.runs, run)
-            entry = _entry(model, kept.runs)
-            assert len(entry.folding_runs) <= folded_runs
+    limits = FoldLimits(runs=folded_runs)
+    model, kept, entry = _model(delay_ms=delay_ms, ttl_ms=ttl_ms), _Kept(ttl_ms, limits), None
+    for step, batch in enumerate(_numbered(batches)):
+        kept.begin(step, entry)
+        frontier_ms, late_before = model.clock.frontier_ms, len(model.late)
+        behind = [row for row in batch if row.event_time_ms < frontier_ms]
+        rescued = [
+            row
+            for row in behind
+            if row.key is not None
+            and row.event_time_ms >= kept.keys.horizon_ms
+            and row.event_time_ms >= kept.last_released(row.key, frontier_ms)
+        ]
+        model.batch(batch, now_ms=0)
+        late = model.late[late_before:]
+        assert sorted(set(behind) - set(late)) == sorted(rescued)
+        on_time = [row.event_time_ms for row in batch if row.event_time_ms >= frontier_ms]
+        run = Run(
+            step,
+            len(on_time),
+            min(on_time, default=-1),
+            max(on_time, default=-1),
+            behind=len(behind),
+            max_behind_ms=max((row.event_time_ms for row in behind), default=-1),
+        )
+        kept.rows[step] = batch
+        kept.runs = (*kept.runs, run)
+        entry = _entry(model, kept.runs)
+        assert len(entry.folding_runs) <= folded_runs

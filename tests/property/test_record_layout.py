@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.pipelines.rows import record_layout
-from sequitur.pipelines.rows.record_layout import MOST_BATCH_ROWS, Headers, record_batches
+from sequitur.pipelines.rows.record_layout import (
+    MOST_BATCH_ROWS,
+    PIECE_BYTES,
+    Headers,
+    record_batches,
+)
 from sequitur.producer.kafka.record_batch import NO_STAMP, records_of, transactional_batch
 from sequitur.producer.kafka.varint_arrays import varints
 from tests.support.record_bytes import Header, record_bytes, signed_varint
@@ -38,7 +41,12 @@ def _lists(rows: list[Row]) -> pa.ListArray:
 
 
 def _batches(
-    rows: list[Row], limit: int, chunk: int = 7, times: list[int] | None = None
+    rows: list[Row],
+    limit: int,
+    chunk: int = 7,
+    times: list[int] | None = None,
+    *,
+    piece: int = PIECE_BYTES,
 ) -> list[KafkaBatch]:
     def chunked(column: int) -> pa.ChunkedArray:
         arrays = [
@@ -48,7 +56,10 @@ def _batches(
         return pa.chunked_array(arrays, pa.binary())
 
     timestamps = np.array(times or [_TIME] * len(rows), np.int64)
-    return list(record_batches(chunked(0), chunked(1), Headers.of(_lists(rows)), timestamps, limit))
+    headers = Headers.of(_lists(rows))
+    return list(
+        record_batches(chunked(0), chunked(1), headers, timestamps, limit, piece_bytes=piece)
+    )
 
 
 def _expected(rows: list[Row], times: list[int] | None = None) -> bytes:
@@ -69,9 +80,7 @@ def test_records_agree_with_the_reference(
 ) -> None:
     """Null, empty, short and long ones, with headers and without, wherever batches end."""
     rows, times = [row for row, _ in timed], [time for _, time in timed]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(record_layout, "_PIECE_BYTES", piece)
-        batches = _batches(rows, limit, times=times)
+    batches = _batches(rows, limit, times=times, piece=piece)
     assert sum(batch.rows for batch in batches) == len(rows)
     begin = 0
     for records, count, base_ms, max_ms in batches:

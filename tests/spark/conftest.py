@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sequitur._topic_reader import TopicRecord, read_topic
-from sequitur.consumer import ReorderSettings, StepKind
+from sequitur.consumer import FOLD_LIMITS, FoldLimits, ReorderSettings, StepKind
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.job import JobReport, ProcessStage, run_reorder
 from sequitur.pipelines.ordering.stop import Stop
@@ -99,6 +99,7 @@ class Job:
     process: ProcessStage | None = None
     steps: list[tuple[StepEntry, StepDone]] = field(default_factory=list)
     report: JobReport | None = None
+    fold_limits: FoldLimits = FOLD_LIMITS
 
     @property
     def topic(self) -> str:
@@ -149,6 +150,7 @@ class Job:
             now_ms=now_ms,
             process=self.process,
             reset_input=reset_input,
+            fold_limits=self.fold_limits,
         )
         return self.report
 
@@ -167,7 +169,7 @@ class Job:
     def with_settings(self, **changes: Any) -> Job:
         """The same job with other settings."""
         settings = ReorderSettings.model_validate({**self.settings.model_dump(), **changes})
-        return Job(self.spark, self.kafka, settings, self.process)
+        return Job(self.spark, self.kafka, settings, self.process, fold_limits=self.fold_limits)
 
     def running_topology(self, topology: Topology, **process: Any) -> Job:
         """The same job with a topology behind it."""

@@ -19,6 +19,7 @@ from sequitur.consumer import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
+    FoldLimits,
     SourcePartition,
 )
 from sequitur.pipelines._errors import LateRowError
@@ -197,7 +198,7 @@ def test_crash_changes_no_verdict(
     is_local: bool,
 ) -> None:
     """Wherever it dies, the step rescues and refuses the same rows, each of them once."""
-    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 1)
+    job.fold_limits = FoldLimits(runs=1)
     checkpoint = tmp_path / "checkpoint"
     if not is_local:
         job = job.with_settings(checkpoint=hadoop_only.uri)
@@ -241,7 +242,7 @@ def test_output_is_the_references_row_for_row(
     is_local: bool,
 ) -> None:
     """Random disorder and repeats over several lives, with folds: what comes out is the model's."""
-    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 2)
+    job.fold_limits = FoldLimits(runs=2)
     if not is_local:
         job = job.with_settings(checkpoint=hadoop_only.uri)
     drops = duplicates != "keep"

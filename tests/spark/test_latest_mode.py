@@ -13,6 +13,7 @@ from sequitur.consumer import (
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     STALE,
+    FoldLimits,
     SourcePartition,
 )
 from sequitur.pipelines._errors import CheckpointError, LateRowError
@@ -43,10 +44,10 @@ def _event_of(row: Row) -> Event:
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_newest_of_each_key_passes_at_once(
-    job: Job, monkeypatch: pytest.MonkeyPatch, hadoop_only: HadoopFolder, *, is_local: bool
+    job: Job, hadoop_only: HadoopFolder, *, is_local: bool
 ) -> None:
     """Over several lives and folds, the rows out and stale are the reference's, none is held."""
-    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 2)
+    job.fold_limits = FoldLimits(runs=2)
     if not is_local:
         job = job.with_settings(checkpoint=hadoop_only.uri)
     job = job.with_settings(mode="latest")

@@ -8,6 +8,7 @@ import duckdb
 import pandas as pd
 import pytest
 
+from sequitur.consumer import FoldLimits
 from tests.spark.conftest import Job, event
 
 if TYPE_CHECKING:
@@ -22,20 +23,18 @@ def _names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
 
 
-def _two_steps(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def _two_steps(job: Job) -> None:
     """The first run is through and folded, the second holds four rows."""
-    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 1)
+    job.fold_limits = FoldLimits(runs=1)
     job.produce([event(T0 + t, key=k, partition=0) for k, t in (("a", 1), ("a", 3), ("b", 2))])
     job.run(drain=True)
     job.produce([event(T0 + 9000 + p, key="c", partition=p) for p in range(4)])
     job.run()
 
 
-def test_pandas_reads_runs_and_keys(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pandas_reads_runs_and_keys(job: Job, tmp_path: Path) -> None:
     """As docs/reorder.md shows it: what is held, and how far each key has been released."""
-    _two_steps(job, monkeypatch)
+    _two_steps(job)
     checkpoint = tmp_path / "checkpoint"
     runs = pd.concat(pd.read_parquet(run) for run in sorted((checkpoint / "runs").glob("*/")))
     assert sorted(runs["event_time_ms"] - T0) == [9000, 9001, 9002, 9003]
@@ -45,11 +44,9 @@ def test_pandas_reads_runs_and_keys(
     assert last.to_dict() == {b"a": 3, b"b": 2}
 
 
-def test_duckdb_reads_runs_and_keys(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_duckdb_reads_runs_and_keys(job: Job, tmp_path: Path) -> None:
     """As docs/reorder.md shows it, in SQL; the log of steps, too."""
-    _two_steps(job, monkeypatch)
+    _two_steps(job)
     checkpoint = tmp_path / "checkpoint"
     held = duckdb.execute(
         f"SELECT topic, partition, count(*), min(event_time_ms) - {T0}"
@@ -68,9 +65,9 @@ def test_duckdb_reads_runs_and_keys(
     assert log.fetchall() == [(0, "batch", 3), (1, "drain", 0), (2, "batch", 4)]
 
 
-def test_old_state_is_removed(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_old_state_is_removed(job: Job, tmp_path: Path) -> None:
     """Runs go when they are folded, folds when merged or past their TTL, verdicts when used."""
-    monkeypatch.setattr("sequitur.consumer.lateness.key_state.FOLDED_RUNS", 2)
+    job.fold_limits = FoldLimits(runs=2)
     job = job.with_settings(key_ttl="20 s", late_policy="drop")
     checkpoint = tmp_path / "checkpoint"
     for life in range(7):

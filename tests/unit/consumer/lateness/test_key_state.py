@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from sequitur.consumer import Fold, KeyState, Run
-from sequitur.consumer.lateness.key_state import FOLDED_BYTES, FOLDED_ROWS, FOLDED_RUNS
+from sequitur.consumer import FOLD_LIMITS, Fold, KeyState, Run
 
 
 def _runs(count: int, *, rows: int = 10, size_bytes: int = 100) -> list[Run]:
@@ -15,12 +14,12 @@ def _runs(count: int, *, rows: int = 10, size_bytes: int = 100) -> list[Run]:
 
 
 @pytest.mark.parametrize(("runs", "folded"), [
-    (_runs(FOLDED_RUNS - 1), False),
-    (_runs(FOLDED_RUNS), True),
-    (_runs(2, rows=FOLDED_ROWS // 2 - 1), False),
-    (_runs(2, rows=FOLDED_ROWS // 2), True),
-    (_runs(2, size_bytes=FOLDED_BYTES // 2 - 1), False),
-    (_runs(2, size_bytes=FOLDED_BYTES // 2), True),
+    (_runs(FOLD_LIMITS.runs - 1), False),
+    (_runs(FOLD_LIMITS.runs), True),
+    (_runs(2, rows=FOLD_LIMITS.rows // 2 - 1), False),
+    (_runs(2, rows=FOLD_LIMITS.rows // 2), True),
+    (_runs(2, size_bytes=FOLD_LIMITS.size_bytes // 2 - 1), False),
+    (_runs(2, size_bytes=FOLD_LIMITS.size_bytes // 2), True),
     ([], False),
 ])  # fmt: skip
 def test_runs_wait_until_there_is_enough_to_fold(runs: list[Run], folded: bool) -> None:
@@ -33,7 +32,7 @@ def test_runs_wait_until_there_is_enough_to_fold(runs: list[Run], folded: bool) 
 def test_folds_are_merged_while_they_are_not_much_larger() -> None:
     """A small fold is taken up by the next one, a large one is left until there is as much."""
     large, small, smaller = Fold(1, 100_000, 9, 50), Fold(2, 1_200, 9, 60), Fold(3, 600, 9, 70)
-    upkeep = KeyState(folds=(large, small, smaller)).upkeep(_runs(FOLDED_RUNS))
+    upkeep = KeyState(folds=(large, small, smaller)).upkeep(_runs(FOLD_LIMITS.runs))
     assert upkeep is not None
     assert upkeep.folds == (small, smaller)
     after = KeyState(folds=(large, small, smaller)).with_fold(Fold(9, 1_500, 9, 80), upkeep)
@@ -43,7 +42,7 @@ def test_folds_are_merged_while_they_are_not_much_larger() -> None:
 
 def test_empty_fold_is_not_kept() -> None:
     """A fold of rows without a key, or of keys long silent, leaves nothing to read."""
-    upkeep = KeyState().upkeep(_runs(FOLDED_RUNS))
+    upkeep = KeyState().upkeep(_runs(FOLD_LIMITS.runs))
     assert upkeep is not None
     assert KeyState().with_fold(Fold(9, 0, 300, -1), upkeep) == KeyState()
 
