@@ -30,7 +30,7 @@ ACKS_SCHEMA: Final = pa.schema(
 
 UNFINISHED_SCHEMA: Final = pa.schema([("root", pa.uint64())])
 """Ids of roots whose records may not go out. Not their places: a place may be there twice in a
-step, as a dead letter that is given back and as an event that is read anew."""
+step, as a dead letter that is replayed and as an event that is read again."""
 
 
 def write_roots(folder: Path, roots: Sequence[Root]) -> str:

@@ -23,11 +23,11 @@ from sequitur.pipelines.topology.acker_files import (
     write_unfinished,
 )
 from sequitur.pipelines.topology.bolt_instances import instances_of
+from sequitur.pipelines.topology.dead_letter import dead_letter
 from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS, events
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
 from sequitur.pipelines.topology.output_files import OutputFiles
 from sequitur.pipelines.topology.pending_files import read_pending, write_waiting
-from sequitur.pipelines.topology.settling import dead_letter
 from sequitur.pipelines.topology.states import write_states
 from sequitur.pipelines.topology.verdicts import read_verdicts, write_verdicts
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
@@ -49,7 +49,7 @@ _COLLECTED_EACH: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch(StepBatch):
+class FileBatch(StepBatch):
     """What all tasks of a step share, in a job.
 
     Attributes:

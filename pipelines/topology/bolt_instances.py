@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from sequitur.consumer.topology import Instances
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.topology.batch import Batch
+    from sequitur.pipelines.topology.batch import FileBatch
 
 _kept: Final[dict[str, tuple[str, Instances]]] = {}
 """By checkpoint, the life of a job there, and its bolts. A task's process runs one at a time."""
 
 
-def instances_of(batch: Batch) -> Instances:
+def instances_of(batch: FileBatch) -> Instances:
     """The bolts that are kept here of a job; those of its earlier lives clean up."""
     life, instances = _kept.get(batch.root, ("", None))
     if instances is not None and life == batch.life:

@@ -1,8 +1,8 @@
 """Tasks whose Python process may die in a bolt: they are run again, and what kills them is found.
 
 A process dies of a segmentation fault, by the kernel when memory runs out, or by the watchdog in a
-call that nothing else can end. Spark then gives up the whole job, with the answers of tasks that
-were done; so each task leaves its answer in a file, and only the others are run again. A task that
+call that nothing else can end. Spark then gives up the whole job, with the results of tasks that
+were done; so each task leaves its result in a file, and only the others are run again. A task that
 has died several times is run on halves of its input, until what is left is the one event, tuple or
 tick that kills it: that one is given up.
 """
@@ -58,23 +58,23 @@ class Repeatable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """A task that leaves its answer in a file."""
+    """A task that leaves its result in a file."""
 
     task: Any
     path: str
 
     @classmethod
     def of(cls, task: Any, folder: Path) -> Self:
-        return cls(task, str(folder / f"answer-{uuid4().hex}.pickle"))
+        return cls(task, str(folder / f"result-{uuid4().hex}.pickle"))
 
     def __call__(self) -> None:
-        answer = self.task()
+        result = self.task()
         written = Path(self.path + ".tmp")
-        written.write_bytes(pickle.dumps(answer))
+        written.write_bytes(pickle.dumps(result))
         written.rename(self.path)
 
-    def answer(self) -> Any:
-        """Its answer; None as long as it has none."""
+    def result(self) -> Any:
+        """Its result; None as long as it has none."""
         path = Path(self.path)
         return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301 - our own
 
@@ -92,7 +92,7 @@ class SurvivingTasks:
 
     Args:
         spark: The session.
-        folder: Where answers are written; it is there.
+        folder: Where results are written; it is there.
         max_crashes: After so many deaths of a task it is searched for what kills it.
 
     Attributes:
@@ -106,7 +106,7 @@ class SurvivingTasks:
         self._max_crashes = max_crashes
 
     def run(self, tasks: Sequence[Repeatable]) -> list[TaskResult]:
-        """Run tasks side by side, and give their answers in order.
+        """Run tasks side by side, and give their results in order.
 
         Raises:
             BoltCrashError: A task dies again and again, and no single event does it.
@@ -115,10 +115,10 @@ class SurvivingTasks:
         # Those with most to do first, so that none of them is what all others wait for.
         order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
         if self._survives([recorded[place] for place in order]):
-            return [one.answer() for one in recorded]
+            return [one.result() for one in recorded]
         # Spark does not say whose process it was, so each is on its own from here on.
         return [
-            one.answer() or self._alone(task) for one, task in zip(recorded, tasks, strict=True)
+            one.result() or self._alone(task) for one, task in zip(recorded, tasks, strict=True)
         ]
 
     def repeat(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
@@ -130,8 +130,8 @@ class SurvivingTasks:
         for _ in range(_FRUITLESS):
             recorded = [_Recorded.of(task, self._folder) for task in tasks]
             if self._survives(recorded):
-                return [one.answer() for one in recorded]
-        raise BoltCrashError(f"the Python process of a task dies again and again: {tasks[0]!r}")
+                return [one.result() for one in recorded]
+        raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
 
     def _alone(self, task: Any) -> TaskResult:
         crashes, fruitless = 1, 0
@@ -148,9 +148,9 @@ class SurvivingTasks:
                         f"the Python process of a task dies again and again: {self.crashes} times, "
                         f"{len(task.trial.poison)} events, tuples and ticks were given up for it"
                     )
-            answer = self._tried(task)
-            if answer is not None:
-                return answer
+            result = self._tried(task)
+            if result is not None:
+                return result
             crashes += 1
 
     def _killer(self, task: Any) -> int | None:
@@ -176,7 +176,7 @@ class SurvivingTasks:
 
     def _tried(self, task: Any) -> TaskResult | None:
         one = _Recorded.of(task, self._folder)
-        return one.answer() if self._survives([one]) else None
+        return one.result() if self._survives([one]) else None
 
     def _survives(self, recorded: Sequence[_Recorded]) -> bool:
         """Run tasks; whether no process has died."""

@@ -36,7 +36,7 @@ OUTPUT_SCHEMA: Final = pa.schema(
         ("root", pa.uint64()),
     ]
 )
-"""A record that a topology put out; place and timestamp are those of the event it came from, `root`
+"""A record that an output wrote; place and timestamp are those of the event it came from, `root`
 is the id of that event's root in the step, 0 where no event's verdict decides about the record."""
 OUTPUT_ORDER: Final = ("event_time_ms", "topic", "partition", "offset", "emission", "root")
 

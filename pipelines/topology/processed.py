@@ -30,9 +30,9 @@ class ProcessTotals:
         dead: Events given up, and in the dead-letter topic.
         pending: Events that wait: taken + replayed = acked + dead + pending.
         failed: Attempts that failed.
-        outputs: Records that bolts put out, those of failed trees included.
+        outputs: Records that bolts emitted, those of failed trees included.
         late_acks: Acks that came too late, and were ignored.
-        untracked_failures: Failures of tuples that nobody waits for.
+        untracked_failures: Failures of untracked trees.
         crashes: How often a task's process died.
         busy_ms: How long the topology ran.
     """

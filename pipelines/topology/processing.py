@@ -27,7 +27,7 @@ from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
-from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, FileInput
+from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.checks import check_outputs, check_states
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.pending_files import read_pending
@@ -242,7 +242,7 @@ class Processing:
         for below in (*_FOLDERS, *(f"outputs/{place}" for place in self._places)):
             (folder / below).mkdir(parents=True, exist_ok=True)
         partitions = self._default.partitions
-        batch = Batch(
+        batch = FileBatch(
             topology=self._topology,
             plan=self._plan,
             rules=replace(settings.rules, limits=self._output_limits()),

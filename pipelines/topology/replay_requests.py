@@ -1,7 +1,7 @@
 """Replay requests: events given back to a process job, by files in its checkpoint.
 
-A dead-lettered event cannot go through the input topic again: it would be late there. So whoever
-wants it tried once more leaves its row in the job's checkpoint::
+A dead-lettered event cannot go through the input topic again: it would be late there. To try
+it once more, leave its row in the job's checkpoint::
 
     replays/<name>.parquet    rows to be taken in, in the columns of a run, by event time
 
@@ -119,7 +119,7 @@ def each_once(
 ) -> Iterator[tuple[Any, ...]]:
     """The events of requests, but those that wait already, or come twice.
 
-    An event is known by its place in the source and by what it says: once a topic was made anew,
+    An event is known by its place in the source and by what it says: once a topic was recreated,
     another event may stand in the same place.
 
     Args:

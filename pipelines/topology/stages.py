@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.pipelines.topology.batch import Batch, FileInput
+    from sequitur.pipelines.topology.batch import FileBatch, FileInput
 
 
 class StepRun(Run):
@@ -29,7 +29,7 @@ class StepRun(Run):
     def __init__(
         self,
         spark: SparkSession,
-        batch: Batch,
+        batch: FileBatch,
         givens: Sequence[FileInput],
         states: Mapping[tuple[str, int], str],
         *,

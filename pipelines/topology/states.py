@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def write_states(
     folder: Path, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], str]
 ) -> dict[tuple[str, int], str]:
-    """Write what bolts want kept; what they kept before and has not changed is not written anew.
+    """Write what bolts want kept; what they kept before and has not changed is not written again.
 
     Args:
         folder: Where it is written.

@@ -16,7 +16,7 @@ from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile, publish
 from sequitur.pipelines.topology import crashes, stages
-from sequitur.pipelines.topology.batch import DEAD_LETTERS, Batch, FileInput
+from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
@@ -176,7 +176,7 @@ class StepRuns:
         return out
 
     @staticmethod
-    def _selection(batch: Batch, given: Sequence[EventValues]) -> Selection | None:
+    def _selection(batch: FileBatch, given: Sequence[EventValues]) -> Selection | None:
         """New events, as the reorder stage leaves them."""
         if not given:
             return None
@@ -192,14 +192,14 @@ class StepRuns:
             file.write(pa.Table.from_pylist(rows, RUN_ARROW_SCHEMA))
         return Selection((Part(tuple(publish(batch.path("work"), [file.name]))),))
 
-    def _batch(self) -> Batch:
+    def _batch(self) -> FileBatch:
         folder = self.folder / str(self.number)
         names = [one.id for one in self.topology.outputs]
         topics = {name: (str(at), self.partitions) for at, name in enumerate(names)}
         places = [*(place for place, _ in topics.values()), DEAD_LETTERS]
         for name in (*_FOLDERS, *(f"outputs/{place}" for place in places)):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        return Batch(
+        return FileBatch(
             topology=self.topology,
             plan=plan(self.topology, self.partitions),
             rules=self.settings.rules,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TopologyContext:
-    """What a bolt is told of where it runs.
+    """Where a bolt runs.
 
     Attributes:
         topology: Name of the topology.
@@ -79,16 +79,16 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
         self.collector = collector
 
     def finish_batch(self) -> None:  # noqa: B027 - most bolts hold nothing
-        """All tuples of the batch have been given: ack what is still held, and let go of it.
+        """All tuples of the batch have been given: ack what is still held, and release it.
 
         With `max_spout_pending` also in between, each time that so many trees are open.
         """
 
-    def cleanup(self) -> None:  # noqa: B027 - most bolts take nothing
-        """Let go of what `prepare` took."""
+    def cleanup(self) -> None:  # noqa: B027 - most bolts acquire nothing
+        """Release what `prepare` acquired."""
 
     def snapshot(self) -> Any:
-        """What of this task's state is to be there in the next batch; None for nothing.
+        """Return the task's state that the next batch begins with; None for none.
 
         The next batch may run in another process, with another copy of the bolt.
         It is pickled and kept with the batch's verdicts. State that a failed tree has changed stays

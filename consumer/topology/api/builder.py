@@ -89,7 +89,7 @@ class TopologyBuilder:
         Args:
             component: Its name.
             tracked: Whether events have a message id, or what tells it of each: an event without
-                one is processed once, and whatever becomes of it is not told.
+                one is processed once, and what becomes of it is not reported.
 
         Raises:
             TopologyBuildError: The name is taken, or there is a spout already.
@@ -104,7 +104,7 @@ class TopologyBuilder:
         self._add(Component(component, Kind.SPOUT, streams=streams, tracked=tracked))
 
     def set_hook(self, hook: EventHook) -> None:
-        """Name what is told of events that are acked and of attempts that failed.
+        """Set the hook that is notified of acked events and of failed attempts.
 
         Raises:
             TopologyBuildError: It is no hook, or there is one already.
@@ -232,7 +232,7 @@ class TopologyBuilder:
         if not component.id or not isinstance(component.id, str):
             raise TopologyBuildError(f"a component needs a name, not {component.id!r}")
         if component.id == SYSTEM_COMPONENT:
-            raise TopologyBuildError(f"{component.id!r} is the name of what ticks come from")
+            raise TopologyBuildError(f"{component.id!r} is reserved: ticks come from it")
         draft = _Draft(component, [])
         self._drafts[component.id] = draft
         return ComponentDeclarer(draft.inputs)

@@ -1,4 +1,4 @@
-"""What bolts emit, ack and fail by."""
+"""The collectors by which bolts emit, ack and fail."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class OutputCollector:
 
         Args:
             values: In the order of the stream's fields, or by field.
-            anchors: The tuples it comes of: it joins the trees they belong to, each once for each
-                time a tuple is named. Without any it is not tracked.
+            anchors: The tuples it is derived from: it joins their trees, once for each time that a
+                tuple is named. Without any it is not tracked.
             stream: The stream.
             task: Of a direct stream, the number of the task that is to get it.
 
@@ -101,7 +101,7 @@ class OutputCollector:
 
         Args:
             tuple: The tuple.
-            detail: Why, for whoever reads the dead-letter topic.
+            detail: Why, for readers of the dead-letter topic.
 
         Raises:
             DoubleAckError: It was acked or failed before.

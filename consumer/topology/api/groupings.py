@@ -33,7 +33,7 @@ _KEY: Final = ("key",)
 
 @dataclass(frozen=True, slots=True)
 class GroupingContext:
-    """What a grouping of the user's is told.
+    """What a custom grouping chooses for.
 
     Attributes:
         topology: Name of the topology.
@@ -68,7 +68,7 @@ class CustomStreamGrouping(ABC):
 
     @abstractmethod
     def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
-        """The tasks that get a tuple, by number; none of them for nobody.
+        """Return the tasks that get a tuple, by number; none if no task is to get it.
 
         An exception fails what is being processed, as one of a bolt does.
 
@@ -112,7 +112,7 @@ class Grouping(ABC):
 
     @abstractmethod
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """What chooses tasks.
+        """Return the function that chooses tasks.
 
         Args:
             stream: The stream that is grouped.

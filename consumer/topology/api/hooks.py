@@ -1,4 +1,4 @@
-"""What is told of events that are done, and of attempts that failed."""
+"""Notifies users of events that are acked, and of attempts that failed."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class FailedEvent:
 
 
 class EventHook:
-    """Is told what becomes of tracked events, in the tasks of the first stage.
+    """Is notified of what becomes of tracked events, in the tasks of the first stage.
 
-    It is told once a batch's verdicts are known, before they are written down: again, if the batch
-    is repeated. What it raises is logged, and changes nothing.
+    It is called once a batch's verdicts are known, before they are written down: again, if the
+    batch is repeated. What it raises is logged, and changes nothing.
     """
 
     def on_ack(self, done: AckedEvent, /) -> None:
@@ -62,7 +62,7 @@ class EventHook:
 
 
 def notify(hook: EventHook, what: AckedEvent | FailedEvent) -> None:
-    """Tell a hook; log what it raises."""
+    """Call a hook; log what it raises."""
     try:
         if isinstance(what, AckedEvent):
             hook.on_ack(what)

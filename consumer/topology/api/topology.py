@@ -1,4 +1,4 @@
-"""What a topology is: components, and what they read."""
+"""A topology: components, and the streams they read."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class Topology:
     Attributes:
         name: Its name.
         components: Its components, each behind those it reads.
-        config: What bolts are told in their context.
-        hook: What is told of acked and failed events; None for nobody.
+        config: The configuration that bolts find in their context.
+        hook: Is notified of acked and failed events; None for no hook.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Calls of a bolt side by side: in threads, or on an event loop; those of a key one by one.
+"""Concurrent calls of a bolt: in threads, or on an event loop; calls for one key stay in order.
 
-Only the call itself runs there. What a bolt emits, acks and fails meanwhile is noted down, and done
-by the executor's own thread when the call is over, so nothing of a tree is shared between threads.
+Only the call itself runs there. What a bolt emits, acks and fails meanwhile is recorded, and
+carried out by the executor's thread when the call is over, so threads share nothing of a tree.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
 
 _WAITING_EACH: Final = 256
-"""So many calls may wait for each that runs: enough that some are of keys that are free."""
+"""Queued calls for each running one, at most: enough that some have a key that is free."""
 _LOOK_EACH_S: Final = 0.05
 _STOCK: Final = 2
-"""So many calls are there for each thread: one that runs, and one that it takes next."""
+"""Calls assigned to each thread: the one that runs, and the next one."""
 _LONGEST_NAP_S: Final = 0.001
 _SHORTEST_NAP_S: Final = 0.0002
 _SHARE: Final = 0.05
-"""Weight of a call in what calls take by now."""
+"""Weight of a call in the moving average of call times."""
 
 _noted: contextvars.ContextVar[list[Callable[[], Any]] | None] = contextvars.ContextVar(
     "noted", default=None
@@ -165,17 +165,17 @@ class ConcurrentRunner(Runner):
             call.error = error
 
     def conclude(self, call: Call) -> None:
-        """Do what the bolt said in a call that is over."""
+        """Carry out what the bolt did in a call that is over."""
         users, given = self._users, call.given
         if call.begun_s is not None:
-            # How long it waited for its turn is nobody's fault, and not counted.
+            # The time-out does not count how long the call was queued.
             for root, _ in given.trees():
                 waited_s = call.begun_s - call.submitted_s
                 root.begun_s = min(root.begun_s + waited_s, call.begun_s)
         users.call = given
         self._open += self._holds
         try:
-            self._do_what_it_said(call)
+            self._carry_out_recorded(call)
         except KeyboardInterrupt:
             raise
         except BoltTimeoutError:  # out of a grouping of the user's
@@ -187,7 +187,7 @@ class ConcurrentRunner(Runner):
         if call.error is not None:
             self.raised(given, call.error)
 
-    def _do_what_it_said(self, call: Call) -> None:
+    def _carry_out_recorded(self, call: Call) -> None:
         for noted in call.noted:
             noted()
         if call.error is None:
@@ -198,7 +198,7 @@ class ConcurrentRunner(Runner):
 
 
 class CallPool:
-    """The calls that run, and those that wait.
+    """Runs calls side by side, and queues the others.
 
     Args:
         environment: What the tasks of the process share.
@@ -254,12 +254,12 @@ class CallPool:
             return
         nap_s = min(_LONGEST_NAP_S, self._call_s / 2)
         if nap_s > _SHORTEST_NAP_S and self._is_stocked():
-            # Each thread has its next call: to wake for one that is over would slow the others.
+            # Each thread has its next call: waking for each that is over would slow the others.
             time.sleep(nap_s)
         try:
             call = self._over.get(timeout=_LOOK_EACH_S)
         except Empty:
-            self._give_up_late_ones()
+            self._give_up_overdue()
             return
         while True:
             self._end(call)
@@ -268,7 +268,7 @@ class CallPool:
             except Empty:
                 break
         if self._clock() - self._looked_s > _LOOK_EACH_S:
-            self._give_up_late_ones()
+            self._give_up_overdue()
 
     def _is_stocked(self) -> bool:
         """Whether as many calls wait for a thread as run."""
@@ -278,7 +278,7 @@ class CallPool:
         )
 
     def close(self) -> None:
-        """Let go of the threads; one that is still in a call is left to itself.
+        """Stop the threads; one that is still in a call is abandoned.
 
         The event loop is its owner's to end (`Instances`).
         """
@@ -373,7 +373,7 @@ class CallPool:
             self._waiting -= 1
         del self._keys[key]
 
-    def _give_up_late_ones(self) -> None:
+    def _give_up_overdue(self) -> None:
         now_s = self._looked_s = self._clock()
         timeout_s = self._timeout_s
         for runner, running in self._running.items():

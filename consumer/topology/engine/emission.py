@@ -1,4 +1,4 @@
-"""What an emitted tuple becomes: tuples of tasks here, tuples for other tasks, records of Kafka."""
+"""What an emitted tuple becomes: a tuple of a task here or elsewhere, or a record of Kafka."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def unpacked(stream: Stream, values: bytes) -> Any:
         raise
     except BaseException as error:
         raise EmitError(
-            f"bolt {stream.component!r} emitted to {stream.title!r} what can be pickled and not be "
-            f"made again for a bolt of another stage: {type(error).__name__}: {error}"
+            f"bolt {stream.component!r} emitted to {stream.title!r} what can be pickled, but "
+            f"cannot be unpickled for a bolt of another stage: {type(error).__name__}: {error}"
         ) from error
 
 

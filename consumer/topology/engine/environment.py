@@ -25,7 +25,7 @@ class Environment:
         next_id: Gives 64 random bits a call.
         trees: Acks and fails tuples.
         queue: Tuples that are to be given to their tasks.
-        trace: Is told of each step of each tree.
+        trace: Gets each step of each tree.
         runs_inline: Whether calls that might run side by side are run one by one.
         user_code: Whose code runs.
         finish_failures: Bolts whose `finish_batch` raised, and what.

@@ -86,9 +86,9 @@ class Executor:
         write: Takes a record that an output wrote, by the output's name.
         send: Takes tuples for tasks that run elsewhere: component, task, tuple.
         states: What tasks kept in the batch before, by component and number, pickled.
-        moment: When the batch runs; its time is that of what comes of no event.
+        moment: When the batch runs; unanchored tuples without an event get its time.
         instances: Bolts that are ready from an earlier batch; they are put back by `keep`.
-        trace: Is told of each step of each tree.
+        trace: Gets each step of each tree.
         runs_inline: Run all calls one by one, also those that might run side by side.
         random: Drawn from [0, 1): spreads the times of retries.
     """
@@ -283,7 +283,7 @@ class Executor:
             self._trees.fail(Root(0, None, is_tracked=False), failure)
 
     def drain(self) -> None:
-        """Give all queued tuples to their tasks, and those that come of them."""
+        """Give all queued tuples to their tasks, and the tuples that these emit."""
         queue, trees = self._queue, self._trees
         blocked = trees.blocked
         while True:
@@ -339,14 +339,14 @@ class Executor:
         self._tasks.close()
 
     def _complete_calls(self) -> None:
-        """Wait for all calls, and for those that come of them."""
+        """Wait for all concurrent calls, and for those that follow from them."""
         self.drain()
         while not self._pool.is_idle:
             self._pool.complete_some()
             self.drain()
 
     def _no_event(self, time_ms: int) -> EventValues:
-        """Stands for the event of what is derived from none."""
+        """Return the placeholder event of tuples that are derived from none."""
         return EventValues(None, None, (), time_ms, "", self._placement.number, 0, time_ms)
 
     def _emit_event(self, target: Elsewhere | Output, root: Root, values: Any) -> None:

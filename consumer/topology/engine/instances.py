@@ -1,4 +1,4 @@
-"""Bolts that are ready for another batch, so that `prepare` is not called for each.
+"""Bolts that are kept for another batch, so that `prepare` is not called in each.
 
 A bolt may go on if its state is exactly what the batch is to begin with. The one that is kept has
 gone through a batch to its end, and it is known what it gave as its snapshot then. When a batch
@@ -25,8 +25,8 @@ class Instance(NamedTuple):
 
     Attributes:
         bolt: A task's own copy.
-        context: What it was told of where it runs.
-        collector: What it emits by.
+        context: Where it runs.
+        collector: Its collector.
         snapshot: What it gave when its last batch was over, pickled; None for nothing.
     """
 
@@ -61,19 +61,19 @@ class Instances:
         self._kept[place] = instance
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of async bolts; it lives as long as these, which may hold things of it."""
+        """Return the event loop of async bolts; it lives as long as they do, as they may use it."""
         if self._loop is None:
             self._loop = _started_loop()
         return self._loop
 
     def close_loop(self) -> None:
-        """End the loop, and what still runs on it."""
+        """Stop the loop, and cancel what still runs on it."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
     def close(self) -> None:
-        """Let all bolts clean up."""
+        """Clean up all bolts."""
         self.close_loop()
         while self._kept:
             _, instance = self._kept.popitem()
@@ -81,7 +81,7 @@ class Instances:
 
 
 def clean_up(bolt: BaseBolt) -> None:
-    """Have a bolt let go of what it took; that it cannot changes nothing of any batch."""
+    """Call a bolt's `cleanup`; what it raises is printed, and changes no batch."""
     try:
         bolt.cleanup()
     except NOT_THE_USERS:

@@ -1,8 +1,8 @@
 """Which bolts run in one process: stages, between which tuples are exchanged.
 
-The ordered stream has a task for each of its partitions; equal keys are in one of them. A bolt that
-is content with what it gets there runs there, too: a tuple then goes from one to the other without
-leaving the process. All others begin a stage of their own.
+The ordered stream has a task for each of its partitions; equal keys are in one of them. A bolt
+whose groupings keep tuples local runs there, too: tuples then go from one to the other without
+leaving the process. All other bolts begin a stage of their own.
 """
 
 from __future__ import annotations

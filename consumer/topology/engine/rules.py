@@ -1,4 +1,4 @@
-"""What an executor keeps to, and which tasks it runs."""
+"""The rules of an executor, and which tasks it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDS_AT_ONCE: Final = 1 << 12
 
 
 class Ordering(StrEnum):
-    """What a failed event holds up."""
+    """Which events a failed event holds back."""
 
     KEY = "key"
     """Later events of its key."""
@@ -29,15 +29,14 @@ class Ordering(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the executor keeps to.
+    """The rules of an executor.
 
     Attributes:
         message_timeout_s: A call or a tree that takes longer fails.
-        ordering: What a failed event holds up.
-        retry: When an event that failed is tried again; one that is given up holds up nobody.
+        ordering: Which events a failed event holds back.
+        retry: When a failed event is tried again; one that is given up holds back no other.
         max_spout_pending: Open trees, at most: then the batch is finished first. None: no bound.
-        limits: What the topics of outputs take, by output; of others, what a broker takes unless
-            it is told otherwise.
+        limits: Largest record of the topics of outputs, by output; of others, a broker's default.
     """
 
     message_timeout_s: float = 30.0

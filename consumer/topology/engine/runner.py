@@ -87,7 +87,7 @@ class Runner:
         self.collector.hand_over(self)
 
     def kept(self, snapshot: bytes | None) -> Instance | None:
-        """The bolt for another batch, unless it may be halfway through something.
+        """Return the bolt for another batch; None if it may be in the middle of something.
 
         It may be when a call of it was interrupted or left to itself, when its `finish_batch`
         raised, and when it has a tuple that it neither acked nor failed. A `BatchBolt` is one
@@ -101,10 +101,10 @@ class Runner:
         return Instance(self.bolt, self.context, self.collector, snapshot)
 
     def prepare(self, state: Any) -> None:
-        """Have the bolt get ready, with what it kept in the batch before.
+        """Prepare the bolt, and restore what it kept in the batch before.
 
         Raises:
-            BoltError: It cannot.
+            BoltError: Its `prepare` or `restore` raised.
         """
         with self._named("prepare"):
             self.bolt.prepare(self.context, self.collector)
@@ -113,17 +113,17 @@ class Runner:
                 self.bolt.restore(state)
 
     def snapshot(self) -> Any:
-        """What the bolt wants kept.
+        """Return the bolt's snapshot.
 
         Raises:
-            BoltError: It cannot say.
+            BoltError: Its `snapshot` raised.
         """
         with self._named("snapshot"):
             return self.bolt.snapshot()
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Say whose error it is: there is no tuple that it could fail."""
+        """Name the bolt in what is raised: there is no tuple that the error could fail."""
         try:
             yield
         except NOT_THE_USERS:
@@ -180,7 +180,7 @@ class Runner:
             self.raised(given, error)
 
     def finish_batch(self) -> None:
-        """Have the bolt settle what it holds."""
+        """Let the bolt ack what it holds."""
         users = self._users
         users.call = call = object()
         try:
@@ -197,7 +197,7 @@ class Runner:
             self.finish_failed(detail_of(error))
 
     def finish_failed(self, detail: str) -> None:
-        """The bolt's `finish_batch` raised."""
+        """Record that the bolt's `finish_batch` raised."""
         self.is_broken = True
         self._environment.finish_failures.append((self._component, detail))
 
@@ -269,7 +269,7 @@ class Runner:
         given.owner = FAILED
         self._open -= 1
         failure = TreeFailure(reason, detail[:_LONGEST_DETAIL], (*given.path(), self._component))
-        if given.is_tick:  # nobody waits for it, so nobody else would tell
+        if given.is_tick:  # it is untracked, so this log is all that reports it
             self.context.logger.error("a tick failed: %s", failure.detail)
         for root, _ in given.trees():
             self._trees.fail(root, failure)

@@ -1,4 +1,4 @@
-"""What is told of trees while they grow: who emitted what, anchors, acks, the value after each."""
+"""Reports each step of tuple trees while they grow: emits with their anchors, acks, failures."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Trace(Protocol):
-    """Is told of each step of each tree; the roots' values are those after it.
+    """Gets each step of each tree; the roots' values are those after the step.
 
     Each task has a root of its own for a tree, with what it knows of it.
     """
 
     def begun(self, root: Root, values: tuple[Any, ...]) -> None:
-        """An event is going to be given out."""
+        """An event is about to be fed."""
 
     def given_out(self, root: Root, made: TrackedTuple) -> None:
-        """The spout gave a tuple to a task."""
+        """The spout emitted a tuple to a task."""
 
     def emitted(
         self, by: TopologyContext, anchors: Sequence[TrackedTuple], made: TrackedTuple
@@ -42,7 +42,7 @@ class Trace(Protocol):
         sent: Sent,
         to: TaskId,
     ) -> None:
-        """A bolt emitted a tuple to a task that runs elsewhere; by None, the spout gave it out.
+        """A bolt emitted a tuple to a task that runs elsewhere; where `by` is None, the spout did.
 
         Its parent is the tuple that it was emitted for, also without an anchor.
         """

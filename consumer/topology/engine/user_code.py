@@ -1,4 +1,4 @@
-"""Whose code runs, the user's or ours: only the user's is ever interrupted.
+"""Tracks whether user code or engine code runs: only user code is ever interrupted.
 
 A call that overruns is ended by an exception which a timer's signal raises in it. Python runs a
 signal's handler between any two instructions of the first thread, so what the handler raises may
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UserCode:
-    """The calls of the user's code, one after the other.
+    """The call of user code that runs.
 
     Attributes:
         call: The call that was begun last: its tuple, or a token of its own without one.

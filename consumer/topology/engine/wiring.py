@@ -1,4 +1,4 @@
-"""Where what is emitted goes: to tasks here, to tasks elsewhere, to outputs."""
+"""Routes emitted tuples: to tasks here, to tasks elsewhere, to outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Wiring:
-    """Connects the tasks of an executor with each other, and with what is outside of it.
+    """Connects the tasks of an executor with each other, with other processes, and with outputs.
 
     Args:
         topology: The topology.
@@ -125,7 +125,7 @@ class Wiring:
     def _sender(self, component: str) -> Callable[[int, Sent], None]:
         send = self._send
         if send is None:
-            raise ValueError(f"tasks of {component!r} run elsewhere, and there is no way to them")
+            raise ValueError(f"tasks of {component!r} run elsewhere, but `send` is not given")
         return lambda task, sent: send(component, task, sent)
 
     def _output(self, reader: Component, stream: Stream) -> Output:

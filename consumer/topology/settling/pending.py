@@ -47,7 +47,7 @@ def runs_now(
         retry_at_ms: When each may run, as `settle` gave it.
         now_ms: Now.
         policy: When a failed event is tried again.
-        keeps_order: Whether an event that waits on holds up the later ones of its key.
+        keeps_order: Whether an event that keeps waiting holds back the later ones of its key.
     """
     is_due: Bools = (retry_at_ms <= now_ms) | (retry_at_ms > policy.latest_ms(now_ms))
     if not keeps_order:
@@ -63,8 +63,8 @@ def runs_now(
 def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) -> int | None:
     """When the next of the events that wait runs; None if none waits.
 
-    The first of a key holds up the others, whenever these might run; one without a key waits for
-    nobody.
+    The first event of a key holds back the others, whenever these might run; one without a key
+    waits for no other.
 
     Args:
         keys: A number for each event's key; negative without one.

@@ -24,14 +24,14 @@ class Root(msgspec.Struct, eq=False):
     """The root of a tuple tree, and the acker's entry for it: one XOR value, plus flags.
 
     Attributes:
-        id: Tells it from all others of its batch; 0 of what comes of no event.
+        id: Tells it from all others of its batch; 0 of tuples that are derived from no event.
         event: The event's values, or those that say where it came from.
         attempt: 1 the first time.
         value: XOR of the tree's edges, as this task knows them.
         failure: Why it failed; sticky.
-        is_held: Whether a tuple of it was passed over, since an earlier event of its key failed.
+        is_held: Whether a tuple of it was skipped, since an earlier event of its key failed.
         begun_s: When this task first saw it, in seconds of the executor's clock.
-        is_tracked: Whether anyone waits for it.
+        is_tracked: Whether its tree is tracked.
     """
 
     id: int
@@ -76,7 +76,7 @@ class Root(msgspec.Struct, eq=False):
 
 
 def never_acked(spout: str, raised: Iterable[tuple[str, str]]) -> TreeFailure:
-    """Why a root failed that was neither acked nor failed by the end of its batch.
+    """Say why a tree failed that was neither acked nor failed by the end of its batch.
 
     Args:
         spout: Name of the spout.

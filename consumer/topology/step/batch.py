@@ -122,7 +122,7 @@ class StepBatch(ABC):
 
     @property
     def trace(self) -> Trace | None:
-        """What is told of each step of each tree."""
+        """What gets each step of each tree; None without a trace."""
         return None
 
     def watched(self, executor: Executor) -> contextlib.AbstractContextManager[None]:

@@ -102,10 +102,10 @@ class StepRun:
         self._result = StepResult(states=dict(states))
 
     def run(self) -> StepResult:
-        """Run it; what became of the events.
+        """Run it, and return what became of the events.
 
         Raises:
-            ConservationError: An event, or a record that a bolt put out, is unaccounted for.
+            ConservationError: An event, or a record that a bolt emitted, is unaccounted for.
         """
         counts = self._result.counts
         if self._batch.plan.is_local:
@@ -116,7 +116,7 @@ class StepRun:
         counts["crashes"] = self._tasks.crashes
         if counts["emitted"] != counts["outputs"]:
             raise ConservationError(
-                f"bolts put out {counts['emitted']} records, and {counts['outputs']} are in files"
+                f"bolts emitted {counts['emitted']} records, but {counts['outputs']} are in files"
             )
         return self._result
 

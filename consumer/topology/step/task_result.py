@@ -26,8 +26,8 @@ class TaskResult:
         next_due_ms: When the next of these is due; None without any.
         least_waiting_ms: Least event time of these; None without any.
         late_acks: Acks that came too late.
-        untracked_failures: Failures of tuples that nobody waits for.
-        emitted: Records that bolts put out.
+        untracked_failures: Failures of untracked trees.
+        emitted: Records that bolts emitted.
         outputs: Records that were written of these.
         finish_failures: What `finish_batch` of bolts raised.
         files: The records, by the name of their place.

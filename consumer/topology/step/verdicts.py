@@ -32,7 +32,7 @@ class UnfinishedRoots:
     Attributes:
         ids: Their ids.
         flags: Their flags.
-        failures: Why roots failed, as far as a task told.
+        failures: Why roots failed, as far as tasks know.
         shared: Ids of roots that share an output.
         raised: Bolts whose `finish_batch` raised, and what.
     """

@@ -113,7 +113,7 @@ class InMemoryBatch(StepBatch):
         now_s: The tester's clock.
         next_edge: Gives the edges of all tasks.
         kept: Bolts that are ready from the step before.
-        recorder: Takes down the trees.
+        recorder: Records the trees.
     """
 
     runs_inline: ClassVar[bool] = True

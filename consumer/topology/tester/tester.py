@@ -102,7 +102,7 @@ class TopologyTester:
         dead_letters: Events that were given up.
         trees: The tree of each attempt of each event.
         late_acks: Acks of tuples whose tree had failed already.
-        untracked_failures: Failures of trees that nobody waits for.
+        untracked_failures: Failures of untracked trees.
         finish_failures: Bolts whose `finish_batch` raised, and what.
     """
 
@@ -167,13 +167,13 @@ class TopologyTester:
 
     @property
     def next_retry_s(self) -> float | None:
-        """When the next of the events that wait may run; None if none waits."""
+        """When the next waiting event may run; None if none waits."""
         next_ms = due_ms(self._next_due_ms, self._now_ms, policy=self._settings.retry)
         return None if next_ms is None else next_ms / _MS
 
     @property
     def watermark_ms(self) -> int | None:
-        """What bolts are told as the watermark in the next batch."""
+        """The watermark that bolts see in the next batch."""
         return self._watermark_ms
 
     def records(self, output: str) -> list[tuple[bytes | None, bytes | None]]:
@@ -193,8 +193,8 @@ class TopologyTester:
     def run(self, events: Iterable[Any] = (), *, watermark_ms: int | None = None) -> None:
         """Run a batch.
 
-        Bolts whose tick is due are given it first. What they are told as the watermark is what all
-        batches before have reached.
+        Bolts whose tick is due get it first. The watermark that they see is what all earlier
+        batches have reached.
 
         Args:
             events: `EventValues`; or mappings with some of its fields; or a key, a value and
@@ -207,7 +207,7 @@ class TopologyTester:
             BoltError: A bolt cannot be prepared, or say what it wants kept.
             BoltStateError: What a bolt wants kept cannot be pickled.
             TopologyError: The spout's `tracked` raised.
-            ValueError: Something is no event.
+            ValueError: An item is not an event.
         """
         new = sorted((self._event(given) for given in events), key=lambda event: event[3:7])
         recorder = TreeRecorder()
@@ -278,7 +278,7 @@ class TopologyTester:
         )
 
     def _take_in(self, result: StepResult) -> None:
-        """Take in what became of a batch."""
+        """Add what became of a batch."""
         self._waiting, self._states = result.waiting, result.states
         self._next_due_ms = result.next_due_ms
         self.late_acks += result.counts["late_acks"]
@@ -328,7 +328,7 @@ class TopologyTester:
 
 
 class _Hook(EventHook):
-    """Hears what becomes of events, and tells the topology's own hook."""
+    """Records what becomes of events, and notifies the topology's own hook."""
 
     def __init__(self, tester: TopologyTester, own: EventHook | None) -> None:
         self._tester = tester

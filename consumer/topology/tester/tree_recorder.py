@@ -1,4 +1,4 @@
-"""Takes down trees while they grow, over all tasks that their tuples go through."""
+"""Records trees while they grow, over all tasks that their tuples go through."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class TreeRecorder:
-    """Takes down the trees of a batch; a `Trace`.
+    """Records the trees of a batch; a `Trace`.
 
     A tree's value is the XOR of what all tasks know of it, as an acker adds it up. A tuple that is
-    sent is another object where it arrives: whoever carries it calls `leaves` and `arrives`.
+    sent is another object where it arrives: the exchange calls `leaves` and `arrives`.
 
     Attributes:
         trees: The trees, in the order in which their events were given out.

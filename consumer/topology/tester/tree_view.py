@@ -68,7 +68,7 @@ class TupleTree:
         event: The event.
         root_id: Its root's id.
         attempt: 1 the first time.
-        is_tracked: Whether anyone waits for it.
+        is_tracked: Whether it is tracked.
         steps: What happened, in order.
         verdict: What became of it: acked, failed with the reason, held, or untracked.
     """

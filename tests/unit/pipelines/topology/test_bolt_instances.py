@@ -15,7 +15,7 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     TopologyTester,
 )
-from sequitur.pipelines.topology.batch import Batch
+from sequitur.pipelines.topology.batch import FileBatch
 from tests.support.bolts import HoldingBolt
 from tests.support.step_runs import StepRuns, event
 
@@ -184,7 +184,7 @@ def test_a_task_that_failed_leaves_no_bolt(
         raise OSError("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Batch, "write_states", full)
+        patched.setattr(FileBatch, "write_states", full)
         with pytest.raises(OSError, match="no space left"):
             runs.step(patched, [event(2)])
     assert seen == ["prepare", "cleanup"]

@@ -11,8 +11,8 @@ from sequitur.consumer.topology import DEAD_DETAIL_HEADER, FailReason, OutputRec
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.oversized import read_oversized
-from sequitur.pipelines.topology.batch import Batch
-from sequitur.pipelines.topology.settling import dead_letter
+from sequitur.pipelines.topology.batch import FileBatch
+from sequitur.pipelines.topology.dead_letter import dead_letter
 from sequitur.producer.kafka.record_limit import RecordLimit
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _letter(
     root: Path, value: bytes, limit: int, key: bytes = b"k"
 ) -> tuple[OutputRecord, dict[str, str]]:
     event = (key, value, [("own", b"1")], 7, "in", 1, 17, 6)
-    batch = object.__new__(Batch)
+    batch = object.__new__(FileBatch)
     fields = {
         "topology": type("Named", (), {"name": "t"}),
         "now_ms": 9,

@@ -43,7 +43,7 @@ def test_an_output_that_is_lost_on_its_way_stops_the_job(
     monkeypatch.setattr(
         OutputFiles, "_write_out", lambda self, name, rows: write_out(self, name, rows[1:])
     )
-    with pytest.raises(ConservationError, match="bolts put out 2 records, and 1 are in files"):
+    with pytest.raises(ConservationError, match="bolts emitted 2 records, but 1 are in files"):
         runs.step(monkeypatch, [event(number) for number in (3, 4)])
 
 

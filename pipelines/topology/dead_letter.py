@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer.topology.step.events import PendingEvent
-    from sequitur.pipelines.topology.batch import Batch
+    from sequitur.pipelines.topology.batch import FileBatch
 
     _Headers: TypeAlias = "Sequence[tuple[str, bytes | None]]"
 
 _SHORT_DETAIL: Final = 1 << 10
 
 
-def dead_letter(one: PendingEvent, batch: Batch) -> OutputRecord:
+def dead_letter(one: PendingEvent, batch: FileBatch) -> OutputRecord:
     """An event given up, as its topic takes it: with less of its traceback, or whole in a file."""
     key, value, headers = one.event[:3]
     for detail in (one.detail, one.detail and one.detail[-_SHORT_DETAIL:]):
@@ -53,12 +53,12 @@ def dead_letter(one: PendingEvent, batch: Batch) -> OutputRecord:
     return OutputRecord(Root(1, one.event), kept, None, [*added, file])
 
 
-def _fits(batch: Batch, key: bytes | None, value: bytes | None, headers: _Headers) -> bool:
+def _fits(batch: FileBatch, key: bytes | None, value: bytes | None, headers: _Headers) -> bool:
     parts = [part for name, said in headers for part in (name.encode(), said)]
     return batch.letter_limit.takes((key, value, *parts), len(headers))
 
 
-def _added(one: PendingEvent, batch: Batch, detail: str | None) -> _Headers:
+def _added(one: PendingEvent, batch: FileBatch, detail: str | None) -> _Headers:
     """The headers of a dead letter behind the event's own."""
     time_ms, topic, partition, offset = one.event[3:7]
     told = {
