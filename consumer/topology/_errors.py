@@ -7,8 +7,8 @@
     ├── EmitError               a bolt emitted what it has not declared
     ├── DoubleAckError          a bolt acked or failed a tuple for the second time
     ├── ForeignTupleError       a bolt acked, failed or anchored to a tuple that is not its own
-    ├── BoltError               a bolt cannot get ready, or say what it wants kept
-    └── BoltStateError          what a bolt wants kept cannot be kept
+    ├── BoltError               a bolt's prepare, restore or snapshot raised
+    └── BoltStateError          a bolt's snapshot cannot be pickled
 """
 
 from __future__ import annotations
@@ -39,20 +39,23 @@ class ForeignTupleError(TopologyError):
 
 
 class BoltError(TopologyError):
-    """A bolt cannot get ready, or say what it wants kept: there is no tuple to fail for it."""
+    """A bolt's `prepare`, `restore` or `snapshot` raised, or a grouping's `prepare`.
+
+    There is no tuple to fail for it.
+    """
 
 
 class BoltStateError(TopologyError):
-    """What a bolt wants kept until the next batch cannot be pickled."""
+    """A bolt's snapshot cannot be pickled."""
 
 
 class BoltTimeoutError(BaseException):
-    """Raised in a bolt's call that has overrun: no `Exception`, so that no bolt takes it for one.
+    """Raised in a bolt's call that has overrun: not an `Exception`, so that bolts do not catch it.
 
     Never leaves the executor: the tuple fails, with reason `timeout`.
     """
 
 
 NOT_THE_USERS: Final = (KeyboardInterrupt, BoltTimeoutError)
-"""What comes out of the user's code and is not its own error. All else is, `Exception` or not: a
-cancellation, `sys.exit`. It fails what the code was called for, and never ends the task unnamed."""
+"""Exceptions out of user code that are not its own. All others are, `Exception` or not: a
+cancellation, `sys.exit`. They fail what the code was called for, and never end the task unnamed."""

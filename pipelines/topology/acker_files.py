@@ -59,7 +59,7 @@ def emitted_roots(paths: Sequence[str]) -> EmittedRoots:
 
 
 def attempts_of(path: str) -> dict[int, int]:
-    """The roots of a file of `write_roots`, by id, and which attempt this is of each."""
+    """Read the roots of a file of `write_roots`: by id, which attempt this is."""
     rows = read_table(path).to_pydict()
     return dict(zip(rows["id"], rows["attempt"], strict=True))
 
@@ -86,7 +86,7 @@ def write_acks(folder: Path, roots: Any, values: Any, flags: Any, ackers: int) -
 
 
 def read_acks(path: str, acker: int) -> tuple[Any, Any, Any]:
-    """What a task knows of an acker's roots: ids, values, flags."""
+    """Read what a task knows of an acker's roots: ids, values, flags."""
     with pa.memory_map(path) as file:
         batch = pa.ipc.open_file(file).get_batch(acker)
         roots, values, flags = (column.to_numpy().copy() for column in batch.columns)

@@ -1,4 +1,4 @@
-"""Dead letters, as their topic takes them."""
+"""Makes dead letters that fit their topic."""
 
 from __future__ import annotations
 

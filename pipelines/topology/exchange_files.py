@@ -61,7 +61,7 @@ class ExchangeFile:
 
 
 def tuples_in_order(sources: Sources) -> Iterator[tuple[str, Sent]]:
-    """Tuples of some files, and for which component each is, in the order of their events.
+    """Read tuples of some files in the order of their events, each with its component.
 
     Each stretch of a file is in order, so they are merged: of each only a frame is in memory.
     """

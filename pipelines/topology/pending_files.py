@@ -70,7 +70,7 @@ def write_waiting(folder: Path, waiting: Sequence[PendingEvent]) -> str | None:
 
 
 def read_pending(paths: Iterable[str]) -> list[PendingEvent]:
-    """The events of some files of `write_waiting`, in their order."""
+    """Read the events of some files of `write_waiting`, in their order."""
     found = [
         one for path in paths for one in waiting_events(pq.read_table(path, use_threads=False))
     ]
@@ -79,7 +79,7 @@ def read_pending(paths: Iterable[str]) -> list[PendingEvent]:
 
 
 def waiting_events(rows: pa.Table) -> Iterator[PendingEvent]:
-    """The events of a table of `PENDING_SCHEMA`."""
+    """Return the events of a table of `PENDING_SCHEMA`."""
     more = [rows[name].to_pylist() for name in PENDING_SCHEMA.names[-5:]]
     for event, *rest in zip(events(rows), *more, strict=True):
         yield PendingEvent(event, *rest)

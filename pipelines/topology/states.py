@@ -1,4 +1,4 @@
-"""Files of what bolts want kept from one step to the next."""
+"""Files of bolts' snapshots, from one step to the next."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_states(
 
 
 def _is_linked(kept: Path, path: Path, state: bytes) -> bool:
-    """Give the file with this content a second name, if it has it, and the file system can."""
+    """Hard-link the file if it has this content; return whether that was done."""
     if kept.stat().st_size != len(state) or kept.read_bytes() != state:
         return False
     try:

@@ -1,4 +1,4 @@
-"""A user's topology, from a Python file of his."""
+"""Loads a user's topology from a Python file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load_topology(path: Path) -> Topology:
-    """Import a file, and give the topology that it names `topology`.
+    """Import a file, and return the topology that it names `topology`.
 
     It is imported as the module of its name, so that tasks find its bolts under that name, too:
     they need the file by `spark.sparkContext.addPyFile`.
@@ -23,7 +23,7 @@ def load_topology(path: Path) -> Topology:
         path: The file.
 
     Raises:
-        TopologyFileError: It is not there, cannot be imported, or has no topology.
+        TopologyFileError: The file is missing, cannot be imported, or defines no topology.
     """
     if not path.is_file():
         raise TopologyFileError(f"{path}: there is no such file")

@@ -1,4 +1,4 @@
-"""A bolt's call that never returns is ended: by an exception in it, or else with its process.
+"""Ends a call of a bolt that never returns: by an exception in it, or else with its process.
 
 A thread looks at the call that runs, and sends the process's first thread a signal, whose handler
 raises in the user's code. The signal is one that nobody uses, so a bolt may have `SIGALRM` and the
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGVTALRM)
 _LOOKS: Final = 10
-"""So often it is looked, in the time that a call may take."""
+"""How often the watchdog looks, within the time that a call may take."""
 _MOST_OFTEN_S: Final = 0.02
 _LAST_RESORT: Final = 3
 """A call that even an exception does not end is ended with its process after so many times that."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ComponentDeclarer:
-    """What a component reads: each call adds a stream, and gives the declarer back."""
+    """Declares what a component reads: each call adds a stream and returns the declarer."""
 
     def __init__(self, inputs: list[Subscription]) -> None:
         self._inputs = inputs
@@ -47,7 +47,7 @@ class ComponentDeclarer:
         return self.grouping(component, GlobalGrouping(), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Who emits says to which task; the stream has to be one of `direct_streams`."""
+        """The emitter names the task; the stream has to be one of `direct_streams`."""
         return self.grouping(component, DirectGrouping(), stream)
 
     def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
@@ -71,12 +71,12 @@ class ComponentDeclarer:
     def custom_grouping(
         self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """Tuples go to the tasks that code of yours chooses."""
+        """Tuples go to the tasks that your `CustomStreamGrouping` chooses."""
         return self.grouping(component, CustomGrouping(grouping), stream)
 
     def grouping(
         self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """A stream by any grouping."""
+        """Read a stream by any grouping."""
         self._inputs.append(Subscription(component, stream, grouping))
         return self

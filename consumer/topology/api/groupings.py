@@ -80,7 +80,7 @@ class CustomStreamGrouping(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """Whose tuples are spread.
+    """The task whose tuples are grouped.
 
     Attributes:
         task: Number of the task that emits.
@@ -102,7 +102,7 @@ class Grouping(ABC):
         title: What messages call it.
         fields: The fields whose values choose the task.
         is_direct: Whether the emitter names the task; the stream has to say that it does.
-        is_users: Whether code of the user's chooses: that may hang or raise.
+        is_users: Whether user code chooses: that may hang or raise.
     """
 
     title: ClassVar[str]
@@ -136,7 +136,7 @@ class Grouping(ABC):
         return False
 
     def check(self, reader: str, stream: Stream) -> None:
-        """Refuse what cannot work.
+        """Check that it fits the stream.
 
         Args:
             reader: What messages call the component that reads.
@@ -193,7 +193,7 @@ class GlobalGrouping(Grouping):
 
 @dataclass(frozen=True)
 class DirectGrouping(Grouping):
-    """Who emits says which task."""
+    """The emitter names the task."""
 
     title = "direct"
     is_direct = True
@@ -226,7 +226,7 @@ class LocalGrouping(Grouping):
         return _round_robin(range(first, tasks, emitter.tasks), emitter.turn)
 
     def keeps_local(self, *, of_spout: bool) -> bool:
-        """Whatever it reads."""
+        """Always."""
         del of_spout
         return True
 
@@ -238,16 +238,16 @@ class LocalOrShuffleGrouping(ShuffleGrouping):
     title = "local or shuffle"
 
     def keeps_local(self, *, of_spout: bool) -> bool:
-        """Whatever it reads."""
+        """Always."""
         del of_spout
         return True
 
 
 class _ByFields(Grouping):
-    """What a task is chosen by is the values of some fields."""
+    """A grouping by the values of some fields."""
 
     def check(self, reader: str, stream: Stream) -> None:
-        """Refuse fields that the stream does not have, and none at all."""
+        """Check that it has fields, and that the stream has them."""
         if not self.fields:
             raise TopologyBuildError(f"{reader}: {self.title} grouping without fields")
         for name in self.fields:
@@ -282,13 +282,13 @@ class FieldsGrouping(_ByFields):
         return self.fields
 
     def keeps_local(self, *, of_spout: bool) -> bool:
-        """Where it is by the events' key, and all events of a key are here."""
+        """Only by the key of the spout's events: a spout task has all events of its keys."""
         return of_spout and self.fields == _KEY
 
 
 @dataclass(frozen=True)
 class PartialKeyGrouping(_ByFields):
-    """By the values of some fields: equal ones meet in two tasks, the one with less to do."""
+    """By the values of some fields: equal ones go to two tasks, each to the one with less."""
 
     title = "partial key"
     fields: tuple[str, ...] = ()
@@ -334,7 +334,7 @@ class CustomGrouping(Grouping):
         return _custom(self.custom, GroupingContext(emitter.topology, *told), emitter.task)
 
     def check(self, reader: str, stream: Stream) -> None:
-        """Refuse what is no grouping."""
+        """Check that it is a `CustomStreamGrouping`."""
         if not isinstance(self.custom, CustomStreamGrouping):
             raise TopologyBuildError(f"{reader}: {self.custom!r} is no CustomStreamGrouping")
         super().check(reader, stream)

@@ -26,7 +26,7 @@ class Moment:
     Attributes:
         number: Its number.
         now_ms: Its time, epoch ms.
-        watermark_ms: No event up to this time is to come any more; None as long as none is known.
+        watermark_ms: Every event up to this event time is done; None as long as none is known.
         ticks: The bolts that are given a tick, and their intervals in ms.
     """
 
@@ -39,7 +39,7 @@ class Moment:
 def ticks_due(
     intervals_ms: Mapping[str, int], before_ms: int | None, now_ms: int
 ) -> dict[str, int]:
-    """The bolts that are to be given a tick, with their intervals: one each, however late it is.
+    """Return the bolts that get a tick, with their intervals: one tick each, however late it is.
 
     Ticks are due at multiples of the interval.
 
@@ -58,7 +58,7 @@ def ticks_due(
 
 
 def next_tick_ms(intervals_ms: Mapping[str, int], before_ms: int | None) -> int | None:
-    """When the next tick is due; None if none ever is, or no batch has been.
+    """Return when the next tick is due; None if no bolt has ticks, or before the first batch.
 
     Args:
         intervals_ms: Of each bolt with ticks.
@@ -72,7 +72,7 @@ def next_tick_ms(intervals_ms: Mapping[str, int], before_ms: int | None) -> int 
 def watermark_after(
     before_ms: int | None, reached_ms: int | None, waiting_ms: int | None
 ) -> int | None:
-    """The watermark behind a batch: every event up to it is done. It never goes back.
+    """Return the watermark after a batch: every event up to it is done. It never goes back.
 
     Args:
         before_ms: The one before; None without any.

@@ -11,9 +11,9 @@ _GOLDEN: Final = 0x9E3779B97F4A7C15
 
 
 def stable_hash(value: Any) -> int:
-    """A hash that is the same in each process; of equal strings, numbers, bytes and lists of these.
+    """Hash a value alike in each process: equal strings, numbers, bytes and lists of these.
 
-    Python's own differs from process to process for strings and bytes.
+    Python's own hash of strings and bytes differs from process to process.
     """
     if isinstance(value, str):
         value = value.encode("utf-8", "surrogatepass")

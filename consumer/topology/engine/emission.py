@@ -102,7 +102,7 @@ class Output(NamedTuple):
 
 
 def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:
-    """Values as a tuple in the order of a stream's fields.
+    """Return values as a tuple in the order of a stream's fields.
 
     Args:
         component: Who emits them.
@@ -141,7 +141,7 @@ def checked_values(component: str, stream: Stream, values: Any, context: object)
 
 
 def packed(stream: Stream, values: Any) -> bytes:
-    """Values as they go to a task that runs elsewhere: each tuple by itself, whatever others hold.
+    """Pickle values for a task that runs elsewhere: each tuple by itself.
 
     Raises:
         EmitError: They cannot be pickled.
@@ -158,10 +158,10 @@ def packed(stream: Stream, values: Any) -> bytes:
 
 
 def unpacked(stream: Stream, values: bytes) -> Any:
-    """What `packed` made.
+    """Unpickle what `packed` made.
 
     Raises:
-        EmitError: It cannot be made again.
+        EmitError: It cannot be unpickled.
     """
     try:
         return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
@@ -181,13 +181,13 @@ def _of(context: object) -> str:
 def encoder(
     component: str, output: KafkaOutput, stream: Stream, limit: RecordLimit
 ) -> Callable[[Any], tuple[bytes | None, bytes | None, Any]]:
-    """What makes key, value and headers of a record out of a tuple's values.
+    """Return the function that makes key, value and headers of a record from a tuple's values.
 
     Args:
         component: The output bolt.
         output: What it writes.
         stream: The stream it reads.
-        limit: What its topic takes; a record that is larger fails as one that has no form does.
+        limit: What its topic takes; a larger record is an error.
     """
     surely_bytes, needs_key = limit.surely_bytes, limit.needs_key
     key_at = None if output.key is None else stream.index[output.key]

@@ -1,4 +1,4 @@
-"""Which bolts run in one process: stages, between which tuples are exchanged.
+"""Divides a topology into stages: bolts that run in one process.
 
 The ordered stream has a task for each of its partitions; equal keys are in one of them. A bolt
 whose groupings keep tuples local runs there, too: tuples then go from one to the other without
@@ -51,7 +51,7 @@ class Plan:
         return len(self.stages) == 1
 
     def placement(self, stage: Stage, task: int) -> Placement:
-        """What runs in a task of a stage."""
+        """Return what runs in a task of a stage."""
         return Placement(self.tasks, dict.fromkeys(stage.components, (task,)), task)
 
 

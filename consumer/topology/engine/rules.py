@@ -48,7 +48,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which tasks run here.
+    """The tasks that run in this process.
 
     Attributes:
         tasks: How many tasks each component has.
@@ -62,7 +62,7 @@ class Placement:
 
 
 def random_ids(seed: Any) -> Callable[[], int]:
-    """64-bit random numbers, one a call; never 0, which would be no edge.
+    """Return a function that draws 64-bit random numbers; never 0, which would be no edge.
 
     Args:
         seed: Of `numpy.random.default_rng`.

@@ -58,7 +58,7 @@ class UserCode:
             raise BoltTimeoutError
 
     def bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the user's that ends in time, also where no call of the user's is going on.
+        """Bound a function of the user's by the time-out, also outside of a call of user code.
 
         Within such a call it is a part of it.
 
@@ -79,7 +79,7 @@ class UserCode:
         return call
 
     def go_on(self, call: Any) -> None:
-        """The user's code goes on behind a call of ours: end it if it overran meanwhile.
+        """Return to user code after a call of ours: end its call if that overran meanwhile.
 
         Args:
             call: The call; None where it was our own code that called.

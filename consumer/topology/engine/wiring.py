@@ -82,7 +82,7 @@ class Wiring:
         return sum(count() for count in self._emitted)
 
     def targets(self, stream: Stream, here: int) -> list[Here | Elsewhere | Output]:
-        """Who reads a stream.
+        """Return the readers of a stream.
 
         Args:
             stream: The stream.

@@ -1,4 +1,4 @@
-"""Which trees are done, which events wait, which are tried again, and which stand or fall together.
+"""Acking, retries, and the rule that settles the events of a batch.
 
 Pure. Called by the engine, by `pipelines.topology` and by the tester.
 """

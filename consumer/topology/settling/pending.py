@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def numbered(keys: Iterable[bytes | None]) -> Longs:
-    """A number for each key, equal ones for equal keys; -1 without one."""
+    """Number keys: equal numbers for equal keys; -1 for none."""
     numbers: dict[bytes, int] = {}
     return np.array(
         [-1 if key is None else numbers.setdefault(key, len(numbers)) for key in keys], np.int64
@@ -37,10 +37,10 @@ def runs_now(
     policy: RetryPolicy,
     keeps_order: bool = True,
 ) -> Bools:
-    """Which of the events that wait run now.
+    """Select the waiting events that run now.
 
     The keys of the others are blocked: new events of these keys are held at once. An event that
-    would wait longer than any delay runs now: the clock was set back.
+    would wait longer than the longest delay runs now: the clock was set back.
 
     Args:
         keys: A number for each event's key; negative without one.
@@ -61,7 +61,7 @@ def runs_now(
 
 
 def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) -> int | None:
-    """When the next of the events that wait runs; None if none waits.
+    """Return when the next waiting event runs; None if none waits.
 
     The first event of a key holds back the others, whenever these might run; one without a key
     waits for no other.
@@ -82,7 +82,7 @@ def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) ->
 
 
 def due_ms(next_ms: int | None, now_ms: int, *, policy: RetryPolicy) -> int | None:
-    """What `next_due_ms` gave, as it is to be taken now: at once if it is behind any delay.
+    """Correct what `next_due_ms` gave: now, if it is later than the longest delay.
 
     Args:
         next_ms: What it gave, perhaps when the clock showed more than now.

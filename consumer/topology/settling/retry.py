@@ -1,4 +1,4 @@
-"""When a failed event is tried again."""
+"""The retry policy: when a failed event is tried again, and when it is given up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RetryPolicy:
     max_attempts: int = 5
 
     def gives_up(self, attempt: int, reason: FailReason) -> bool:
-        """Whether an event is given up once it has failed.
+        """Whether a failed event is given up. The one rule for it.
 
         Args:
             attempt: The attempt that failed; the first is 1.
@@ -36,9 +36,9 @@ class RetryPolicy:
         return 0 < self.max_attempts <= attempt or reason is FailReason.CRASH
 
     def latest_ms(self, now_ms: int) -> int:
-        """What failed up to now is tried again by then, at the latest.
+        """Return the latest time at which an event that failed up to now is tried again.
 
-        A time behind it was set by another clock, or by other settings.
+        A later retry time was set by another clock, or by other settings.
 
         Args:
             now_ms: Now.
@@ -46,7 +46,7 @@ class RetryPolicy:
         return now_ms + math.ceil(self.maximum_ms * (1 + self.jitter))
 
     def retry_at_ms(self, attempt: int, now_ms: int, random: float) -> int:
-        """When to try again.
+        """Return when to try again.
 
         Args:
             attempt: The attempt that failed; the first is 1.

@@ -153,7 +153,7 @@ def held_back(
     *,
     keeps_order: bool = True,
 ) -> Bools:
-    """Which events are held, of those that are not unfinished anyway.
+    """Select the events that are held, of those that are not unfinished anyway.
 
     Args:
         keys: A number for each event's key, events in their order; negative without a key.
@@ -182,7 +182,7 @@ def held_back(
 
 
 class Ties:
-    """What ties events together: outputs that they share, and the order of their keys.
+    """The ties between events: outputs that they share, and the order of their keys.
 
     Each event is reached once, and each output and each stretch of a key is passed once, so all
     that is asked takes a time in proportion to the events and the outputs.
@@ -216,11 +216,11 @@ class Ties:
         self._passed: dict[int, int] = {}
 
     def reached_from(self, place: int) -> list[int]:
-        """The open events that are held with one, and those held with these; they are open no more.
+        """Return the open events that are held with one, and those held with these; close them.
 
         Args:
             place: The event. The later ones of its key are reached if it is itself reached by an
-                output, not from it alone: what it holds up by its key is known already.
+                output, not from it alone: what it holds back by its key is known already.
         """
         found: list[int] = []
         waiting = [place]
@@ -239,7 +239,7 @@ class Ties:
         return found
 
     def _later(self, place: int) -> list[int]:
-        """The open events behind one in its key."""
+        """Return the open events after one in its key, and close them."""
         key = int(self._keys[place])
         if not self._keeps_order or key < 0:
             return []

@@ -99,7 +99,7 @@ class StepBatch(ABC):
         return Moment(self.seed[0], self.now_ms, self.watermark_ms, self.ticks)
 
     def ticks_of(self, stage: Stage) -> tuple[str, ...]:
-        """The bolts of a stage that are given a tick; ahead of all else that it is given."""
+        """Return the bolts of a stage that get a tick; ticks come first."""
         return tuple(bolt for bolt in self.ticks if bolt in stage.components)
 
     @property
@@ -109,11 +109,11 @@ class StepBatch(ABC):
 
     @abstractmethod
     def time_ms(self) -> int:
-        """Now, by the clock that `now_ms` was read from."""
+        """Return the time now, by the clock that `now_ms` was read from."""
 
     @abstractmethod
     def ids(self, stage: int, task: int) -> Callable[[], int]:
-        """What a task draws its edges from: 64 random bits a call, never 0."""
+        """Return the source of a task's edges: 64 random bits a call, never 0."""
 
     @property
     def instances(self) -> Instances | None:
@@ -126,13 +126,13 @@ class StepBatch(ABC):
         return None
 
     def watched(self, executor: Executor) -> contextlib.AbstractContextManager[None]:
-        """What holds while an executor runs."""
+        """Return the context in which an executor runs."""
         del executor
         return contextlib.nullcontext()
 
     @abstractmethod
     def outputs(self, number: int) -> OutputWriter:
-        """What takes the records of a task.
+        """Return what takes the records of a task.
 
         Args:
             number: Of the task: makes the order of records that have one event total.
@@ -140,11 +140,11 @@ class StepBatch(ABC):
 
     @abstractmethod
     def exchange(self) -> Exchange:
-        """What takes the tuples that a task sends."""
+        """Return what takes the tuples that a task sends."""
 
     @abstractmethod
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
-        """The tuples for a task, and for which component each is, in the order of their events."""
+        """Read the tuples for a task in the order of their events, each with its component."""
 
     def weight(self, sources: Sources) -> int:
         """About how large they are."""
@@ -180,7 +180,7 @@ class StepBatch(ABC):
 
     @abstractmethod
     def read_state(self, state: Handle) -> bytes:
-        """What a bolt has kept, pickled."""
+        """Read what a bolt has kept, pickled."""
 
     @abstractmethod
     def write_roots(self, roots: Sequence[Root]) -> Handle:
@@ -201,7 +201,7 @@ class StepBatch(ABC):
     @staticmethod
     @abstractmethod
     def read_acks(acks: Handle, acker: int) -> tuple[Any, Any, Any]:
-        """What a task knows of an acker's roots: ids, values, flags."""
+        """Read what a task knows of an acker's roots: ids, values, flags."""
 
     @abstractmethod
     def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Handle:
@@ -209,7 +209,7 @@ class StepBatch(ABC):
 
     @abstractmethod
     def read_verdicts(self, verdicts: Handle) -> list[EventVerdict]:
-        """What becomes of them."""
+        """Read what becomes of them."""
 
     def publish(self, kind: str, left: Handle) -> list[Handle]:
         """Publish what a task has left, now that its result counts; what readers find it by.
