@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,9 +102,9 @@ class FileBatch(StepBatch):
         finally:
             gc.set_threshold(*threshold)
 
-    def outputs(self, number: int) -> OutputFiles:
+    def outputs(self, emissions: Iterator[int]) -> OutputFiles:
         """See `StepBatch`."""
-        return OutputFiles(self.path("outputs"), self.topics, number)
+        return OutputFiles(self.path("outputs"), self.topics, emissions)
 
     def exchange(self) -> ExchangeFile:
         """See `StepBatch`."""
@@ -125,7 +126,9 @@ class FileBatch(StepBatch):
 
     def write_dead(self, dead: Sequence[PendingEvent]) -> str | None:
         """See `StepBatch`."""
-        letters = OutputFiles(self.path("outputs"), {DEAD_LETTERS: self.dead_letters}, 0)
+        letters = OutputFiles(
+            self.path("outputs"), {DEAD_LETTERS: self.dead_letters}, itertools.count()
+        )
         for one in dead:
             letters.write(DEAD_LETTERS, dead_letter(one, self))
         file = letters.close()[self.dead_letters[0]]

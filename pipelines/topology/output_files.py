@@ -17,7 +17,7 @@ from sequitur.pipelines.topology.event_columns import HEADERS_TYPE, PLACE_FIELDS
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import OutputRecord
@@ -49,10 +49,12 @@ class OutputFiles:
     Args:
         folder: Where they are written; each topic has a folder in it, which is there.
         topics: Folder and number of partitions by output.
-        number: Of the task: makes the order of records that have one event total.
+        emissions: Numbers the records, which makes the order of those that have one place total.
     """
 
-    def __init__(self, folder: Path, topics: Mapping[str, tuple[str, int]], number: int) -> None:
+    def __init__(
+        self, folder: Path, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
+    ) -> None:
         self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
         self._place = {name: place for name, (place, _) in topics.items()}
         self._files = {
@@ -60,7 +62,7 @@ class OutputFiles:
         }
         known = {count: KeyPartitioner(count) for _, count in topics.values()}
         self._partitioners = {name: known[count] for name, (_, count) in topics.items()}
-        self._emissions = itertools.count(number << 40)
+        self._emissions = emissions
         self._failed: Exception | None = None
 
     def write(self, output: str, record: OutputRecord) -> None:

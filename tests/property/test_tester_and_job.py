@@ -117,6 +117,18 @@ _BATCHES = st.lists(
 )
 
 
+def test_records_of_no_event_keep_the_order_of_the_waves(tmp_path: Path) -> None:
+    """Ticks and ends of batches stand in one place; each wave of a step has some of its own."""
+    shape = Shape(
+        dict.fromkeys(("work", "second", "join", "totals"), "local"), {"join": 1}, is_known
+    )
+    pair = _pair(tmp_path, shape, 2, max_spout_pending=1)
+    pair.step([])
+    pair.tester.advance(2.0)
+    pair.step(_events(2, b"good 0 before"))
+    pair.to_the_end()
+
+
 @hypothesis_settings(max_examples=examples(0.2))
 @hypothesis_given(
     groupings=st.fixed_dictionaries(dict.fromkeys(_BOLTS, _GROUPINGS)),

@@ -9,9 +9,10 @@ whose random numbers they draw. What a task leaves is named by a *handle*, read 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from sequitur.consumer.topology.api.moment import Moment
 
@@ -32,6 +33,27 @@ Handle: TypeAlias = Any
 """Names what a task has left; a batch makes and reads it."""
 Sources: TypeAlias = "Sequence[tuple[Handle, Mapping[str, Any]]]"
 """What tasks have sent, and where in it by component the tuples for a task are."""
+
+
+_STAGE_BITS: Final = 10
+_TASK_BITS: Final = 15
+_RECORD_BITS: Final = 30
+_MAX_WAVE: Final = (1 << 63 - _TASK_BITS - _RECORD_BITS) - 1
+
+
+def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
+    """Number the records of a task, which makes the order of those that have one place total.
+
+    Args:
+        wave: Of the step. What belongs to no event stands in one place in all waves.
+        stage: The stage of the task.
+        task: The number of the task.
+
+    Returns:
+        Numbers of 63 bits that grow: from wave to wave, stage to stage and task to task, too.
+    """
+    number = min(wave, _MAX_WAVE) << _TASK_BITS | stage << _STAGE_BITS | task
+    return itertools.count(number << _RECORD_BITS)
 
 
 class OutputWriter(Protocol):
@@ -131,11 +153,11 @@ class StepBatch(ABC):
         return contextlib.nullcontext()
 
     @abstractmethod
-    def outputs(self, number: int) -> OutputWriter:
+    def outputs(self, emissions: Iterator[int]) -> OutputWriter:
         """Return what takes the records of a task.
 
         Args:
-            number: Of the task: makes the order of records that have one event total.
+            emissions: Numbers them.
         """
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -109,7 +110,7 @@ class StepRun:
         """
         counts = self._result.counts
         if self._batch.plan.is_local:
-            results = self._tasks.run(self._spout_tasks((0, None), gives_waiting=True))
+            results = self._tasks.run(self._spout_tasks((0, None), 0))
             self._take_all(results)
         else:
             self._in_waves()
@@ -124,36 +125,37 @@ class StepRun:
         """So many new events at a time that no more trees are in flight than there may be."""
         most = self._batch.rules.max_spout_pending
         each = None if most is None else max(1, most // len(self._givens))
-        first, has_more = 0, True
-        while has_more:
+        for wave in itertools.count():
+            first = wave * (each or 0)
             window = (first, None if each is None else first + each)
-            has_more = self._wave(window, gives_waiting=first == 0)
-            first += each or 0
+            if not self._wave(window, wave):
+                return
 
-    def _wave(self, window: Window, *, gives_waiting: bool) -> bool:
-        spouts = self._tasks.run(self._spout_tasks(window, gives_waiting=gives_waiting))
-        if not gives_waiting:
+    def _wave(self, window: Window, wave: int) -> bool:
+        spouts = self._tasks.run(self._spout_tasks(window, wave))
+        if wave:
             # Their own waiting events stay as they were, and are written down again.
             self._result.waiting.clear()
             self._result.counts["waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
         results = list(spouts)
         for stage in self._batch.plan.stages[1:]:
-            results += self._tasks.run(self._stage_tasks(stage, results, gives_ticks=gives_waiting))
+            results += self._tasks.run(self._stage_tasks(stage, results, wave))
         self._take_all(results)
         if self._batch.ackers:
             self._decide(spouts, results, window)
         return any(one.has_more for one in spouts)
 
-    def _spout_tasks(self, window: Window, *, gives_waiting: bool) -> list[SpoutTask]:
+    def _spout_tasks(self, window: Window, wave: int) -> list[SpoutTask]:
         own = self._states_of(self._batch.plan.stages[0])
         return [
             SpoutTask(
                 batch=self._batch,
-                given=given if gives_waiting else self._with_waiting(given),
+                given=self._with_waiting(given) if wave else given,
                 states=own.get(given.partition, {}),
                 window=window,
-                gives_waiting=gives_waiting,
+                gives_waiting=wave == 0,
+                wave=wave,
             )
             for given in self._givens
         ]
@@ -163,7 +165,7 @@ class StepRun:
         return given.with_waiting(self._result.waiting.get(given.partition, ()))
 
     def _stage_tasks(
-        self, stage: Stage, results: Iterable[TaskResult], *, gives_ticks: bool
+        self, stage: Stage, results: Iterable[TaskResult], wave: int
     ) -> list[StageTask]:
         own = self._states_of(stage)
         sources: list[list[tuple[Handle, dict[str, Any]]]] = [[] for _ in range(stage.tasks)]
@@ -176,7 +178,13 @@ class StepRun:
                 sources[task].append((one.tuples_file, blobs))
         return [
             StageTask(
-                self._batch, stage, task, tuple(sources[task]), own.get(task, {}), gives_ticks
+                batch=self._batch,
+                stage=stage,
+                task=task,
+                sources=tuple(sources[task]),
+                states=own.get(task, {}),
+                gives_ticks=wave == 0,
+                wave=wave,
             )
             for task in range(stage.tasks)
         ]

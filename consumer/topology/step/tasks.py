@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from sequitur.consumer.topology.engine.rules import Ordering
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
 from sequitur.consumer.topology.settling.pending import numbered, runs_now
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.consumer.topology.step.batch import emissions
 from sequitur.consumer.topology.step.events import EventVerdict
 from sequitur.consumer.topology.step.task_result import TaskResult
 from sequitur.consumer.topology.step.trial import WHOLE, Trial
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     )
     from sequitur.consumer.topology.step.events import PendingEvent, TaskInput, Window
 
-_STAGE_BITS: Final = 10
-
 
 @dataclass(frozen=True, slots=True)
 class SpoutTask:
@@ -55,6 +54,7 @@ class SpoutTask:
         window: Which of the new events it takes in.
         gives_waiting: Whether those that wait are fed when they are due.
         trial: Which part of its input is fed.
+        wave: The wave of the step that it is in.
     """
 
     batch: StepBatch
@@ -63,6 +63,7 @@ class SpoutTask:
     window: Window = (0, None)
     gives_waiting: bool = True
     trial: Trial = WHOLE
+    wave: int = 0
 
     @property
     def weight(self) -> int:
@@ -76,7 +77,7 @@ class SpoutTask:
     def __call__(self) -> TaskResult:
         """Run it."""
         batch, stage, partition = self.batch, self.batch.plan.stages[0], self.given.partition
-        outputs = batch.outputs(partition)
+        outputs = batch.outputs(emissions(self.wave, stage.number, partition))
         sends = None if batch.plan.is_local else batch.exchange()
         # One number for all: events that failed together are tried again together.
         drawn = random.Random(hash((*batch.seed, partition))).random()
@@ -222,6 +223,7 @@ class StageTask:
         states: What its bolts kept in the step before.
         gives_ticks: Whether its bolts are given the ticks that are due.
         trial: Which part of its input is given to its bolts.
+        wave: The wave of the step that it is in.
     """
 
     batch: StepBatch
@@ -231,6 +233,7 @@ class StageTask:
     states: Mapping[tuple[str, int], Handle]
     gives_ticks: bool = True
     trial: Trial = WHOLE
+    wave: int = 0
 
     @property
     def weight(self) -> int:
@@ -244,8 +247,8 @@ class StageTask:
     def __call__(self) -> TaskResult:
         """Run it."""
         batch, stage = self.batch, self.stage
-        number = stage.number << _STAGE_BITS | self.task
-        outputs, sends = batch.outputs(number), batch.exchange()
+        outputs = batch.outputs(emissions(self.wave, stage.number, self.task))
+        sends = batch.exchange()
         executor = _executor(batch, stage, self.task, outputs, sends, self.states)
         result = TaskResult()
         with _running(executor, batch):

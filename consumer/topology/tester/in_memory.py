@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -75,8 +74,8 @@ class Written(NamedTuple):
 class _Records:
     """The records of a task, by output."""
 
-    def __init__(self, number: int) -> None:
-        self._emissions = itertools.count(number << 40)
+    def __init__(self, emissions: Iterator[int]) -> None:
+        self._emissions = emissions
         self._written: dict[str, list[Written]] = {}
         self.count = 0
 
@@ -147,9 +146,9 @@ class InMemoryBatch(StepBatch):
         """See `StepBatch`."""
         return self.recorder
 
-    def outputs(self, number: int) -> _Records:
+    def outputs(self, emissions: Iterator[int]) -> _Records:
         """See `StepBatch`."""
-        return _Records(number)
+        return _Records(emissions)
 
     def exchange(self) -> _Exchange:
         """See `StepBatch`."""

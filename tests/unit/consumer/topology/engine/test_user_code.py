@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,7 @@ class _Run:
     def __init__(self, folder: Path, at_line: Callable[[UserCode, str, int], None]) -> None:
         for name in _OUTPUTS:
             (folder / name).mkdir(parents=True)
-        self.files = OutputFiles(folder, {name: (name, 1) for name in _OUTPUTS}, 0)
+        self.files = OutputFiles(folder, {name: (name, 1) for name in _OUTPUTS}, itertools.count())
         tasks = dict.fromkeys(_TOPOLOGY.components, 1)
         self.executor = Executor(
             _TOPOLOGY,
