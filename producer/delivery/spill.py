@@ -1,8 +1,8 @@
 """Batches whose bytes are in the journal alone, so that what waits may be larger than memory.
 
 The journal holds the bytes of every batch that waits. While there is memory they stay there, too.
-When half of the senders' room is taken, the newest batches of those that have waited for a second
-lose theirs (they are sent last), and the bytes are read back when it is their turn: into a quarter
+When half of the senders' room is taken, the newest batches of those that have waited for long lose
+theirs (they are sent last), and the bytes are read back when it is their turn: into a quarter
 of `buffer_size` that no sender can take, so that what waits drains also under senders that give
 more at once. Batches are read ahead of their turn; the one whose turn it is takes the memory of
 those if there is no other.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 REFERENCE_BYTES: Final = 1024
 """A batch without its bytes: its name and place, here and in the journal, and who waits for it."""
-PATIENCE_S: Final = 1.0
-"""What is sent sooner is not worth reading back."""
+_FLOW_BYTES_PER_S: Final = 32 << 20
+"""What a full buffer would be sent at, while all is well, at the least."""
 _RENAMED_S: Final = 0.01
 _BUSY_S: Final = 0.1
 _READERS: Final = 4
@@ -47,7 +47,8 @@ class Spill:
         budget_bytes: How much may be in memory of what was read back; one batch always may.
         in_thread: Calls a function beside the loop.
         on_failure: Called when the journal cannot be read.
-        patience_s: Bytes stay in memory so long at least.
+        patience_s: Bytes stay in memory so long at least; by default for as long as a full room
+            takes to be sent at 32 MiB/s, since what is sent sooner is not worth reading back.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class Spill:
         in_thread: Callable[[Callable[[Batch], bytes], Batch], Awaitable[bytes]],
         on_failure: Callable[[Exception], None],
         *,
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._patience_s = patience_s
+        self._patience_s = room.limit / _FLOW_BYTES_PER_S if patience_s is None else patience_s
         self._timer: asyncio.TimerHandle | None = None
         self._journal = journal
         self._room = room
