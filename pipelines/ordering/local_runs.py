@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         StepEntry,
         TimeBounds,
     )
-    from sequitur.pipelines.sink.sink import Outputs, Rows
+    from sequitur.pipelines.sink.sink import Outputs, OutputTopic, Rows
     from sequitur.pipelines.sink.topic_limits import Limits
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
@@ -165,14 +165,9 @@ class LocalRuns(SortedRuns):
             run = entry.runs[-1]
             own = logged_files(self._checkpoint, run)
             part = Part(own, last_ms=run.max_behind_ms, reasons=(LATE,))
-        return SideSelection(
-            part,
-            frontier_ms=entry.previous_frontier_ms,
-            is_judged=is_judged,
-            partitions=self._outputs.late.partitions,
-            limit=self._limits.of(self._outputs.late.name),
-            root=str(local_folder(self._checkpoint, self._checkpoint.root)),
-            duplicates=() if is_judged else duplicates_files(self._checkpoint, entry),
+        duplicates = () if is_judged else duplicates_files(self._checkpoint, entry)
+        return self._aside(
+            self._outputs.late, part, entry, is_judged=is_judged, duplicates=duplicates
         )
 
     def quarantined(self, entry: StepEntry) -> Rows:
@@ -181,13 +176,25 @@ class LocalRuns(SortedRuns):
             return super().quarantined(entry)
         own = logged_files(self._checkpoint, entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
+        return self._aside(self._outputs.quarantine, part, entry, is_judged=False)
+
+    def _aside(
+        self,
+        topic: OutputTopic,
+        part: Part,
+        entry: StepEntry,
+        *,
+        is_judged: bool,
+        duplicates: tuple[str, ...] = (),
+    ) -> SideSelection:
         return SideSelection(
             part,
             frontier_ms=entry.previous_frontier_ms,
-            is_judged=False,
-            partitions=self._outputs.quarantine.partitions,
-            limit=self._limits.of(self._outputs.quarantine.name),
+            is_judged=is_judged,
+            partitions=topic.partitions,
+            limit=self._limits.of(topic.name),
             root=str(local_folder(self._checkpoint, self._checkpoint.root)),
+            duplicates=duplicates,
         )
 
     def _judged_files(self, entry: StepEntry) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,14 +60,10 @@ def write_oversized(root: str, row: Mapping[str, Any]) -> str:
     name = f"{OVERSIZED_FOLDER}/{row['topic']}/{place}.parquet"
     path = Path(root, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{uuid4().hex}")
     table = pa.Table.from_pylist([dict(row)], _SCHEMA)
-    try:
+    with durable.written_aside(path) as hidden:
         pq.write_table(table, hidden, compression="zstd", store_schema=False)
         durable.sync(hidden)
-        hidden.rename(path)
-    finally:
-        hidden.unlink(missing_ok=True)
     for folder in (path.parent, path.parent.parent, Path(root)):
         durable.sync(folder)
     return name

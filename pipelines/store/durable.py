@@ -18,7 +18,7 @@ from uuid import uuid4
 from sequitur.pipelines._errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -101,9 +101,19 @@ def create(path: Path, text: str) -> bool:
 
 def replace(path: Path, text: str) -> None:
     """Write a file whole, over what is there; for what nothing rests on: it is not synced."""
+    with written_aside(path) as written:
+        written.write_text(text)
+
+
+@contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Give a hidden path beside this one, and rename what the block writes there to it.
+
+    Whoever needs it to last syncs the file in the block and the folder behind it.
+    """
     written = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        written.write_text(text)
+        yield written
         written.rename(path)
     finally:
         written.unlink(missing_ok=True)

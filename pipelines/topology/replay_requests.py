@@ -24,6 +24,7 @@ from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.checkpoint import check_format
 from sequitur.pipelines.store.documents import understood
+from sequitur.pipelines.store.part_files import is_published
 from sequitur.pipelines.store.storage import local_path
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from sequitur.consumer import ReorderSettings
 
 REPLAYS_FOLDER: Final = "replays"
-_SUFFIX: Final = ".parquet"
-_HIDDEN_PREFIX: Final = "_"
-_HIDDEN_SUFFIX: Final = ".tmp"
 _REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
 _IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
 """The order of events everywhere: ties of event time go by where they came from."""
@@ -97,21 +95,16 @@ def write_request(folder: Path, rows: pa.Table) -> Path:
         if rows[name].null_count:
             raise ValueError(f"an event without {name} cannot be replayed")
     rows = rows.sort_by([(name, "ascending") for name in _IN_ORDER])
-    stem = f"{time.time_ns():020d}-{uuid4().hex}"
-    hidden = folder / f"{_HIDDEN_PREFIX}{stem}{_HIDDEN_SUFFIX}"
-    shown = folder / f"{stem}{_SUFFIX}"
+    request = folder / f"{time.time_ns():020d}-{uuid4().hex}.parquet"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
+        with durable.written_aside(request) as hidden:
             pq.write_table(rows, hidden, compression="none", store_schema=False)
             durable.sync(hidden)
-            hidden.rename(shown)
-        finally:
-            hidden.unlink(missing_ok=True)
         durable.sync(folder)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written: {error}") from error
-    return shown
+    return request
 
 
 def each_once(
@@ -146,11 +139,7 @@ def requests(folder: Path) -> tuple[Path, ...]:
         names = sorted(folder.iterdir())
     except FileNotFoundError:
         return ()
-    return tuple(
-        path
-        for path in names
-        if path.suffix == _SUFFIX and not path.name.startswith((".", _HIDDEN_PREFIX))
-    )
+    return tuple(path for path in names if is_published(path.name))
 
 
 def read_request(path: Path) -> pa.Table:

@@ -7,7 +7,7 @@ un-acked batches, which stand in the lanes before any new event.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.producer._errors import FatalError, ProducerClosedError, RetriableError
 from sequitur.producer._log import Logger
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.sender import Sender
     from sequitur.producer.delivery.settlement import Settlement
+    from sequitur.producer.journal.frames import BatchFrame, Waiting
     from sequitur.producer.journal.state import Recovered
     from sequitur.producer.kafka.wire import Wire
 
@@ -191,57 +192,46 @@ class Routes:
         """
         sequencer = Sequencer[Batch](self._identities.current, window=self._settings.max_in_flight)
         lane = Lane(topic, partition, sequencer)
-        now_s = asyncio.get_running_loop().time()
         for kept in self._former.unacked.get((topic, partition), ()):
             stamp = Stamp(kept.producer_id, kept.epoch, kept.base_sequence)
-            batch = Batch(
-                topic,
-                partition,
-                now_s,
-                kept.first_event_sequence,
-                last_event=kept.last_event_sequence,
-                count=kept.record_count,
-                size=REFERENCE_BYTES,
-                stored=True,
-                stamp=stamp,
-                journaled=stamp,
-                last_ms=kept.timestamp_ms,
+            batch = self._take_over(
+                lane, kept, stamp=stamp, journaled=stamp, last_ms=kept.timestamp_ms
             )
             sequencer.recover(
                 batch, batch.count, kept.base_sequence, Identity(kept.producer_id, kept.epoch)
             )
-            self._accumulator.take_over(batch)
-            self._sender.poke(lane)
         self._take_over_waiting(lane)
-        lane.active_at_s = now_s
+        lane.active_at_s = asyncio.get_running_loop().time()
         self._rounds.renewed(lane)
         return lane
 
     def _take_over_waiting(self, lane: Lane) -> None:
         """Take over what has no numbers yet; its bytes stay in the journal until they are sent."""
-        now_s = asyncio.get_running_loop().time()
-        for kept in self._former.waiting.get((lane.topic, lane.partition), ()):
-            batch = Batch(
-                lane.topic,
-                lane.partition,
-                now_s,
-                kept.first_event_sequence,
-                last_event=kept.last_event_sequence,
-                count=kept.record_count,
-                size=REFERENCE_BYTES,
-                stored=True,
-                waits=True,
-                kept=True,
-                dated=kept.dated,
-            )
+        for waiting in self._former.waiting.get((lane.topic, lane.partition), ()):
+            batch = self._take_over(lane, waiting, waits=True, kept=True, dated=waiting.dated)
             lane.waiting.append(batch)
             lane.inherited.append(batch)
-            self._accumulator.take_over(batch)
             self._rounds.back_up(lane)
-            self._sender.poke(lane)
         state = self._former.partitions.get((lane.topic, lane.partition))
         if state is not None:
             lane.inherited_from = Stamp(state.producer_id, state.epoch, state.next_sequence)
+
+    def _take_over(self, lane: Lane, frame: BatchFrame | Waiting, **known: Any) -> Batch:
+        """Hold a batch of a former life; its bytes are in the journal alone."""
+        batch = Batch(
+            lane.topic,
+            lane.partition,
+            asyncio.get_running_loop().time(),
+            frame.first_event_sequence,
+            last_event=frame.last_event_sequence,
+            count=frame.record_count,
+            size=REFERENCE_BYTES,
+            stored=True,
+            **known,
+        )
+        self._accumulator.take_over(batch)
+        self._sender.poke(lane)
+        return batch
 
     async def _partitions(self, topic: str) -> int:
         found = self._wire.partitions(topic)

@@ -154,7 +154,6 @@ class StepRun:
                 given=self._with_waiting(given) if wave else given,
                 states=own.get(given.partition, {}),
                 window=window,
-                gives_waiting=wave == 0,
                 wave=wave,
             )
             for given in self._givens
@@ -183,7 +182,6 @@ class StepRun:
                 task=task,
                 sources=tuple(sources[task]),
                 states=own.get(task, {}),
-                gives_ticks=wave == 0,
                 wave=wave,
             )
             for task in range(stage.tasks)

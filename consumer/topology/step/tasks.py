@@ -52,16 +52,14 @@ class SpoutTask:
         given: Its events.
         states: What its bolts kept in the step before.
         window: Which of the new events it takes in.
-        gives_waiting: Whether those that wait are fed when they are due.
         trial: Which part of its input is fed.
-        wave: The wave of the step that it is in.
+        wave: The wave of the step that it is in; only the first has ticks and events that waited.
     """
 
     batch: StepBatch
     given: TaskInput
     states: Mapping[tuple[str, int], Handle]
     window: Window = (0, None)
-    gives_waiting: bool = True
     trial: Trial = WHOLE
     wave: int = 0
 
@@ -113,7 +111,7 @@ class SpoutTask:
 
     @property
     def _ticks(self) -> tuple[str, ...]:
-        return self.batch.ticks_of(self.batch.plan.stages[0]) if self.gives_waiting else ()
+        return () if self.wave else self.batch.ticks_of(self.batch.plan.stages[0])
 
     def _new(self) -> Iterator[tuple[Any, ...]]:
         return itertools.islice(self.given.new(), *self.window)
@@ -172,7 +170,7 @@ class SpoutTask:
 
     def _run_now(self, waiting: Sequence[PendingEvent]) -> list[bool]:
         """Whether each of the events that wait runs now."""
-        if not self.gives_waiting:
+        if self.wave:
             return [False] * len(waiting)
         runs: list[bool] = runs_now(
             numbered(one.event[0] for one in waiting),
@@ -221,9 +219,8 @@ class StageTask:
         task: The task's number.
         sources: The tuples that it is given.
         states: What its bolts kept in the step before.
-        gives_ticks: Whether its bolts are given the ticks that are due.
         trial: Which part of its input is given to its bolts.
-        wave: The wave of the step that it is in.
+        wave: The wave of the step that it is in; only the first has ticks.
     """
 
     batch: StepBatch
@@ -231,7 +228,6 @@ class StageTask:
     task: int
     sources: Sources
     states: Mapping[tuple[str, int], Handle]
-    gives_ticks: bool = True
     trial: Trial = WHOLE
     wave: int = 0
 
@@ -272,7 +268,7 @@ class StageTask:
 
     @property
     def _ticks(self) -> tuple[str, ...]:
-        return self.batch.ticks_of(self.stage) if self.gives_ticks else ()
+        return () if self.wave else self.batch.ticks_of(self.stage)
 
 
 @dataclass(frozen=True, slots=True)
