@@ -22,7 +22,6 @@ from sequitur.consumer import (
     STALE,
     ConservationError,
     Delivery,
-    EventTimeSource,
     LatePolicy,
     Run,
     StepLateness,
@@ -30,7 +29,6 @@ from sequitur.consumer import (
 )
 from sequitur.pipelines.ordering.runs import SortedRuns, Staged
 from sequitur.pipelines.rows.columns import SOURCE_COLUMNS, payload_bytes
-from sequitur.pipelines.rows.event_time_columns import with_event_time
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import (
     LARGE_ROW_BYTES,
@@ -88,8 +86,6 @@ class LocalRuns(SortedRuns):
     ) -> None:
         super().__init__(spark, checkpoint, settings, outputs, limits)
         self._sends = settings.delivery is Delivery.EXACTLY_ONCE
-        spec = settings.event_time
-        self._reads_times = spec.source is EventTimeSource.JSON and len(spec.path) == 1
         self._expects_large = False
 
     def stage(
@@ -112,12 +108,9 @@ class LocalRuns(SortedRuns):
         folder = local_folder(self._checkpoint, self._checkpoint.run_folder(name), new=True)
         rows = rows.withColumn("output_partition", self._output)
         columns = [*SOURCE_COLUMNS, "output_partition"]
-        if not self._reads_times:
-            rows = with_event_time(rows, self._event_time)
-            columns += ["event_time_ms", "reason"]
         writer = RunWriter(
             folder=str(folder),
-            event_time=self._event_time if self._reads_times else None,
+            event_time=self._event_time,
             frontier_ms=frontier_ms,
             bounds=bounds,
             clocks=None if learn_from is None else _clocks(learn_from),

@@ -1,11 +1,15 @@
-"""Event times of many records at once, read out of plain JSON objects by Arrow.
+"""Event times of many records at once, read by Arrow where it can be sure of them.
 
-Most events are flat JSON objects whose event time is a whole number of 13 digits (2001 to 2286, in
-milliseconds), or of 10, 16 or 19 in other units. Three passes over the bytes find it: a regular
-expression without a group says which values are one valid object without nesting, escapes or
-control characters; in such a value the first place of the field's name in quotes is a string of its
-own, and the field where a colon is the very next byte; and the digits behind it are added up as
-columns. All other values are left to the reference, row by row.
+- **In the value.** Most events are JSON objects whose event time is a whole number of 13 digits
+  (2001 to 2286, in milliseconds), or of 10, 16 or 19 in other units. Passes over the bytes find it:
+  a regular expression without a group says which values are one valid object with the field in its
+  place, without escapes, control characters, or nesting that goes deeper; in such a value the only
+  place of the field's name in quotes is the field, where a colon is the very next byte; and the
+  digits behind it are added up as columns.
+- **In a header.** The last one of the name, where it is digits and nothing else.
+- **Kafka's own timestamp.** As it is.
+
+All other rows are left to the reference, `sequitur.consumer.read_event_time`, one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.consumer import TimeUnit, read_event_time
+from sequitur.consumer import EventTimeSource, TimeUnit, read_event_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +34,32 @@ if TYPE_CHECKING:
 _BLANK: Final = r"[ \t\r\n]*"
 _STRING: Final = r'"[^"\\\x00-\x1f]*"'
 _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
-_MEMBER: Final = f"{_STRING}{_BLANK}:{_BLANK}(?:{_STRING}|{_NUMBER}|true|false|null){_BLANK}"
-_PLAIN_OBJECT: Final = rf"^\{{{_BLANK}(?:{_MEMBER}(?:,{_BLANK}{_MEMBER})*)?\}}$"
+_SCALAR: Final = f"{_STRING}|{_NUMBER}|true|false|null"
+
+
+def _several(one: str) -> str:
+    """Match none or more, with commas between them."""
+    return f"(?:{one}(?:,{_BLANK}{one})*)?"
+
+
+def _member(value: str) -> str:
+    return f"{_STRING}{_BLANK}:{_BLANK}(?:{value}){_BLANK}"
+
+
+_PLAIN_OBJECT: Final = rf"^\{{{_BLANK}{_several(_member(_SCALAR))}\}}$"
 """For RE2, which reads a value once, whatever is in it."""
+_SHALLOW: Final = (
+    rf"{_SCALAR}|\{{{_BLANK}{_several(_member(_SCALAR))}\}}"
+    rf"|\[{_BLANK}{_several(f'(?:{_SCALAR}){_BLANK}')}\]"
+)
+"""What may stand beside the field, and beside what it is in."""
+_MOST_NAMES: Final = 4
+"""Paths that are longer are left to the reference: the expression grows with each name."""
 
 _DIGITS: Final = {TimeUnit.S: 10, TimeUnit.MS: 13, TimeUnit.US: 16, TimeUnit.NS: 19}
 """How long whole numbers of each unit are; with `auto` a number of one length has its unit."""
-_MOST_BUT_ONE: Final = (2**63 - 1) // 10
+_MOST: Final = 2**63 - 1
+_MOST_SECONDS: Final = _MOST // 1000
 _ENDS: Final = np.isin(np.arange(256), list(b" \t\r\n,}"))
 """Which bytes may follow the number, by their code."""
 _SPACE: Final = 0x20
@@ -48,42 +71,102 @@ escape is in no plain object, and what bytes that are not UTF-8 are read as is i
 """
 
 
+def read_many(spec: EventTimeSpec, rows: pa.Table) -> tuple[Longs, Bools]:
+    """Return the event time of each row in epoch ms, and whether it was found here.
+
+    What is found is what `sequitur.consumer.read_event_time` gives; what is not, has to be asked
+    there (`read_each`).
+
+    Args:
+        spec: Where it stands.
+        rows: Columns value, headers and timestamp_ms.
+    """
+    match spec.source:
+        case EventTimeSource.JSON:
+            return PlainJsonTimes(spec).read(rows["value"].combine_chunks())
+        case EventTimeSource.HEADER:
+            return _of_headers(spec, rows["headers"].combine_chunks())
+        case EventTimeSource.KAFKA_TIMESTAMP:
+            numbers = rows["timestamp_ms"].to_numpy()
+            most = _MOST_SECONDS if spec.format.unit is TimeUnit.S else _MOST
+            if spec.format.unit is None or spec.format.unit is TimeUnit.AUTO:
+                return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+            found: Bools = (numbers >= 0) & (numbers <= most)
+            return _in_ms(np.where(found, numbers, 0), spec.format.unit), found
+
+
+def read_each(
+    spec: EventTimeSpec, rows: pa.Table, places: Longs
+) -> tuple[Sequence[int | None], Sequence[str | None]]:
+    """Return the event times of some rows by the reference, and the reasons of those without one.
+
+    Args:
+        spec: Where it stands.
+        rows: Columns value, headers and timestamp_ms.
+        places: Which of them.
+    """
+    some = rows.select(["value", "headers", "timestamp_ms"]).take(pa.array(places))
+    found = [
+        read_event_time(
+            spec,
+            value=value,
+            headers=[(one["key"], one["value"]) for one in headers or ()],
+            kafka_timestamp_ms=timestamp_ms,
+        )
+        for value, headers, timestamp_ms in zip(
+            *(some[name].to_pylist() for name in some.column_names), strict=True
+        )
+    ]
+    return [one.ms for one in found], [one.reason for one in found]
+
+
 class PlainJsonTimes:
-    """Reads one field at the top of JSON objects.
+    """Reads one field of JSON objects.
 
     Args:
         spec: The field, and how the time is written there.
     """
 
     def __init__(self, spec: EventTimeSpec) -> None:
-        (name,) = spec.path
-        self._is_plain = _NOT_PLAIN.search(name) is None
+        *_above, name = spec.path
         self._needle = f'"{name}"'.encode()
-        unit = spec.format.unit
-        self._digits = _DIGITS if unit is TimeUnit.AUTO else {}
-        if unit in _DIGITS:
-            self._digits = {unit: _DIGITS[unit]}
+        self._digits = _digits(spec)
+        self._patterns: list[str] = []
+        if self._digits and not any(map(_NOT_PLAIN.search, spec.path)):
+            if len(spec.path) == 1:
+                self._patterns.append(_PLAIN_OBJECT)
+            if len(spec.path) <= _MOST_NAMES:
+                self._patterns.append(_with_field(spec.path))
 
     def read(self, values: pa.BinaryArray) -> tuple[Longs, Bools]:
-        """Return the event time of each value in epoch ms, and whether it was found here.
-
-        What is found is what `sequitur.consumer.read_event_time` gives; what is not, has to be
-        asked there.
-        """
+        """Return the event time of each value in epoch ms, and whether it was found here."""
         count = len(values)
+        times, found = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        left = np.arange(count)
+        for pattern in self._patterns:
+            if len(left):
+                own = values if len(left) == count else values.take(pa.array(left))
+                times[left], found[left] = self._read(own, pattern)
+                left = left[~found[left]]
+        return times, found
+
+    def _read(self, values: pa.BinaryArray, pattern: str) -> tuple[Longs, Bools]:
+        count = len(values)
+        place = pc.find_substring(values, self._needle).fill_null(-1).to_numpy()
+        found: Bools = place >= 0
+        matches = pc.match_substring_regex(values, pattern).fill_null(False)
+        found &= matches.to_numpy(zero_copy_only=False)
+        if pattern is not _PLAIN_OBJECT:
+            # The name may be one of another object, too. Of a flat one the first place counts.
+            found &= pc.count_substring(values, self._needle).fill_null(0).to_numpy() == 1
         times = np.zeros(count, np.int64)
-        if not count or not self._is_plain or not self._digits:
-            return times, np.zeros(count, np.bool_)
-        plain = pc.match_substring_regex(values, _PLAIN_OBJECT).fill_null(False)
-        place = pc.find_substring(values, self._needle).fill_null(-1)
-        found = plain.to_numpy(zero_copy_only=False) & (place.to_numpy() >= 0)
         rows = np.flatnonzero(found)
         if not len(rows):
             return times, found
         _validity, offsets, data = values.buffers()
         begin = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count]
         raw = np.frombuffer(data, np.uint8)
-        first = begin[rows].astype(np.int64) + place.to_numpy()[rows] + len(self._needle)
+        first = begin[rows].astype(np.int64) + place[rows] + len(self._needle)
         named = raw[first] == _COLON
         first = np.minimum(first + 1, len(raw) - 1)
         first += raw[first] == _SPACE
@@ -91,24 +174,66 @@ class PlainJsonTimes:
         found[:] = False
         for unit, digits in self._digits.items():
             number, is_whole = _numbers(raw, first, digits)
+            is_whole &= _ENDS[raw[np.minimum(first + digits, len(raw) - 1)]]
             own = rows[is_whole]
             times[own] = _in_ms(number[is_whole], unit)
             found[own] = True
         return times, found
 
 
+def _with_field(path: Sequence[str]) -> str:
+    """Return the expression for an object with a number at a path."""
+    value = "[1-9][0-9]*"
+    beside = _member(_SHALLOW)
+    for name in reversed(path):
+        field = f'"{re.escape(name)}"{_BLANK}:{_BLANK}{value}{_BLANK}'
+        value = rf"\{{{_BLANK}(?:{beside},{_BLANK})*{field}(?:,{_BLANK}{beside})*\}}"
+    return f"^{value}$"
+
+
+def _of_headers(spec: EventTimeSpec, lists: pa.ListArray) -> tuple[Longs, Bools]:
+    """Read the last header of a name."""
+    times, found = np.zeros(len(lists), np.int64), np.zeros(len(lists), np.bool_)
+    each = lists.flatten()
+    named = pc.equal(pc.struct_field(each, 0), spec.path[0]).fill_null(False)
+    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))
+    if not len(places):
+        return times, found
+    last = np.full(len(lists), -1)
+    # Of several places of one row the last one is kept.
+    last[pc.list_parent_indices(lists).to_numpy()[places]] = places
+    rows = np.flatnonzero(last >= 0)
+    values = pc.struct_field(each, 1).take(pa.array(last[rows]))
+    lengths = pc.binary_length(values).fill_null(0).to_numpy()
+    _validity, offsets, data = values.buffers()
+    first = np.frombuffer(offsets, np.int32)[: len(values)].astype(np.int64)
+    raw = np.frombuffer(data or b"", np.uint8)
+    for unit, digits in _digits(spec).items():
+        number, is_whole = _numbers(raw, first, digits)
+        is_whole &= lengths == digits
+        own = rows[is_whole]
+        times[own] = _in_ms(number[is_whole], unit)
+        found[own] = True
+    return times, found
+
+
+def _digits(spec: EventTimeSpec) -> dict[TimeUnit, int]:
+    """Return how long whole numbers are that have a unit for sure."""
+    unit = spec.format.unit
+    return {one: digits for one, digits in _DIGITS.items() if unit in {one, TimeUnit.AUTO}}
+
+
 def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Longs, Bools]:
     """Whole numbers of so many digits that begin at some places of the bytes, where there are."""
     numbers, is_whole = np.zeros(len(first), np.int64), np.zeros(len(first), np.bool_)
-    # A plain object ends behind its number, so only a shorter one can reach beyond all bytes.
-    places = np.flatnonzero(first <= len(raw) - digits - 1)
+    places = np.flatnonzero(first <= len(raw) - digits)
     if not len(places):
         return numbers, is_whole
-    seen = np.lib.stride_tricks.sliding_window_view(raw, digits + 1)[first[places]]
-    each = seen[:, :-1] - np.uint8(ord("0"))
-    whole = (each <= 9).all(axis=1) & _ENDS[seen[:, -1]]  # noqa: PLR2004 - a digit
+    seen = np.lib.stride_tricks.sliding_window_view(raw, digits)[first[places]]
+    each = seen - np.uint8(ord("0"))
+    whole = (each <= 9).all(axis=1)  # noqa: PLR2004 - a digit
     front = each[:, :-1] @ (10 ** np.arange(digits - 2, -1, -1, dtype=np.int64))
-    whole &= front < _MOST_BUT_ONE  # the rest are more than 64 bits hold, or nearly
+    whole &= front < _MOST // 10  # the rest are more than 64 bits hold, or nearly
     # Without a leading zero: JSON has none, and the length would say another unit.
     whole &= each[:, 0] > 0
     numbers[places] = np.where(whole, front, 0) * 10 + np.where(whole, each[:, -1], 0)
@@ -122,19 +247,3 @@ def _in_ms(numbers: Longs, unit: TimeUnit) -> Longs:
         return numbers * 1000
     factor = {TimeUnit.MS: 1, TimeUnit.US: 1_000, TimeUnit.NS: 1_000_000}[unit]
     return numbers if factor == 1 else numbers // factor
-
-
-def read_each(
-    spec: EventTimeSpec, values: pa.BinaryArray, rows: Longs
-) -> tuple[Sequence[int | None], Sequence[str | None]]:
-    """Return the event times of some values by the reference, and the reasons of those without one.
-
-    Args:
-        spec: Where it stands, in the value.
-        values: The values.
-        rows: Which of them.
-    """
-    found = [
-        read_event_time(spec, value=value) for value in values.take(pa.array(rows)).to_pylist()
-    ]
-    return [one.ms for one in found], [one.reason for one in found]

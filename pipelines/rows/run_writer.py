@@ -25,7 +25,7 @@ from sequitur.consumer import (
     staging_rules,
 )
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
-from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each
+from sequitur.pipelines.rows.event_time_arrays import read_each, read_many
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
@@ -110,12 +110,11 @@ class Clocks:
 class RunWriter:
     """Writes the rows of a task as a part of a run; for `mapInArrow`.
 
-    The rows have the columns of a run but for `event_time_ms` and `reason`, or those, too.
+    The rows have the columns of a run but for `event_time_ms` and `reason`.
 
     Attributes:
         folder: The run's folder; it is there.
-        event_time: Where the event time stands, when it is to be read here: in a field at the top
-            of the value. None when the rows have it.
+        event_time: Where the event time stands.
         frontier_ms: Rows behind it are marked.
         bounds: Rows of other times go to quarantine.
         clocks: Count how late rows are against these.
@@ -124,7 +123,7 @@ class RunWriter:
     """
 
     folder: str
-    event_time: EventTimeSpec | None
+    event_time: EventTimeSpec
     frontier_ms: int
     bounds: TimeBounds
     clocks: Clocks | None = None
@@ -212,16 +211,11 @@ class RunWriter:
 
     def _event_times(self, rows: pa.Table) -> tuple[Longs, Any]:
         """Read event times, and places of reasons in `_REASONS`; with a reason there is no time."""
-        if self.event_time is None:
-            named = pc.index_in(rows["reason"], pa.array(_REASONS, pa.string()))
-            reasons = named.fill_null(_NO_REASON).to_numpy().astype(np.int8)
-            return rows["event_time_ms"].fill_null(_NO_TIME).to_numpy().copy(), reasons
         reasons = np.full(len(rows), _NO_REASON, np.int8)
-        values = rows["value"].combine_chunks()
-        times, found = PlainJsonTimes(self.event_time).read(values)
+        times, found = read_many(self.event_time, rows)
         slow = np.flatnonzero(~found)
         if len(slow):
-            read, why = read_each(self.event_time, values, slow)
+            read, why = read_each(self.event_time, rows, slow)
             times[slow] = [_NO_TIME if ms is None else ms for ms in read]
             reasons[slow] = [_NO_REASON if one is None else _REASONS.index(one) for one in why]
         return times, reasons

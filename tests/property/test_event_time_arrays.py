@@ -19,9 +19,10 @@ from sequitur.consumer import (
     parse_event_time_spec,
     read_event_time,
 )
-from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each
+from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each, read_many
 from tests.support.event_time_cases import JSON_CASES
 from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
+from tests.support.staged_rows import SPARK_SCHEMA
 
 _SPEC = parse_event_time_spec("json:at")
 _NAMES = ("at", ":", ",", "", "a:t", "a")
@@ -31,6 +32,19 @@ _TIME = 1_700_000_000_000
 def _found(values: list[bytes | None], spec: EventTimeSpec = _SPEC) -> list[int | None]:
     times, found = PlainJsonTimes(spec).read(pa.array(values, pa.binary()))
     return [int(time) if one else None for time, one in zip(times, found, strict=True)]
+
+
+def _rows(records: list[tuple[bytes | None, list[tuple[str, bytes | None]], int]]) -> pa.Table:
+    columns = [
+        {
+            "value": value,
+            "headers": [{"key": name, "value": data} for name, data in headers] or None,
+            "timestamp_ms": timestamp_ms,
+        }
+        for value, headers, timestamp_ms in records
+    ]
+    schema = [SPARK_SCHEMA.field(name) for name in ("value", "headers", "timestamp_ms")]
+    return pa.Table.from_pylist(columns, pa.schema(schema))
 
 
 # Most numbers of the documents are short; these have the digits that are looked for.
@@ -93,6 +107,91 @@ def test_what_is_found_is_what_the_reference_finds(
             assert read_event_time(spec, value=value).ms == time
 
 
+_NESTED = st.recursive(
+    _SIMPLE | _TIMED | st.sampled_from(["1", '"a"', "[]", '["at",{"at":1}]', "null"]),
+    lambda inner: st.lists(st.tuples(st.sampled_from(["a", "at", "b"]), inner), max_size=3).map(
+        lambda fields: "{" + ",".join(f'"{name}":{value}' for name, value in fields) + "}"
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(_NESTED, max_size=6),
+    st.sampled_from([("a", "at"), ("a",), ("b", "a", "at"), ("at", "at"), ("a", "b", "a", "b")]),
+)
+@example(['{"a":{"at":1700000000000}}', '{"a":{"at":1700000000000},"a":{"at":1}}'], ("a", "at"))
+@example(['{"a":{"b":{}},"a":{"at":1700000000000}}', '{"a":[{"at":1700000000000}]}'], ("a", "at"))
+@example(['{"b":{"at":1700000000000},"a":{}}', '{"a":{"at":1700000000000}'], ("a", "at"))
+@example(['{"b":{"a":1700000000001},"a":1700000000000}'], ("a",))
+@example(['{"b":[1,"x"],"a":1700000000000}'], ("a",))
+@example(['{"at":{"at":1700000000000}}'], ("at", "at"))
+def test_what_is_found_deeper_is_what_the_reference_finds(
+    values: list[str], path: tuple[str, ...]
+) -> None:
+    """Along a path of several names, and beside objects and arrays."""
+    spec = replace(_SPEC, path=path)
+    raw = [value.encode() for value in values]
+    for value, time in zip(raw, _found(list(raw), spec), strict=True):
+        if time is not None:
+            assert read_event_time(spec, value=value).ms == time
+
+
+def test_nested_times_are_found() -> None:
+    """It is worth something: of usual events with an envelope none is left to the reference."""
+    texts = [
+        json.dumps({"id": 7, "meta": {"by": "x", "at": _TIME, "n": [1, "b"]}, "body": {"at2": 1}}),
+        json.dumps({"meta": {"at": _TIME}}, indent=1),
+    ]
+    spec = replace(_SPEC, path=("meta", "at"))
+    assert _found([text.encode() for text in texts], spec) == [_TIME, _TIME]
+    beside = json.dumps({"body": {"x": {}, "y": 1}, "at": _TIME}).encode()
+    shallow = json.dumps({"body": {"x": "z", "y": 1}, "tags": ["a", "b"], "at": _TIME}).encode()
+    assert _found([beside, shallow]) == [None, _TIME]
+
+
+_HEADER_VALUES = _LONG.map(lambda number: b"%d" % number) | st.sampled_from(
+    [None, b"", b" 1700000000000", b"0700000000000", b"170000000000x", b"1700000000000.5"]
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none(),
+            st.lists(st.tuples(st.sampled_from(["at", "by", ""]), _HEADER_VALUES), max_size=4),
+            st.integers(-2, 2**63 - 1),
+        ),
+        max_size=6,
+    ),
+    st.sampled_from(["header:at", "kafka-timestamp"]),
+    st.sampled_from(TimeUnit),
+)
+def test_headers_and_timestamps_are_the_references(
+    records: list[tuple[None, list[tuple[str, bytes | None]], int]], where: str, unit: TimeUnit
+) -> None:
+    """What is found is right; and times that are usual are found."""
+    spec = replace(parse_event_time_spec(where), format=TimeFormat(unit))
+    times, found = read_many(spec, _rows(list(records)))
+    for (_, headers, timestamp_ms), time, is_found in zip(records, times, found, strict=True):
+        expected = read_event_time(spec, headers=headers, kafka_timestamp_ms=timestamp_ms)
+        if is_found:
+            assert int(time) == expected.ms
+        elif unit is TimeUnit.MS and where == "kafka-timestamp":
+            assert expected.ms is None
+
+
+def test_last_header_is_found() -> None:
+    """Of many rows with many headers, also at the end of the bytes."""
+    spec = parse_event_time_spec("header:at")
+    last: list[tuple[str, bytes | None]] = [("x", b"7"), ("at", b"1"), ("at", b"%d" % _TIME)]
+    rows = _rows([(None, last, 0), (None, [], 0), (None, [("at", None)], 0), (None, last, 0)])
+    times, found = read_many(spec, rows)
+    assert found.tolist() == [True, False, False, True]
+    assert times[found].tolist() == [_TIME, _TIME]
+    assert not read_many(spec, rows.slice(1, 2))[1].any()
+
+
 @given(
     st.lists(
         st.dictionaries(PLAIN_TEXT.filter(lambda name: name != "at"), PLAIN, max_size=5),
@@ -120,7 +219,8 @@ def test_arrays_agree_with_the_table(value: bytes | None) -> None:
     expected = read_event_time(spec, value=value)
     (time,) = _found([value], spec)
     assert time in {None, expected.ms}
-    times, reasons = read_each(spec, pa.array([value], pa.binary()), np.array([0]))
+    rows = _rows([(value, [], -1)])
+    times, reasons = read_each(spec, rows, np.array([0]))
     assert (times[0], reasons[0]) == (expected.ms, expected.reason)
 
 

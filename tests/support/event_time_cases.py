@@ -1,4 +1,4 @@
-"""Values and the event time they give: one table for the reference and the Spark columns."""
+"""Values and the event time they give: one table for the reference and the job."""
 
 from __future__ import annotations
 
