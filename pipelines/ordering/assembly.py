@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.pipelines._errors import TopicError, TopologyFileError
 from sequitur.pipelines.ordering.behind import BehindRows
+from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.input_topics import input_topics
 from sequitur.pipelines.ordering.state import open_state
@@ -126,10 +127,13 @@ def open_engine(
             timestamps=settings.output_timestamp,
         )
     runs, history = open_state(spark, checkpoint, settings, outputs, limits)
+    duplicates = DuplicateFinder(
+        spark, checkpoint, settings.event_id_header, outputs.released.partitions
+    )
     return ReorderEngine(
         settings=settings,
         runs=runs,
-        behind=BehindRows(checkpoint, settings, runs, history, fold_limits),
+        behind=BehindRows(settings, runs, history, duplicates, fold_limits),
         sink=TopicSink(spark, kafka, settings, checkpoint, outages),
         outputs=outputs,
         topics=topics,

@@ -14,33 +14,32 @@ from sequitur.consumer import (
     ReorderMode,
 )
 from sequitur.pipelines._errors import LateRowError
-from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from sequitur.consumer import FoldLimits, ReorderSettings, Run, StepEntry
+    from sequitur.pipelines.ordering.duplicates import DuplicateFinder
     from sequitur.pipelines.ordering.keys import KeyHistory
     from sequitur.pipelines.ordering.runs import SortedRuns, Staged
-    from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
 class BehindRows:
     """Duplicates, rescue, late policy and latest mode.
 
     Args:
-        checkpoint: The job's folder.
         settings: The job's settings.
-        runs: The runs in that folder.
+        runs: The runs in the job's folder.
         history: How far keys have been released.
+        duplicates: Finds duplicates.
         fold_limits: When runs are folded.
     """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
         settings: ReorderSettings,
         runs: SortedRuns,
         history: KeyHistory,
+        duplicates: DuplicateFinder,
         fold_limits: FoldLimits = FOLD_LIMITS,
     ) -> None:
         self._fold_limits = fold_limits
@@ -48,7 +47,7 @@ class BehindRows:
         self._runs = runs
         self._is_latest = settings.mode is ReorderMode.LATEST
         self._history = history
-        self._duplicates = DuplicateFinder(checkpoint, runs, settings.event_id_header)
+        self._duplicates = duplicates
 
     def behind_ms(self, frontier_ms: int) -> int:
         """Return the event time that rows are behind of, see `LateJudge.behind_ms`."""

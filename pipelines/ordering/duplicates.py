@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Observation, Window
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
-
-from sequitur.consumer import LATE
-from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
+from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, buckets_for
+from sequitur.pipelines.ordering.local_runs import (
+    behind_part,
+    local_folder,
+    logged_files,
+    reached_parts,
+)
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.spark.tasks import each_partition
+from sequitur.pipelines.store.part_files import publish
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from sequitur.consumer import StepEntry
-    from sequitur.pipelines.ordering.runs import SortedRuns
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
@@ -36,15 +42,23 @@ class DuplicateFinder:
     """Finds duplicates by a header.
 
     Args:
-        checkpoint: Where what is found is written to.
-        runs: The runs there.
+        spark: The session.
+        checkpoint: Where the runs stand, and what is found is written to.
         header: The header with the event id; None when duplicates are not looked for.
+        output_partitions: Partitions of the output topic.
     """
 
-    def __init__(self, checkpoint: Checkpoint, runs: SortedRuns, header: str | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        header: str | None,
+        output_partitions: int,
+    ) -> None:
+        self._spark = spark
         self._checkpoint = checkpoint
-        self._runs = runs
         self._header = header
+        self._tasks = output_partitions
 
     def find(
         self, entry: StepEntry, *, first_behind_ms: int | None, frontier_ms: int
@@ -62,49 +76,33 @@ class DuplicateFinder:
                 such rows.
             frontier_ms: All rows of earlier steps up to it are out.
         """
-        on_time = self._runs.reached(entry)
-        candidates = [] if on_time is None else [self._identified(on_time, is_out=False)]
+        new = reached_parts(self._checkpoint, entry)
         after_ms = entry.previous_frontier_ms
         if first_behind_ms is not None:
             after_ms = min(after_ms, first_behind_ms)
-            behind = self._runs.read(entry.runs[-1]).where(F.col("reason") == LATE)
-            candidates.append(self._identified(behind, is_out=False))
-        if not candidates:
+            new.append(behind_part(self._checkpoint, entry))
+        if not new or self._header is None:
             return FoundDuplicates(0, 0)
         after_ms = max(after_ms, entry.deduplicated_ms or 0)
         earlier = [r for r in entry.runs if r.step != entry.step and r.reach_ms >= after_ms]
-        if earlier:
-            event_time = F.col("event_time_ms")
-            out = (event_time >= after_ms) & (event_time <= frontier_ms)
-            candidates.append(self._identified(self._runs.read(*earlier).where(out), is_out=True))
-        rows = candidates[0]
-        for others in candidates[1:]:
-            rows = rows.unionAll(others)
-        return self._write(rows, entry.name)
+        files = logged_files(self._checkpoint, *earlier)
+        out = (Part(files, after_ms, frontier_ms, reasons=()),) if files else ()
+        read = {run.name: run for run in (*entry.releasing_earlier, *earlier, entry.runs[-1])}
+        rows = sum(run.rows + run.behind for run in read.values())
+        return self._find(entry, tuple(new), out, buckets_for(rows, self._tasks))
 
-    def _write(self, rows: DataFrame, name: str) -> FoundDuplicates:
-        of_one_event = Window.partitionBy("event_id").orderBy(F.desc("is_out"), *RELEASE_ORDER)
-        observed = Observation(f"duplicates-{name}")
-        (
-            rows.where(F.col("event_id").isNotNull())
-            .withColumn("place", F.row_number().over(of_one_event))
-            .where((F.col("place") > 1) & ~F.col("is_out"))
-            .observe(
-                observed,
-                F.count(F.lit(1)).alias("count"),
-                F.count(F.when(F.col("reason") == LATE, F.lit(1))).alias("behind"),
-            )
-            .select(*SOURCE_ORDER)
-            .write.parquet(self._checkpoint.duplicates_folder(name))
-        )
-        seen = observed.get
-        return FoundDuplicates(seen["count"], seen["behind"])
+    def _find(
+        self, entry: StepEntry, new: tuple[Part, ...], out: tuple[Part, ...], buckets: int
+    ) -> FoundDuplicates:
+        # In a folder that no document names: it goes once the step is logged.
+        ids = self._folder(self._checkpoint.new_name(entry.step))
+        task = IdsTask(str(ids), self._header or "", new, out, buckets)
+        files = tuple(publish(ids, each_partition(self._spark, task, self._tasks)))
+        folder = self._folder(entry.name)
+        repeats = RepeatsTask(str(folder), files, buckets, self._tasks)
+        found = each_partition(self._spark, repeats, self._tasks) if files else []
+        publish(folder, [one.file for one in found])
+        return FoundDuplicates(sum(one.count for one in found), sum(one.behind for one in found))
 
-    def _identified(self, rows: DataFrame, *, is_out: bool) -> DataFrame:
-        named = F.filter("headers", lambda header: header["key"] == F.lit(self._header))
-        return rows.select(
-            F.try_element_at(named, F.lit(1))["value"].alias("event_id"),
-            F.lit(is_out).alias("is_out"),
-            *RELEASE_ORDER,
-            "reason",
-        )
+    def _folder(self, name: str) -> Path:
+        return local_folder(self._checkpoint, self._checkpoint.duplicates_folder(name), new=True)

@@ -13,30 +13,36 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, LateJudge
-from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.consumer import BEFORE_ALL_TIME_MS, LateJudge, ReorderMode
+from sequitur.pipelines.rows.columns import RELEASE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.rows.selection import Places
+from sequitur.pipelines.rows.selection import Places, comparable, order_of
 from sequitur.pipelines.store.part_files import PartFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-_KEY_COLUMNS: Final = ["key", "event_time_ms"]
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
 _BEHIND_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("last_released_ms", pa.int64()))
 _FOLD_SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
         ("event_time_ms", pa.int64()),
-        # In latest mode alone there is more of a place; files of both kinds have the same columns.
+        # Known in latest mode alone, where places break ties.
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("output_partition", pa.int32()),
     ]
 )
+
+
+def place_columns(mode: ReorderMode) -> tuple[str, ...]:
+    """Return the columns by which it is known which row of a key was released last."""
+    return RELEASE_ORDER if mode is ReorderMode.LATEST else RELEASE_ORDER[:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,34 +105,51 @@ class JudgeTask:
     def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
         """Add the reason of late rows, and the last event time released of their keys."""
         keys = rows["key"].combine_chunks()
-        times = rows["event_time_ms"].combine_chunks()
-        place = pc.index_in(keys, last["key"].combine_chunks())
-        last_ms = last["event_time_ms"].combine_chunks().take(place)
-        event_time_ms = times.to_numpy()
+        found = last.take(pc.index_in(keys, last["key"].combine_chunks()))
+        last_ms = found["event_time_ms"].combine_chunks()
+        has_last = _mask(last_ms.is_valid())
+        place, last_place = self._places(rows, found, has_last)
         is_late = self.judge.is_late(
-            event_time_ms=event_time_ms,
+            event_time_ms=rows["event_time_ms"].to_numpy(),
             has_key=_mask(keys.is_valid()),
-            place=event_time_ms,
-            last=last_ms.fill_null(0).to_numpy(),
-            has_last=_mask(last_ms.is_valid()),
+            place=place,
+            last=last_place,
+            has_last=has_last,
         )
         reasons = pc.if_else(pa.array(is_late), self.judge.reason, pa.scalar(None, pa.string()))
         number = rows.schema.get_field_index("reason")
         return rows.set_column(number, "reason", reasons).append_column("last_released_ms", last_ms)
 
+    def _places(self, rows: pa.Table, last: pa.Table, has_last: Any) -> tuple[Longs, Longs]:
+        """Return numbers that compare as the places of rows, and of the last ones of their keys."""
+        names = place_columns(self.judge.mode)
+        some = pa.array(has_last)
+        both = pa.concat_tables([one.select(names).filter(some) for one in (rows, last)])
+        columns = [comparable(both[name]) for name in names]
+        order = np.lexsort(columns[::-1])
+        is_another = np.zeros(len(order), np.bool_)
+        for column in columns:
+            is_another[1:] |= np.diff(column[order]) != 0
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.cumsum(is_another)
+        places = np.zeros((2, len(rows)), np.int64)
+        places[:, has_last] = ranks.reshape(2, -1)
+        return places[0], places[1]
+
     def _last_released(self, partition: int) -> pa.Table:
-        """Look up the last event time released of each key that may pass."""
+        """Look up the last row released of each key that may pass."""
         wanted = pa.array([], pa.binary())
-        for rows in RunRows((self.behind,), partition, _KEY_COLUMNS, self.limits).pieces():
+        asked = ("key", "event_time_ms")
+        for rows in RunRows((self.behind,), partition, asked, self.limits).pieces():
             asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
             keys = rows.filter(pa.array(asking))["key"].unique().drop_null()
             wanted = pa.concat_arrays([wanted, keys]).unique()
-        if not len(wanted):
-            return _greatest(())
-        return _greatest(
-            rows.filter(pc.is_in(rows["key"], wanted))
-            for rows in RunRows(self.released, partition, _KEY_COLUMNS, self.limits).pieces()
+        place = place_columns(self.judge.mode)
+        released = RunRows(
+            self.released if len(wanted) else (), partition, ("key", *place), self.limits
         )
+        pieces = (rows.filter(pc.is_in(rows["key"], wanted)) for rows in released.pieces())
+        return _last_of_keys(pieces, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +159,29 @@ class FoldTask:
     Attributes:
         folder: Where the fold is written to.
         released: The runs and folds, from the horizon on.
+        mode: What is known of a key's last row.
         limits: How much is in memory at once.
     """
 
     folder: str
     released: tuple[Part, ...]
+    mode: ReorderMode = ReorderMode.ORDERED
     limits: RowLimits = ROW_LIMITS
 
     def __call__(self, partition: int) -> Written:
         """Fold the rows of an output partition."""
-        rows = RunRows(self.released, partition, _KEY_COLUMNS, self.limits).pieces()
-        keys = _greatest(some.filter(some["key"].is_valid()) for some in rows)
+        place = place_columns(self.mode)
+        rows = RunRows(self.released, partition, ("key", *place), self.limits).pieces()
+        keys = _last_of_keys((some.filter(some["key"].is_valid()) for some in rows), place)
         if not len(keys):
             return Written()
         count = len(keys)
         fold = pa.Table.from_pydict(
             {
-                **{name: keys[name] for name in _KEY_COLUMNS},
-                **{name: pa.nulls(count, _FOLD_SCHEMA.field(name).type) for name in SOURCE_ORDER},
+                **{
+                    name: keys[name] if name in keys.column_names else pa.nulls(count, field_type)
+                    for name, field_type in zip(_FOLD_SCHEMA.names, _FOLD_SCHEMA.types, strict=True)
+                },
                 "output_partition": pa.array(np.full(count, partition, np.int32)),
             },
             schema=_FOLD_SCHEMA,
@@ -168,11 +196,41 @@ def _mask(truths: pa.BooleanArray) -> Any:
     return truths.to_numpy(zero_copy_only=False)
 
 
-def _greatest(pieces: Iterable[pa.Table]) -> pa.Table:
-    """Find the greatest event time of each key; a piece at a time is in memory."""
-    so_far = pa.table({"key": pa.array([], pa.binary()), "event_time_ms": pa.array([], pa.int64())})
+def _last_of_keys(pieces: Iterable[pa.Table], place: Sequence[str]) -> pa.Table:
+    schema = pa.schema([_FOLD_SCHEMA.field(name) for name in ("key", *place)])
+    return one_of_each("key", pieces, schema, by=place, last=True)
+
+
+def one_of_each(
+    name: str, pieces: Iterable[pa.Table], schema: pa.Schema, *, by: Sequence[str], last: bool
+) -> pa.Table:
+    """Return one row of each value of a column: the first or the last of its rows in an order.
+
+    Rows are brought together each time there are as many new ones: so each is looked at a few
+    times, and no more are in memory than twice the values and a piece.
+
+    Args:
+        name: The column, without nulls.
+        pieces: The rows.
+        schema: What is wanted of them.
+        by: Columns that say the order.
+        last: Whether the last is wanted.
+    """
+    found, more = schema.empty_table(), schema.empty_table()
     for rows in pieces:
-        both = pa.concat_tables([so_far, rows.select(_KEY_COLUMNS)])
-        grouped = both.group_by("key", use_threads=False).aggregate([("event_time_ms", "max")])
-        so_far = grouped.select(["key", "event_time_ms_max"]).rename_columns(_KEY_COLUMNS)
-    return so_far
+        more = pa.concat_tables([more, rows.select(schema.names)])
+        if len(more) >= len(found):
+            found, more = _one_of_each(name, [found, more], by, last=last), schema.empty_table()
+    return _one_of_each(name, [found, more], by, last=last) if len(more) else found
+
+
+def _one_of_each(
+    name: str, tables: Sequence[pa.Table], by: Sequence[str], *, last: bool
+) -> pa.Table:
+    rows = pa.concat_tables(tables)
+    encoded = rows[name].combine_chunks().dictionary_encode()
+    order = order_of(rows, by)[:: 1 if last else -1]
+    kept = np.empty(len(encoded.dictionary), np.int64)
+    # Of several rows of one value, the one that comes last here stays.
+    kept[encoded.indices.to_numpy()[order]] = order
+    return rows.take(pa.array(kept))

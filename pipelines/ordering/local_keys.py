@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE, Fold, LateJudge, ReorderMode
+from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, LateJudge
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
 from sequitur.pipelines.ordering.keys import Judged, KeyHistory, key_lookup
-from sequitur.pipelines.ordering.local_runs import duplicates_files, local_folder, logged_files
+from sequitur.pipelines.ordering.local_runs import (
+    behind_part,
+    duplicates_files,
+    local_folder,
+    logged_files,
+)
 from sequitur.pipelines.rows.run_rows import ALL_TIME, Part
 from sequitur.pipelines.spark.tasks import each_partition
 from sequitur.pipelines.store.part_files import publish, publish_with_rows
@@ -17,17 +22,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer import Run, StepEntry, Upkeep
+    from sequitur.consumer import ReorderMode, Run, StepEntry, Upkeep
     from sequitur.pipelines.ordering.runs import SortedRuns
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
 class LocalKeyHistory(KeyHistory):
-    """The last released event time of keys, where rows are held until they are due.
+    """The last released event time of keys.
 
     Args:
         spark: The session.
         checkpoint: Where runs and folds stand.
+        mode: Which rows pass: those not older than the last of their key, or those after it.
         runs: The runs.
         output_partitions: Partitions of the output topic.
     """
@@ -36,17 +42,19 @@ class LocalKeyHistory(KeyHistory):
         self,
         spark: SparkSession,
         checkpoint: Checkpoint,
+        mode: ReorderMode,
         runs: SortedRuns,
         output_partitions: int,
     ) -> None:
-        super().__init__(spark, checkpoint, ReorderMode.ORDERED, runs)
+        super().__init__(spark, checkpoint, mode, runs)
         self._tasks = output_partitions
 
     def fold(self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int) -> Fold:
         """Put runs and folds into one new fold; see `KeyHistory.fold`."""
         folder = local_folder(self._checkpoint, self._checkpoint.keys_folder(name), new=True)
         released = self._part(upkeep.runs, upkeep.folds, horizon_ms, ALL_TIME[1])
-        written = each_partition(self._spark, FoldTask(str(folder), released), self._tasks)
+        task = FoldTask(str(folder), released, self._mode)
+        written = each_partition(self._spark, task, self._tasks)
         files = publish_with_rows(folder, ((one.file, one.rows) for one in written))
         return Fold(
             step=step,
@@ -66,12 +74,11 @@ class LocalKeyHistory(KeyHistory):
         folder = local_folder(
             self._checkpoint, self._checkpoint.behind_folder(entry.name), new=True
         )
-        own = logged_files(self._checkpoint, entry.runs[-1])
         task = JudgeTask(
             folder=str(folder),
-            behind=Part(own, last_ms=entry.runs[-1].max_behind_ms, reasons=(LATE,)),
+            behind=behind_part(self._checkpoint, entry),
             released=self._part(lookup.runs, lookup.folds, lookup.after_ms, frontier_ms),
-            judge=LateJudge(horizon_ms=lookup.horizon_ms),
+            judge=LateJudge(self._mode, lookup.horizon_ms),
             duplicates=duplicates_files(self._checkpoint, entry),
         )
         written = each_partition(self._spark, task, self._tasks)

@@ -13,6 +13,7 @@ import pickle
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.consumer import (
@@ -28,8 +29,13 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.pipelines.ordering.runs import SortedRuns, Staged
-from sequitur.pipelines.rows.columns import SOURCE_COLUMNS, payload_bytes
-from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.columns import (
+    RELEASE_ORDER,
+    SOURCE_COLUMNS,
+    SOURCE_ORDER,
+    payload_bytes,
+)
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import (
     LARGE_ROW_BYTES,
     SUMMARY_SCHEMA,
@@ -37,7 +43,13 @@ from sequitur.pipelines.rows.run_writer import (
     RunWriter,
     Summary,
 )
-from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.pipelines.rows.selection import (
+    LAST_RELEASED,
+    Places,
+    Selection,
+    SideSelection,
+    order_of,
+)
 from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
 from sequitur.pipelines.store.part_files import publish_with_rows, published_files
 
@@ -133,34 +145,51 @@ class LocalRuns(SortedRuns):
 
     def due(self, entry: StepEntry) -> Rows | None:
         """Return the rows that a step writes to the output; None when there are none for sure."""
-        emits = entry.staged.late and entry.late_policy is LatePolicy.EMIT
-        if not self._sends or emits:
+        if not self._sends:
             return super().due(entry)
-        parts: list[Part] = []
-        first_ms, last_ms = entry.previous_frontier_ms, entry.frontier_ms
-        if earlier := entry.releasing_earlier:
-            files = logged_files(self._checkpoint, *earlier)
-            parts.append(Part(files, first_ms + 1, last_ms))
-        if own := entry.releasing_own:
-            parts.append(Part(logged_files(self._checkpoint, own), first_ms, last_ms))
+        parts = reached_parts(self._checkpoint, entry)
         if entry.rescued:
             parts.append(Part(self._judged_files(entry)))
-        return Selection(tuple(parts), duplicates_files(self._checkpoint, entry)) if parts else None
+        emits = entry.staged.late and entry.late_policy is LatePolicy.EMIT
+        if emits:
+            parts.append(self._late_part(entry))
+        if not parts:
+            return None
+        return Selection(
+            tuple(parts),
+            duplicates_files(self._checkpoint, entry),
+            flagged_ms=entry.previous_frontier_ms if emits else None,
+        )
 
     def late(self, entry: StepEntry) -> Rows:
         """Return the rows that a step found late, with the headers that say so."""
         if not self._sends:
             return super().late(entry)
-        is_judged = entry.rescued is not None
-        if is_judged:
-            part = Part(self._judged_files(entry), reasons=(LATE, STALE))
+        return self._aside(self._outputs.late, self._late_part(entry), entry)
+
+    def _late_part(self, entry: StepEntry) -> Part:
+        """Return the rows that a step found late; where they were not judged, with duplicates."""
+        if entry.rescued is not None:
+            return Part(self._judged_files(entry), reasons=(LATE, STALE))
+        return behind_part(self._checkpoint, entry)
+
+    def describe_late(self, entry: StepEntry) -> str:
+        """Return the first of the rows that a step found late, in words."""
+        left_out = Places(duplicates_files(self._checkpoint, entry))
+        columns = (*RELEASE_ORDER, "key", "reason", LAST_RELEASED)
+        late = RunRows((self._late_part(entry),), None, columns).in_source_order()
+        rows = next(filter(len, map(left_out.without, late)))
+        (row,) = rows.take(pa.array(order_of(rows, SOURCE_ORDER)[:1])).to_pylist()
+        if row["reason"] == STALE:
+            compared = f"not newer than {row[LAST_RELEASED]}, the last released of its key"
         else:
-            run = entry.runs[-1]
-            own = logged_files(self._checkpoint, run)
-            part = Part(own, last_ms=run.max_behind_ms, reasons=(LATE,))
-        duplicates = () if is_judged else duplicates_files(self._checkpoint, entry)
-        return self._aside(
-            self._outputs.late, part, entry, is_judged=is_judged, duplicates=duplicates
+            late_by_ms = entry.previous_frontier_ms - row["event_time_ms"]
+            compared = f"{late_by_ms} ms behind the frontier, {entry.previous_frontier_ms}"
+        return (
+            f"topic {row['topic']!r}, partition {row['partition']}, offset {row['offset']}, "
+            f"key {row['key']!r}: event time {row['event_time_ms']} is "
+            f"{compared}; {row['reason']} rows in this batch: {entry.staged.late} "
+            "(late_policy = fail)"
         )
 
     def quarantined(self, entry: StepEntry) -> Rows:
@@ -169,30 +198,38 @@ class LocalRuns(SortedRuns):
             return super().quarantined(entry)
         own = logged_files(self._checkpoint, entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
-        return self._aside(self._outputs.quarantine, part, entry, is_judged=False)
+        return self._aside(self._outputs.quarantine, part, entry)
 
-    def _aside(
-        self,
-        topic: OutputTopic,
-        part: Part,
-        entry: StepEntry,
-        *,
-        is_judged: bool,
-        duplicates: tuple[str, ...] = (),
-    ) -> SideSelection:
+    def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
         return SideSelection(
             part,
             frontier_ms=entry.previous_frontier_ms,
-            is_judged=is_judged,
             partitions=topic.partitions,
             limit=self._limits.of(topic.name),
             root=str(local_folder(self._checkpoint, self._checkpoint.root)),
-            duplicates=duplicates,
+            duplicates=duplicates_files(self._checkpoint, entry),
         )
 
     def _judged_files(self, entry: StepEntry) -> tuple[str, ...]:
         checkpoint = self._checkpoint
         return published_files(local_folder(checkpoint, checkpoint.behind_folder(entry.name)))
+
+
+def reached_parts(checkpoint: Checkpoint, entry: StepEntry) -> list[Part]:
+    """Return the rows on time that a step comes to, with duplicates."""
+    parts: list[Part] = []
+    first_ms, last_ms = entry.previous_frontier_ms, entry.frontier_ms
+    if earlier := entry.releasing_earlier:
+        parts.append(Part(logged_files(checkpoint, *earlier), first_ms + 1, last_ms))
+    if own := entry.releasing_own:
+        parts.append(Part(logged_files(checkpoint, own), first_ms, last_ms))
+    return parts
+
+
+def behind_part(checkpoint: Checkpoint, entry: StepEntry) -> Part:
+    """Return the rows that a step found behind the frontier, with duplicates, not judged."""
+    run = entry.runs[-1]
+    return Part(logged_files(checkpoint, run), last_ms=run.max_behind_ms, reasons=(LATE,))
 
 
 def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[str, ...]:

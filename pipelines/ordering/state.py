@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import ReorderMode
 from sequitur.pipelines.ordering.keys import KeyHistory
 from sequitur.pipelines.ordering.local_keys import LocalKeyHistory
 from sequitur.pipelines.ordering.local_runs import LocalRuns
@@ -39,6 +38,5 @@ def open_state(
         runs = SortedRuns(spark, checkpoint, settings, outputs, limits)
         return runs, KeyHistory(spark, checkpoint, settings.mode, runs)
     local = LocalRuns(spark, checkpoint, settings, outputs, limits)
-    if settings.mode is ReorderMode.LATEST:
-        return local, KeyHistory(spark, checkpoint, settings.mode, local)
-    return local, LocalKeyHistory(spark, checkpoint, local, outputs.released.partitions)
+    partitions = outputs.released.partitions
+    return local, LocalKeyHistory(spark, checkpoint, settings.mode, local, partitions)

@@ -93,7 +93,7 @@ class RunRows:
         parts: The parts.
         partition: The output partition; None for all.
         columns: What is wanted of a row; event time, reason and output partition are read anyway
-            where they are needed.
+            where they are needed. A number that a file does not have is null.
         limits: How much is in memory at once.
     """
 
@@ -248,6 +248,9 @@ class RunRows:
             wanted &= among.to_numpy()
         if ranges is not None:
             wanted &= _in_ranges(rows, ranges)
+        for name in columns:
+            if name not in known:
+                rows = rows.append_column(name, pa.nulls(len(rows), pa.int64()))
         rows = rows.select(columns)
         return rows if wanted.all() else rows.filter(pa.array(wanted))
 

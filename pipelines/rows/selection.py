@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     Longs = np.ndarray[Any, np.dtype[np.int64]]
     _Added: TypeAlias = "list[tuple[str, pa.Array]]"
 
+LAST_RELEASED: Final = "last_released_ms"
+"""In files of rows that were judged; in others it is null."""
+_WHY: Final = (*RELEASE_ORDER, "timestamp_ms", "reason", LAST_RELEASED)
 RECORD: Final = ("key", "value", "headers")
 _ROOT: Final = ("root",)
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -61,6 +64,8 @@ class Selection:
         duplicates: Files with the places of rows to leave out.
         order: Columns they are sorted by, event time first.
         unfinished: Files with the roots of rows to leave out.
+        flagged_ms: What late rows among them were held against: they get headers that say why they
+            are late. None where there are none.
         limits: How much is in memory at once.
     """
 
@@ -68,6 +73,7 @@ class Selection:
     duplicates: tuple[str, ...] = ()
     order: tuple[str, ...] = RELEASE_ORDER
     unfinished: tuple[str, ...] = ()
+    flagged_ms: int | None = None
     limits: RowLimits = ROW_LIMITS
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
@@ -78,8 +84,13 @@ class Selection:
             limit: Most bytes of a batch.
             rule: Which timestamps they get.
         """
-        for some in self.tables(partition, (*RECORD, *timestamp_columns(rule))):
+        columns = [*RECORD, *timestamp_columns(rule)]
+        if self.flagged_ms is not None:
+            columns += _WHY
+        for some in self.tables(partition, tuple(dict.fromkeys(columns))):
             headers = Headers.of(some["headers"].combine_chunks())
+            if self.flagged_ms is not None:
+                headers = headers.and_(_reason_headers(some, self.flagged_ms))
             yield from _laid_out(some, headers, limit, rule)
 
     def rows_at_most(self, partition: int) -> int:
@@ -97,7 +108,7 @@ class Selection:
         read = tuple(dict.fromkeys((*self.order, *columns)))
         for found in RunRows(self.parts, partition, read, self.limits).slices():
             rows = unfinished.without(left_out.without(found))
-            order = _order(rows, self.order)
+            order = order_of(rows, self.order)
             for begin in range(0, len(order), _ROWS_AT_ONCE):
                 yield rows.select(columns).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
 
@@ -109,7 +120,6 @@ class SideSelection:
     Attributes:
         part: The rows.
         frontier_ms: What they were held against.
-        is_judged: Whether it is known of them how far their keys had been released.
         partitions: Partitions of the side topic.
         limit: What the side topic takes of one row.
         root: The checkpoint, where a row that is too large is left whole.
@@ -119,7 +129,6 @@ class SideSelection:
 
     part: Part
     frontier_ms: int
-    is_judged: bool
     partitions: int
     limit: RecordLimit
     root: str
@@ -128,15 +137,14 @@ class SideSelection:
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
         """Return the records as batches, see `Selection.batches`."""
-        known = ("last_released_ms",) if self.is_judged else ()
-        columns = (*RUN_ARROW_SCHEMA.names, *known)
+        columns = (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
         left_out = Places(self.duplicates, self.limits)
         for found in RunRows((self.part,), None, columns, self.limits).in_source_order():
             rows = left_out.without(found)
             rows = rows.filter(pa.array(self._outputs(rows) == partition))
-            rows = rows.take(pa.array(_order(rows, SOURCE_ORDER)))
+            rows = rows.take(pa.array(order_of(rows, SOURCE_ORDER)))
             if len(rows):
-                rows, added = self._fitting(rows, self._added(rows))
+                rows, added = self._fitting(rows, _reason_headers(rows, self.frontier_ms))
                 headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
                 yield from _laid_out(rows, headers, limit, rule)
 
@@ -167,30 +175,39 @@ class SideSelection:
         outputs[keyed] = KeyPartitioner(self.partitions).each([keys[place] for place in keyed])
         return outputs
 
-    def _added(self, rows: pa.Table) -> _Added:
-        """Return the headers that are added: as `with_reason_headers`."""
-        count = len(rows)
-        times = rows["event_time_ms"].combine_chunks()
-        reasons = rows["reason"].combine_chunks()
-        last = pa.nulls(count, pa.int64())
-        if self.is_judged:
-            last = rows["last_released_ms"].combine_chunks()
-        frontier = pa.repeat(pa.scalar(self.frontier_ms, pa.int64()), count)
-        against = late_against(frontier, last)
-        late_by = pc.case_when(
-            pc.make_struct(*(pc.equal(reasons, reason) for reason in against)),
-            *(pc.subtract(numbers, times) for numbers in against.values()),
-        )
-        return [
-            (REASON_HEADER, reasons),
-            (LATE_BY_HEADER, late_by),
-            (FRONTIER_HEADER, frontier),
-            (LAST_RELEASED_HEADER, last),
-            (SOURCE_TOPIC_HEADER, rows["topic"].combine_chunks()),
-            (SOURCE_PARTITION_HEADER, rows["partition"].combine_chunks()),
-            (SOURCE_OFFSET_HEADER, rows["offset"].combine_chunks()),
-            (SOURCE_TIMESTAMP_HEADER, rows["timestamp_ms"].combine_chunks()),
-        ]
+
+def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
+    """Return the headers that say of late and bad rows why; others have none of them.
+
+    Args:
+        rows: Their columns `_WHY`.
+        frontier_ms: The frontier they were held against.
+    """
+    columns = {name: rows[name].combine_chunks() for name in _WHY}
+    reasons, last = columns["reason"], columns[LAST_RELEASED]
+    frontier = pa.repeat(pa.scalar(frontier_ms, pa.int64()), len(rows))
+    against = late_against(frontier, last)
+    late_by = pc.case_when(
+        pc.make_struct(*(pc.equal(reasons, reason).fill_null(False) for reason in against)),
+        *(pc.subtract(numbers, columns["event_time_ms"]) for numbers in against.values()),
+    )
+    added = [
+        (REASON_HEADER, reasons),
+        (LATE_BY_HEADER, late_by),
+        (FRONTIER_HEADER, frontier),
+        (LAST_RELEASED_HEADER, last),
+        (SOURCE_TOPIC_HEADER, columns["topic"]),
+        (SOURCE_PARTITION_HEADER, columns["partition"]),
+        (SOURCE_OFFSET_HEADER, columns["offset"]),
+        (SOURCE_TIMESTAMP_HEADER, columns["timestamp_ms"]),
+    ]
+    if not reasons.null_count:
+        return added
+    has_reason = reasons.is_valid()
+    none = pa.scalar(None, pa.string())
+    return [
+        (name, pc.if_else(has_reason, column.cast(pa.string()), none)) for name, column in added
+    ]
 
 
 def _laid_out(
@@ -249,20 +266,23 @@ def _roots(rows: pa.Table) -> Any:
     return rows["root"].to_numpy()
 
 
-def _order(rows: pa.Table, names: Sequence[str]) -> Longs:
+def order_of(rows: pa.Table, names: Sequence[str]) -> Longs:
     """Return places of the rows in the order of some columns, the first of them deciding first."""
-    keys = []
-    for name in reversed(names):
-        column = rows[name].combine_chunks()
-        numbers = _ranks(column) if pa.types.is_string(column.type) else column.to_numpy()
-        if len(numbers) and numbers.min() != numbers.max():
-            keys.append(numbers)
+    numbers = (comparable(rows[name]) for name in reversed(names))
+    keys = [one for one in numbers if len(one) and one.min() != one.max()]
     order: Longs = np.lexsort(keys) if keys else np.arange(len(rows))
     return order
 
 
+def comparable(column: pa.ChunkedArray) -> Longs:
+    """Return numbers that compare as what is in a column: texts by their bytes, as Spark does."""
+    whole = column.combine_chunks()
+    numbers: Longs = _ranks(whole) if pa.types.is_string(whole.type) else whole.to_numpy()
+    return numbers
+
+
 def _ranks(texts: pa.StringArray) -> Longs:
-    """Return numbers that are in the order of the texts' bytes, as Spark compares them."""
+    """Return numbers that are in the order of the texts' bytes."""
     encoded = texts.dictionary_encode()
     different = [text.encode() for text in encoded.dictionary.to_pylist()]
     places = {text: number for number, text in enumerate(sorted(different))}

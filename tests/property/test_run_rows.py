@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from sequitur.consumer import (
     LATE,
     MISSING,
+    STALE,
     TOO_FAR_FUTURE,
     LateJudge,
     OutputTimestamp,
+    ReorderMode,
     SourcePartition,
     TimestampRule,
     lateness_bin,
@@ -154,7 +156,6 @@ def test_side_rows_come_out_in_source_order(
         side = SideSelection(
             part,
             BASE_MS + frontier,
-            is_judged=False,
             partitions=2,
             limit=RecordLimit(),
             root="",
@@ -230,7 +231,7 @@ def test_rows_are_judged_by_the_last_of_their_key(
     old = Part(published_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     (root / "fold").mkdir()
     for output in range(OUTPUTS):
-        fold = FoldTask(str(root / "fold"), (old,), _SMALL)(output)
+        fold = FoldTask(str(root / "fold"), (old,), limits=_SMALL)(output)
         publish(root / "fold", [fold.file])
     folded = Part(published_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     own = Part(published_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
@@ -253,6 +254,65 @@ def test_rows_are_judged_by_the_last_of_their_key(
             key_ms = last.get(row["key"]) if row["key"] is not None else None
             if row["last_released_ms"] is not None:
                 assert row["last_released_ms"] == BASE_MS + (key_ms or 0)
+
+
+@_SLOW
+@given(released=rows_of_sources(), behind=rows_of_sources(), horizon=st.integers(-1, 15))
+def test_newer_rows_of_a_key_pass_in_latest_mode(
+    tmp_path_factory: pytest.TempPathFactory,
+    released: list[Row],
+    behind: list[Row],
+    horizon: int,
+) -> None:
+    """Those behind the last of their key, by runs or by a fold; of equal times places decide."""
+    root = tmp_path_factory.mktemp("runs")
+    staged(root / "old", released, 3_000, limits=_SMALL)
+    staged(root / "new", behind, 3_000, limits=_SMALL)
+    last: dict[bytes, Row] = {}
+    for row in sorted(filter(is_usable, released), key=lambda row: row.order):
+        if row.key is not None and (row.time or 0) >= horizon:
+            last[row.key] = row
+    passing: set[bytes] = set()
+    stale: dict[bytes, int | None] = {}
+    for row in filter(is_usable, behind):
+        before = None if row.key is None else last.get(row.key)
+        is_newer = before is None or row.order > before.order
+        if row.key is None or ((row.time or 0) >= horizon and is_newer):
+            passing.add(row.value)
+        else:
+            stale[row.value] = None if before is None else BASE_MS + (before.time or 0)
+    old = Part(published_files(root / "old"), BASE_MS + horizon, reasons=())
+    (root / "fold").mkdir()
+    for output in range(OUTPUTS):
+        fold = FoldTask(str(root / "fold"), (old,), ReorderMode.LATEST, _SMALL)(output)
+        publish(root / "fold", [fold.file])
+    folded = Part(published_files(root / "fold"), BASE_MS + horizon, reasons=())
+    own = Part(published_files(root / "new"), reasons=(LATE,))
+    judge = LateJudge(ReorderMode.LATEST, BASE_MS + horizon)
+    for name, source in (("by-runs", old), ("by-fold", folded)):
+        (root / name).mkdir()
+        task = JudgeTask(str(root / name), own, (source,), judge, limits=_SMALL)
+        written = [task(output) for output in range(OUTPUTS)]
+        publish(root / name, [one.file for one in written])
+        columns = ("value", "reason", "last_released_ms")
+        judged = RunRows(
+            (Part(published_files(root / name), reasons=()),), None, columns, _SMALL
+        ).pieces()
+        found = [row for piece in judged for row in piece.to_pylist()]
+        assert sorted(row["value"] for row in found if row["reason"] is None) == sorted(passing)
+        told = {row["value"]: row["last_released_ms"] for row in found if row["reason"] == STALE}
+        assert told.keys() == stale.keys()
+        # Of what is behind the horizon anyway, it need not be known.
+        assert all(told[value] in {stale[value], None} for value in stale)
+        assert all(
+            told[row.value] == stale[row.value]
+            for row in behind
+            if (row.time or 0) >= horizon and row.value in stale
+        )
+        assert (sum(one.rows for one in written), sum(one.late for one in written)) == (
+            len(passing) + len(stale),
+            len(stale),
+        )
 
 
 def test_files_that_are_not_shown_are_not_read(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""Duplicates by their id, found in two waves of tasks.
+
+Rows of one id may be in any output partition. So the first wave brings them together: a task for
+each output partition writes the ids of its rows, with their places, into a file, in buckets by a
+hash of the id. A task of the second wave takes some buckets, one after the other, out of all files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sequitur.consumer import LATE
+from sequitur.pipelines.ordering.key_tasks import one_of_each
+from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
+from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store.part_files import PartFile
+from sequitur.producer.batching.partitioner import KeyPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+_PLACES_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in SOURCE_ORDER])
+_IDS_SCHEMA: Final = pa.schema(
+    [
+        ("event_id", pa.binary()),
+        ("is_new", pa.int8()),
+        *(RUN_ARROW_SCHEMA.field(name) for name in RELEASE_ORDER),
+        ("is_behind", pa.bool_()),
+        # The bucket: what readers go by is named so in every file.
+        ("output_partition", pa.int32()),
+    ]
+)
+_FIRST: Final = ("is_new", *RELEASE_ORDER)
+"""What is out stays, and of several rows that are not, the first that would go out."""
+_ID_BYTES: Final = 128
+"""What a row takes in memory while its bucket is looked at, about."""
+
+
+def buckets_for(rows: int, tasks: int, limits: RowLimits = ROW_LIMITS) -> int:
+    """Return how many buckets rows are put into: as many as tasks, more where they are many.
+
+    Args:
+        rows: The rows, about.
+        tasks: How many tasks look at them.
+        limits: How much is in memory at once.
+    """
+    return max(tasks, -(-rows * _ID_BYTES // limits.slice_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class IdsTask:
+    """Writes the ids of an output partition's rows into a file.
+
+    Attributes:
+        folder: Where to.
+        header: The header with the id.
+        new: Rows that are about to be released or judged.
+        out: Rows of earlier steps.
+        buckets: How many buckets there are.
+        limits: How much is in memory at once.
+    """
+
+    folder: str
+    header: str
+    new: tuple[Part, ...]
+    out: tuple[Part, ...]
+    buckets: int
+    limits: RowLimits = ROW_LIMITS
+
+    def __call__(self, partition: int) -> str | None:
+        """Write them; the file's name, None without rows."""
+        with PartFile(self.folder, _IDS_SCHEMA, self.limits.row_group_rows) as file:
+            for parts, is_new in ((self.new, True), (self.out, False)):
+                columns = (*RELEASE_ORDER, "headers", "reason")
+                for rows in RunRows(parts, partition, columns, self.limits).pieces():
+                    for bucket in self._buckets(rows, is_new=is_new):
+                        file.write(bucket)
+        return file.name
+
+    def _buckets(self, rows: pa.Table, *, is_new: bool) -> Iterator[pa.Table]:
+        ids = _first_headers(rows["headers"].combine_chunks(), self.header)
+        has_id = ids.is_valid()
+        ids, rows = ids.filter(has_id), rows.filter(has_id)
+        if not len(ids):
+            return
+        bucket = np.asarray(KeyPartitioner(self.buckets).each(ids.to_pylist()))
+        order = np.argsort(bucket, kind="stable")
+        bucket = bucket[order]
+        found = pa.Table.from_pydict(
+            {
+                "event_id": ids,
+                "is_new": pa.repeat(pa.scalar(int(is_new), pa.int8()), len(ids)),
+                **{name: rows[name] for name in RELEASE_ORDER},
+                "is_behind": pc.equal(rows["reason"], LATE).fill_null(False),
+            }
+        ).take(pa.array(order))
+        found = found.append_column("output_partition", pa.array(bucket, pa.int32()))
+        bounds = [0, *(np.flatnonzero(np.diff(bucket)) + 1).tolist(), len(bucket)]
+        for begin, end in itertools.pairwise(bounds):
+            yield found.slice(begin, end - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """What a task of the second wave found.
+
+    Attributes:
+        file: Name of the file with the places of the duplicates; None without any.
+        count: How many they are.
+        behind: Those of them that were behind the frontier.
+    """
+
+    file: str | None
+    count: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatsTask:
+    """Finds the duplicates in some buckets.
+
+    Attributes:
+        folder: Where their places are written to.
+        ids: The files of the first wave.
+        buckets: How many buckets there are.
+        tasks: How many tasks share them.
+        limits: How much is in memory at once.
+    """
+
+    folder: str
+    ids: tuple[str, ...]
+    buckets: int
+    tasks: int
+    limits: RowLimits = ROW_LIMITS
+
+    def __call__(self, number: int) -> Repeats:
+        """Find those of the buckets of a task."""
+        count = behind = 0
+        with PartFile(self.folder, _PLACES_SCHEMA, self.limits.row_group_rows) as file:
+            for bucket in range(number, self.buckets, self.tasks):
+                for repeats in self._repeats(bucket):
+                    file.write(repeats.select(SOURCE_ORDER))
+                    count += len(repeats)
+                    behind += pc.sum(repeats["is_behind"]).as_py() or 0
+        return Repeats(file.name, count, behind)
+
+    def _repeats(self, bucket: int) -> Iterator[pa.Table]:
+        """Return the rows that are new, and not the first of their id."""
+        rows = RunRows((Part(self.ids, reasons=()),), bucket, _IDS_SCHEMA.names, self.limits)
+        first = one_of_each("event_id", rows.pieces(), _IDS_SCHEMA, by=_FIRST, last=False)
+        for some in rows.pieces():
+            own = first.take(pc.index_in(some["event_id"], first["event_id"].combine_chunks()))
+            is_first = np.ones(len(some), np.bool_)
+            for name in _FIRST:
+                same = pc.equal(some[name], own[name])
+                is_first &= same.to_numpy()
+            yield some.filter(pa.array(~is_first & (some["is_new"].to_numpy() > 0)))
+
+
+def _first_headers(lists: pa.ListArray, name: str) -> pa.BinaryArray:
+    """Return the value of each row's first header of a name; null without one."""
+    each = lists.flatten()
+    named = pc.equal(pc.struct_field(each, 0), name).fill_null(False)
+    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))[::-1]
+    first = np.full(len(lists), -1)
+    # Of several places of one row the first one, which comes last here, is kept.
+    first[pc.list_parent_indices(lists).to_numpy()[places]] = places
+    values = pc.struct_field(each, 1)
+    return values.take(pa.array(first, mask=first < 0))
