@@ -26,17 +26,12 @@ _OURS: Final[Mapping[str, str]] = {
     # A plan that changes with the data would not repeat a step the same way.
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The first version of Kafka's sink cannot be observed: its rows would go out uncounted.
-    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # Listing some dozens of runs is quicker in the driver than as a job.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     # What Python's tasks do with keys and values is written for columns with 32-bit offsets.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "4",
 }
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",

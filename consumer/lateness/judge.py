@@ -7,9 +7,9 @@ Every path of the job asks here, at three places on a row's way:
    (`LateJudge.is_late`): it is late, in latest mode stale; or it goes out after all.
 3. When it goes to the late topic (`late_against`): what it is late against, and so by how much.
 
-The rules are written in `<`, `<=`, `&`, `|` and `~`, which numpy arrays and Spark columns share:
-tasks ask with arrays, Spark's plans with columns, neither has rules of its own. A number that
-is missing is never compared: a mask beside it says where it is known.
+The rules are written in `<`, `<=`, `&`, `|` and `~`, for whole arrays at once: the tasks that ask
+have no rules of their own. A number that is missing is never compared: a mask beside it says where
+it is known.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Numbers: TypeAlias = Any
-"""A numpy array of numbers, or a column of them."""
+"""A numpy array of numbers."""
 Mask: TypeAlias = Any
-"""A numpy array of booleans, or a column of them."""
+"""A numpy array of booleans."""
 Reasons: TypeAlias = Any
-"""The name of a reason, or what stands for names row by row: an array of codes, a column."""
+"""The name of a reason, or what stands for names row by row: an array of codes."""
 
 
 def staging_rules(

@@ -18,7 +18,7 @@ counts, what follows the document is not read, bytes that are not UTF-8 are repl
 takes strings in single quotes, which is not JSON and which this reference refuses.) Of equal header
 names the last counts, as in Kafka's own `lastHeader`.
 
-This module is the reference. The job computes the same as Spark columns, and a test holds the two
+This module is the reference. The job's tasks compute the same in columns, and a test holds the two
 together.
 """
 

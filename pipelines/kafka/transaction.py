@@ -2,17 +2,13 @@
 
 The protocol is KIP-98's, as brokers of every version speak it: `InitProducerId` takes the
 transactional id (which ends what another had open, and fences him off), `AddPartitionsToTxn`,
-batches, `AddOffsetsToTxn` with `TxnOffsetCommit`, `EndTxn`. The first batch goes alone, then up to
-five are in flight; they go again, byte for byte and in order, when a leader moves or a connection
-breaks, and the broker knows those it has by their sequence.
+batches, `AddOffsetsToTxn` with `TxnOffsetCommit`, `EndTxn`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
@@ -28,25 +24,15 @@ from sequitur.pipelines._errors import (
     TransactionFencedError,
     TransactionOutcomeError,
 )
-from sequitur.pipelines.kafka.coordinators import error_of
-from sequitur.producer import BrokerError, RetriableError
-from sequitur.producer.kafka.error_codes import Action, Request, action_of
-from sequitur.producer.kafka.record_batch import Stamp, transactional_batch
+from sequitur.pipelines.kafka.ordered_batches import OrderedBatches
 from sequitur.producer.kafka.wire import CoordinatorKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from sequitur.consumer import OutputPartition
     from sequitur.pipelines.kafka.coordinators import Coordinators
-    from sequitur.pipelines.rows.record_batches import KafkaBatch
-    from sequitur.producer.kafka.produce_answers import PartitionAnswer
     from sequitur.producer.kafka.wire import Wire
-
-_Answers: TypeAlias = "dict[tuple[str, int], PartitionAnswer]"
-
-_IN_FLIGHT: Final = 5
-"""As many batches of a producer as a broker remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +55,8 @@ class TransactionNames:
         return cls(f"{app}.{where.topic}.{where.partition}", commits_group(app), timeout_ms)
 
 
-class Transaction:
+class Transaction(OrderedBatches):
     """One attempt to write one partition; `open`, `send` as often as wanted, `commit` or `abort`.
-
-    `_unanswered` holds the batches that are on their way, oldest first, with their answers to be.
 
     Args:
         wire: Connections to the brokers, started.
@@ -88,13 +72,8 @@ class Transaction:
         where: OutputPartition,
         names: TransactionNames,
     ) -> None:
-        self._wire = wire
-        self._coordinators = coordinators
-        self._where = where
+        super().__init__(wire, coordinators, where, names.transactional_id)
         self._names = names
-        self._producer_id = self._epoch = -1
-        self._sequence = 0
-        self._unanswered: deque[tuple[bytes, asyncio.Future[_Answers]]] = deque()
 
     async def open(self) -> None:
         """Take the transactional id; what another had open under it is ended.
@@ -113,40 +92,12 @@ class Transaction:
             TransactionError: The brokers do not answer, or turn us down.
             TransactionFencedError: Someone newer has the transactional id.
         """
-        await self._know_the_leader()
+        await super().begin()
         topic, partition = self._where
         await self._ask(
             AddPartitionsToTxnRequest(*self._identity(), [(topic, [partition])]),
             lambda answer: answer.errors[0][1][0][1],
         )
-
-    async def send(self, batch: KafkaBatch) -> None:
-        """Send a batch; returns while it is on its way.
-
-        Args:
-            batch: The batch.
-
-        Raises:
-            TransactionError: A batch is not taken.
-            TransactionFencedError: Someone newer has the transactional id.
-        """
-        stamp = Stamp(self._producer_id, self._epoch, self._sequence)
-        raw = transactional_batch(
-            batch.records, batch.rows, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=stamp
-        )
-        self._sequence += batch.rows
-        while len(self._unanswered) >= _IN_FLIGHT:
-            await self._settle_oldest()
-        try:
-            self._unanswered.append((raw, await self._write(raw)))
-        except RetriableError:
-            await self._send_again(raw)
-        if stamp.base_sequence == 0:
-            # A partition that knows nothing of a producer takes any sequence: were this batch
-            # refused for the moment, one after it could get in before it.
-            await self._settle()
-        # Once around the loop: what is to be written is, and answers are taken in.
-        await asyncio.sleep(0)
 
     async def commit(self, offset: int, metadata: str) -> None:
         """Wait for all batches, if there were any, and commit them with the group's offset.
@@ -156,7 +107,7 @@ class Transaction:
             TransactionFencedError: Someone newer has the transactional id: nothing is visible.
             TransactionOutcomeError: It is not known whether the commit was carried out.
         """
-        await self._settle()
+        await self.settle()
         topic, partition = self._where
         await self._ask(
             AddOffsetsToTxnRequest(*self._identity(), self._names.group),
@@ -183,8 +134,7 @@ class Transaction:
         Raises:
             TransactionError: The brokers do not answer, or turn us down.
         """
-        await self._silence()
-        self._unanswered.clear()
+        await self.give_up()
         await self._end(commit=False)
 
     async def _end(self, *, commit: bool) -> None:
@@ -196,82 +146,6 @@ class Transaction:
     def _identity(self) -> tuple[str, int, int]:
         return self._names.transactional_id, self._producer_id, self._epoch
 
-    async def _write(self, batch: bytes) -> asyncio.Future[_Answers]:
-        """Write a batch to the partition's leader; its answer to be.
-
-        Raises:
-            RetriableError: Nothing was written.
-        """
-        topic, partition = self._where
-        node = self._wire.leader(topic, partition)
-        if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
-            raise RetriableError(f"{topic}-{partition} has no leader that can be reached")
-        batches = [(topic, [(partition, batch)])]
-        return asyncio.ensure_future(
-            self._wire.produce(node, batches, self._names.transactional_id)
-        )
-
-    async def _settle(self) -> None:
-        while self._unanswered:
-            await self._settle_oldest()
-
-    async def _settle_oldest(self) -> None:
-        _batch, answer = self._unanswered[0]
-        if await self._is_taken(answer):
-            self._unanswered.popleft()
-        else:
-            await self._send_again()
-
-    async def _send_again(self, *more: bytes) -> None:
-        """Send all that has no good answer again, one after the other, until each is taken.
-
-        The broker answers as a repeat what it has of them.
-        """
-        await self._silence()
-        batches = [batch for batch, _answer in self._unanswered]
-        self._unanswered.clear()
-        for batch in (*batches, *more):
-            attempts = self._coordinators.attempts(f"{_name(self._where)}: a batch is not taken")
-            while not await self._is_taken_now(batch):
-                await attempts.pause()
-                await self._wire.refresh([self._where.topic])
-
-    async def _is_taken_now(self, batch: bytes) -> bool:
-        try:
-            return await self._is_taken(await self._write(batch))
-        except RetriableError:
-            return False
-
-    async def _silence(self) -> None:
-        """Wait until nothing is on its way any more."""
-        answers = (answer for _batch, answer in self._unanswered)
-        await asyncio.gather(*answers, return_exceptions=True)
-
-    async def _is_taken(self, answer: Awaitable[_Answers]) -> bool:
-        """Whether a batch is in the log; if not, whether it is worth sending again is an error."""
-        try:
-            code = (await answer)[self._where].code
-        except BrokerError:
-            return False
-        match action_of(Request.PRODUCE_IN_TRANSACTION, code):
-            case Action.DONE:
-                return True
-            case Action.RETRY:
-                return False
-        raise error_of(f"{_name(self._where)}: a batch", code)
-
-    async def _know_the_leader(self) -> None:
-        topic, partition = self._where
-        attempts = self._coordinators.attempts(f"{_name(self._where)} has no leader")
-        while self._wire.leader(topic, partition) is None:
-            await self._wire.refresh([topic])
-            if self._wire.leader(topic, partition) is None:
-                await attempts.pause()
-
     async def _ask(self, request: Any, code_of: Callable[[Any], int]) -> Any:
         key = self._names.transactional_id
         return await self._coordinators.ask(CoordinatorKind.TRANSACTION, key, request, code_of)
-
-
-def _name(where: OutputPartition) -> str:
-    return f"partition {where.partition} of {where.topic!r}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.pipelines._errors import TopicError, TopologyFileError
+from sequitur.pipelines._errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.behind import BehindRows
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.input_topics import input_topics
-from sequitur.pipelines.ordering.state import open_state
+from sequitur.pipelines.ordering.keys import KeyHistory
+from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.sink.sink import Outputs, OutputTopic, TopicSink
 from sequitur.pipelines.sink.topic_limits import Limits
 from sequitur.pipelines.store.checkpoint import JobIdentity
@@ -61,6 +62,10 @@ def open_engine(
     Raises:
         ReorderError: Something is not as it has to be.
     """
+    if checkpoint.local(checkpoint.root) is None:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.root}: it has to be a folder that all machines reach by path"
+        )
     if process is not None:
         check_settings(settings, process.settings, process.topology)
     written = list(settings.written_topics)
@@ -106,11 +111,6 @@ def open_engine(
     limits = Limits(topics, settings, releases=process is None)
     processing = None
     if process is not None:
-        if checkpoint.local(checkpoint.root) is None:
-            raise TopologyFileError(
-                f"checkpoint {checkpoint.root}: with a topology it has to be a folder that all "
-                "machines reach by path"
-            )
         output = settings.output_topic
         processing = Processing(
             spark,
@@ -126,10 +126,10 @@ def open_engine(
             limits=limits,
             timestamps=settings.output_timestamp,
         )
-    runs, history = open_state(spark, checkpoint, settings, outputs, limits)
-    duplicates = DuplicateFinder(
-        spark, checkpoint, settings.event_id_header, outputs.released.partitions
-    )
+    tasks = outputs.released.partitions
+    runs = SortedRuns(spark, checkpoint, settings, outputs, limits)
+    history = KeyHistory(spark, checkpoint, settings.mode, tasks)
+    duplicates = DuplicateFinder(spark, checkpoint, settings.event_id_header, tasks)
     return ReorderEngine(
         settings=settings,
         runs=runs,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, buckets_for
-from sequitur.pipelines.ordering.local_runs import (
+from sequitur.pipelines.ordering.runs import (
     behind_part,
     local_folder,
     logged_files,

@@ -1,4 +1,4 @@
-"""How far keys have been released: the tasks of `ordering.local_runs`, by output partition.
+"""How far keys have been released: the tasks of `ordering.runs`, by output partition.
 
 A key's rows all go to one output partition, so each task finds all it has to know among the rows of
 its own. What is decided, and by what, says `sequitur.consumer.LateJudge`.

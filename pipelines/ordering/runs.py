@@ -1,12 +1,19 @@
-"""Sorted runs: one Parquet folder a batch, where rows wait until the frontier passes them."""
+"""Sorted runs: one folder a batch, where rows wait until the frontier passes them.
+
+Spark reads the topics, moves rows to its Python tasks and runs these; what they do with the rows
+they do by themselves, a column at a time. A row then costs a third of what Spark's own plans for it
+cost, and nothing has to be planned, generated or compiled for a step: docs/adr/0008-arrow-tasks.md
+has the figures.
+"""
 
 from __future__ import annotations
 
-import functools
+import pickle
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Observation
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.consumer import (
@@ -14,54 +21,59 @@ from sequitur.consumer import (
     LATE,
     QUARANTINE_REASONS,
     STALE,
+    ConservationError,
     LatePolicy,
     Run,
-    SourcePartition,
+    StepLateness,
     Totals,
 )
-from sequitur.pipelines.ordering.lateness import lateness_counts, read_lateness
 from sequitur.pipelines.rows.columns import (
-    BEHIND_SCHEMA,
-    DUPLICATES_SCHEMA,
-    RUN_COLUMNS,
-    RUN_SCHEMA,
+    RELEASE_ORDER,
+    SOURCE_COLUMNS,
     SOURCE_ORDER,
     output_partition,
     payload_bytes,
-    staged_rows,
-    with_reason_headers,
 )
-from sequitur.pipelines.rows.oversized import MOST_ADDED, MOST_KEY_BYTES, OVERSIZED_FOLDER
-from sequitur.pipelines.rows.run_reader import rows_between
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import (
+    LARGE_ROW_BYTES,
+    SUMMARY_SCHEMA,
+    Clocks,
+    RunWriter,
+    Summary,
+)
+from sequitur.pipelines.rows.selection import (
+    LAST_RELEASED,
+    Places,
+    Selection,
+    SideSelection,
+    order_of,
+)
+from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
+from sequitur.pipelines.store.part_files import publish_with_rows, published_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sequitur.consumer import EventClock, ReorderSettings, StepEntry, StepLateness, TimeBounds
-    from sequitur.pipelines.sink.sink import Outputs, Rows
+    from sequitur.consumer import (
+        EventClock,
+        Fold,
+        ReorderSettings,
+        SourcePartition,
+        StepEntry,
+        TimeBounds,
+    )
+    from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.sink.topic_limits import Limits
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
-_OBSERVED_PARTITIONS: Final = 64
-"""Beyond so many source partitions their maxima are read from the run instead: one expression each
-in the code that stages would outgrow what the JVM compiles."""
-
-_FEW_DUPLICATES: Final = 500_000
-"""Up to so many, their places are sent to all tasks, and the rows need not be moved."""
-
-_RUN_OPTIONS: Final = {
-    # Keys and values hardly repeat within a page: dictionaries and checksums cost a third.
-    "parquet.enable.dictionary": "false",
-    "parquet.enable.dictionary#topic": "true",
-    "parquet.page.write-checksum.enabled": "false",
-    # Small row groups let a release skip what it does not want.
-    "parquet.block.row.count.limit": "20000",
-    "compression": "uncompressed",
-    "mapreduce.fileoutputcommitter.algorithm.version": "2",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-}
+_BATCH_ROWS: Final = 1024
+"""Rows that go to Python together: 16 MiB where none of them is large."""
+_MOST_FOR_A_LARGE: Final = 16
+"""When one of so many rows is large, the next batch goes by size as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +114,12 @@ class SortedRuns:
         outputs: Outputs,
         limits: Limits,
     ) -> None:
-        self._spark = spark
         self._checkpoint = checkpoint
         self._event_time = settings.event_time
         self._outputs = outputs
         self._limits = limits
         self._output = output_partition(spark, outputs.released.partitions)
+        self._expects_large = False
 
     def stage(
         self,
@@ -122,6 +134,10 @@ class SortedRuns:
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing.
 
+        What is on its way to Python is bounded by bytes. To have Spark do that for each row costs
+        ten times what a small row costs in all; so small rows go by number, and large ones, which
+        are rare, go after them and by size. Where they are not rare, all rows go by size at once.
+
         Args:
             rows: The batch, as `read_source` gives it.
             step: The step.
@@ -131,192 +147,234 @@ class SortedRuns:
             bounds: Rows of other times go to quarantine.
             learn_from: Count how late rows are against these clocks.
         """
-        observed = Observation(f"stage-{step}")
-        in_passing = len(partitions) <= _OBSERVED_PARTITIONS
-        maxima = _maxima(partitions) if in_passing else []
-        learned = [] if learn_from is None else [lateness_counts(learn_from, partitions)]
-        folder = self._checkpoint.run_folder(name)
-        (
-            staged_rows(
-                rows,
-                self._event_time,
-                self._output,
-                frontier_ms=frontier_ms,
-                bounds=bounds,
-                limit=self._limits.released(),
-            )
-            .observe(
-                observed, *_counts(), *maxima, *(column.alias("lateness") for column in learned)
-            )
-            .sortWithinPartitions("event_time_ms")
-            .write.options(**_RUN_OPTIONS)
-            .parquet(folder)
+        folder = local_folder(self._checkpoint, self._checkpoint.run_folder(name), new=True)
+        rows = rows.withColumn("output_partition", self._output)
+        columns = [*SOURCE_COLUMNS, "output_partition"]
+        writer = RunWriter(
+            folder=str(folder),
+            event_time=self._event_time,
+            frontier_ms=frontier_ms,
+            bounds=bounds,
+            clocks=None if learn_from is None else _clocks(learn_from),
+            limit=self._limits.released(),
         )
-        seen = observed.get
-        quarantined = {reason: seen[reason] for reason in QUARANTINE_REASONS if seen[reason]}
-        totals = Totals(read=seen["read"], late=seen[LATE], quarantined=quarantined)
-        run = Run(
-            step=step,
-            rows=totals.held,
-            min_event_time_ms=_time(seen["first"]),
-            max_event_time_ms=_time(seen["last"]),
-            behind=totals.late,
-            max_behind_ms=_time(seen["last-behind"]),
-            size_bytes=self._checkpoint.size_bytes(folder),
-            name=name,
-            files=self._checkpoint.held.written_files(folder, seen["read"]),
-        )
-        if in_passing:
-            found = {p: seen[f"max-{number}"] for number, p in enumerate(partitions)}
+        if self._expects_large:
+            found = _written(rows.select(*columns), writer, by_size=True)
         else:
-            found = self._maxima_of(folder)
-        lateness = read_lateness(seen["lateness"], partitions) if learned else {}
-        return Staged(totals, run, _time(seen["first-behind"]), found, lateness)
+            rows = rows.withColumn("is_large", payload_bytes() > LARGE_ROW_BYTES)
+            found = _written(rows.select(*_without_large(columns)), writer)
+            if large := sum(one.left_out for one in found):
+                rest = rows.where("is_large").select(*columns)
+                found += (behind := _written(rest, writer, by_size=True))
+                if (read := sum(one.read for one in behind)) != large:
+                    raise ConservationError(f"step {step}: {large} large rows, {read} were read")
+        read = sum(one.read for one in found)
+        self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
+        files = publish_with_rows(folder, ((one.file, one.read) for one in found))
+        return _staged(step, name, found, partitions, files)
 
-    def reached(self, entry: StepEntry) -> DataFrame | None:
-        """Return the rows on time that a step comes to; None when there are none for sure."""
-        parts: list[DataFrame] = []
-        bounds = (entry.previous_frontier_ms, entry.frontier_ms)
-        if earlier := entry.releasing_earlier:
-            folders = [self._checkpoint.held.whole_run(run) for run in earlier]
-            parts.append(rows_between(self._spark, folders, *bounds, with_low=False))
-        if own := entry.releasing_own:
-            folders = [self._checkpoint.held.whole_run(own)]
-            parts.append(rows_between(self._spark, folders, *bounds, with_low=True))
-        return _all_of(parts)
-
-    def behind(self, entry: StepEntry) -> DataFrame:
-        """Return the rows that a step found behind the frontier, without duplicates, not judged."""
-        rows = self.read(entry.runs[-1]).where(F.col("reason") == LATE)
-        return self._without_duplicates(rows, entry)
-
-    def due(self, entry: StepEntry) -> Rows | None:
+    def due(self, entry: StepEntry) -> Selection | None:
         """Return the rows that a step writes to the output; None when there are none for sure."""
-        parts: list[DataFrame] = []
-        on_time = self.reached(entry)
-        if on_time is not None:
-            parts.append(self._without_duplicates(on_time, entry))
+        parts = reached_parts(self._checkpoint, entry)
         if entry.rescued:
-            rows = self._judged(entry).where(F.col("reason").isNull())
-            parts.append(rows.select(*RUN_COLUMNS))
-        if entry.staged.late and entry.late_policy is LatePolicy.EMIT:
-            late = self._with_reasons(self._late(entry), entry, None)
-            parts.append(late.select(*RUN_COLUMNS))
-        return _all_of(parts)
+            parts.append(Part(self._judged_files(entry)))
+        emits = entry.staged.late and entry.late_policy is LatePolicy.EMIT
+        if emits:
+            parts.append(self._late_part(entry))
+        if not parts:
+            return None
+        return Selection(
+            tuple(parts),
+            duplicates_files(self._checkpoint, entry),
+            flagged_ms=entry.previous_frontier_ms if emits else None,
+        )
 
-    def late(self, entry: StepEntry) -> Rows:
+    def late(self, entry: StepEntry) -> SideSelection:
         """Return the rows that a step found late, with the headers that say so."""
-        return self._with_reasons(self._late(entry), entry, self._outputs.late.name)
+        return self._aside(self._outputs.late, self._late_part(entry), entry)
 
-    def _late(self, entry: StepEntry) -> DataFrame:
+    def _late_part(self, entry: StepEntry) -> Part:
+        """Return the rows that a step found late; where they were not judged, with duplicates."""
         if entry.rescued is not None:
-            rows = self._judged(entry).where(F.col("reason").isNotNull())
-        else:
-            unknown = F.lit(None).cast("bigint")
-            rows = self.behind(entry).withColumn("last_released_ms", unknown)
-        return rows
-
-    def _with_reasons(self, rows: DataFrame, entry: StepEntry, topic: str | None) -> DataFrame:
-        """Add the headers that say why rows are here; rows are then as a topic takes them.
-
-        Of one that is too large only what is added is left, and the whole row in a file.
-        """
-        file = F.lit(None).cast("string")
-        if topic is not None:
-            room = self._limits.of(topic).surely_bytes - MOST_ADDED
-            rows = rows.withColumn("is_large", payload_bytes() > room)
-            large = rows.where("is_large")
-            if not large.isEmpty():
-                # Each attempt has a file of its own: what another's records name stays.
-                name = f"{OVERSIZED_FOLDER}/{topic}-{self._checkpoint.new_name(entry.step)}"
-                whole = large.select(*RUN_COLUMNS).coalesce(1)
-                whole.write.parquet(f"{self._checkpoint.root}/{name}")
-                self._checkpoint.sync(name)
-                file = F.when(F.col("is_large"), F.lit(name))
-                has_key = ~F.col("is_large") | (F.octet_length("key") <= MOST_KEY_BYTES)
-                rows = rows.withColumn("key", F.when(has_key, F.col("key")))
-                for column in ("value", "headers"):
-                    fits = F.when(~F.col("is_large"), F.col(column))
-                    rows = rows.withColumn(column, fits)
-        return with_reason_headers(rows, entry.previous_frontier_ms, file)
+            return Part(self._judged_files(entry), reasons=(LATE, STALE))
+        return behind_part(self._checkpoint, entry)
 
     def describe_late(self, entry: StepEntry) -> str:
         """Return the first of the rows that a step found late, in words."""
-        (row,) = self._late(entry).orderBy(*SOURCE_ORDER).take(1)
+        left_out = Places(duplicates_files(self._checkpoint, entry))
+        columns = (*RELEASE_ORDER, "key", "reason", LAST_RELEASED)
+        late = RunRows((self._late_part(entry),), None, columns).in_source_order()
+        rows = next(filter(len, map(left_out.without, late)))
+        (row,) = rows.take(pa.array(order_of(rows, SOURCE_ORDER)[:1])).to_pylist()
         if row["reason"] == STALE:
-            compared = f"not newer than {row['last_released_ms']}, the last released of its key"
+            compared = f"not newer than {row[LAST_RELEASED]}, the last released of its key"
         else:
             late_by_ms = entry.previous_frontier_ms - row["event_time_ms"]
             compared = f"{late_by_ms} ms behind the frontier, {entry.previous_frontier_ms}"
         return (
             f"topic {row['topic']!r}, partition {row['partition']}, offset {row['offset']}, "
-            f"key {row['key'] and bytes(row['key'])!r}: event time {row['event_time_ms']} is "
+            f"key {row['key']!r}: event time {row['event_time_ms']} is "
             f"{compared}; {row['reason']} rows in this batch: {entry.staged.late} "
             "(late_policy = fail)"
         )
 
-    def quarantined(self, entry: StepEntry) -> Rows:
+    def quarantined(self, entry: StepEntry) -> SideSelection:
         """Return the rows of a step without a usable event time, with the headers that say why."""
-        rows = self.read(entry.runs[-1]).where(F.col("reason").isin(*QUARANTINE_REASONS))
-        unknown = F.lit(None).cast("bigint")
-        rows = rows.withColumn("last_released_ms", unknown)
-        return self._with_reasons(rows, entry, self._outputs.quarantine.name)
+        own = logged_files(self._checkpoint, entry.runs[-1])
+        part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
+        return self._aside(self._outputs.quarantine, part, entry)
 
-    def _judged(self, entry: StepEntry) -> DataFrame:
-        folder = self._checkpoint.behind_folder(entry.name)
-        return self._spark.read.schema(BEHIND_SCHEMA).parquet(folder)
-
-    def read(self, *runs: Run) -> DataFrame:
-        """Read all rows of some runs."""
-        folders = [self._checkpoint.held.whole_run(run) for run in runs]
-        return self._spark.read.schema(RUN_SCHEMA).parquet(*folders)
-
-    def _without_duplicates(self, rows: DataFrame, entry: StepEntry) -> DataFrame:
-        if not entry.duplicates:
-            return rows
-        folder = self._checkpoint.duplicates_folder(entry.name)
-        duplicates = self._spark.read.schema(DUPLICATES_SCHEMA).parquet(folder)
-        few = entry.duplicates <= _FEW_DUPLICATES
-        return rows.join(
-            F.broadcast(duplicates) if few else duplicates, [*SOURCE_ORDER], "left_anti"
+    def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
+        return SideSelection(
+            part,
+            frontier_ms=entry.previous_frontier_ms,
+            partitions=topic.partitions,
+            limit=self._limits.of(topic.name),
+            root=str(local_folder(self._checkpoint, self._checkpoint.root)),
+            duplicates=duplicates_files(self._checkpoint, entry),
         )
 
-    def _maxima_of(self, folder: str) -> dict[SourcePartition, int | None]:
-        grouped = self._spark.read.schema(RUN_SCHEMA).parquet(folder).groupBy("topic", "partition")
-        rows = grouped.agg(F.max("event_time_ms").alias("last")).collect()
-        return {SourcePartition(row["topic"], row["partition"]): row["last"] for row in rows}
+    def _judged_files(self, entry: StepEntry) -> tuple[str, ...]:
+        checkpoint = self._checkpoint
+        return published_files(local_folder(checkpoint, checkpoint.behind_folder(entry.name)))
 
 
-def _all_of(parts: Sequence[DataFrame]) -> DataFrame | None:
-    return functools.reduce(lambda one, other: one.unionAll(other), parts) if parts else None
+def reached_parts(checkpoint: Checkpoint, entry: StepEntry) -> list[Part]:
+    """Return the rows on time that a step comes to, with duplicates."""
+    parts: list[Part] = []
+    first_ms, last_ms = entry.previous_frontier_ms, entry.frontier_ms
+    if earlier := entry.releasing_earlier:
+        parts.append(Part(logged_files(checkpoint, *earlier), first_ms + 1, last_ms))
+    if own := entry.releasing_own:
+        parts.append(Part(logged_files(checkpoint, own), first_ms, last_ms))
+    return parts
 
 
-def _time(observed_ms: int | None) -> int:
-    return BEFORE_ALL_TIME_MS if observed_ms is None else observed_ms
+def behind_part(checkpoint: Checkpoint, entry: StepEntry) -> Part:
+    """Return the rows that a step found behind the frontier, with duplicates, not judged."""
+    run = entry.runs[-1]
+    return Part(logged_files(checkpoint, run), last_ms=run.max_behind_ms, reasons=(LATE,))
 
 
-def _counts() -> list[Column]:
-    on_time, behind = F.col("reason").isNull(), F.col("reason") == LATE
+def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[str, ...]:
+    """Return the files of runs and folds on a local file system, as the log names them, as paths.
+
+    Args:
+        checkpoint: The checkpoint.
+        held: The runs and folds.
+
+    Raises:
+        CheckpointError: One is not there.
+    """
+    return tuple(
+        str(local_folder(checkpoint, folder) / name)
+        for one in held
+        for folder in [
+            checkpoint.held.whole_run(one)
+            if isinstance(one, Run)
+            else checkpoint.held.whole_fold(one)
+        ]
+        for name in one.files
+    )
+
+
+def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[str, ...]:
+    """Return the files that say which rows a step drops as duplicates; none where it drops none."""
+    if not entry.duplicates:
+        return ()
+    return published_files(local_folder(checkpoint, checkpoint.duplicates_folder(entry.name)))
+
+
+def local_folder(checkpoint: Checkpoint, folder: str, *, new: bool = False) -> Path:
+    """Return a folder of a checkpoint on a local file system.
+
+    Args:
+        checkpoint: The checkpoint.
+        folder: The folder.
+        new: Make it: its name is this attempt's alone, so it is not there.
+    """
+    local = checkpoint.local(folder)
+    if local is None:
+        raise RuntimeError(f"{folder} is not on a local file system")
+    if new:
+        local.mkdir(parents=True)
+    return local
+
+
+def _without_large(columns: Sequence[str]) -> list[Column]:
+    """Return the columns of rows, with nothing that is large in them: a large row has no topic."""
     return [
-        F.count(F.lit(1)).alias("read"),
-        F.min(F.when(on_time, F.col("event_time_ms"))).alias("first"),
-        F.max(F.when(on_time, F.col("event_time_ms"))).alias("last"),
-        F.min(F.when(behind, F.col("event_time_ms"))).alias("first-behind"),
-        F.max(F.when(behind, F.col("event_time_ms"))).alias("last-behind"),
-        *(
-            F.count(F.when(F.col("reason") == reason, F.lit(1))).alias(reason)
-            for reason in (LATE, *QUARANTINE_REASONS)
-        ),
+        F.when(~F.col("is_large"), F.col(name)).alias(name)
+        if name in {"topic", "key", "value", "headers"}
+        else F.col(name)
+        for name in columns
     ]
 
 
-def _maxima(partitions: Sequence[SourcePartition]) -> list[Column]:
-    return [
-        F.max(
-            F.when(
-                (F.col("partition") == source.partition) & (F.col("topic") == source.topic),
-                F.col("event_time_ms"),
-            )
-        ).alias(f"max-{number}")
-        for number, source in enumerate(partitions)
-    ]
+def _written(rows: DataFrame, writer: RunWriter, *, by_size: bool = False) -> list[Summary]:
+    """Have tasks write rows as parts of a run; what each of them saw.
+
+    Args:
+        rows: The rows.
+        writer: Writes them.
+        by_size: Bound by bytes what goes to Python together, and not by rows alone.
+    """
+    bound_arrow_batches(rows.sparkSession, _BATCH_ROWS, by_size=by_size)
+    answers = rows.mapInArrow(writer, SUMMARY_SCHEMA).collect()
+    return [pickle.loads(answer["summary"]) for answer in answers]  # noqa: S301 - our own tasks' answers
+
+
+def _clocks(clock: EventClock) -> Clocks:
+    seen = {
+        source: partition.max_event_time_ms
+        for source, partition in clock.partitions.items()
+        if partition.max_event_time_ms is not None
+    }
+    return Clocks(seen, clock.frontier_ms)
+
+
+def _staged(
+    step: int,
+    name: str,
+    found: Sequence[Summary],
+    partitions: Sequence[SourcePartition],
+    files: Mapping[str, int],
+) -> Staged:
+    """Sum up what all tasks saw."""
+    reasons: Counter[str] = Counter()
+    for one in found:
+        reasons.update(one.reasons)
+    quarantined = {reason: reasons[reason] for reason in QUARANTINE_REASONS if reasons[reason]}
+    totals = Totals(
+        read=sum(one.read for one in found), late=reasons[LATE], quarantined=quarantined
+    )
+    on_time = [one.on_time_ms for one in found if one.on_time_ms is not None]
+    behind = [one.behind_ms for one in found if one.behind_ms is not None]
+    run = Run(
+        step=step,
+        rows=totals.held,
+        min_event_time_ms=min((first for first, _ in on_time), default=BEFORE_ALL_TIME_MS),
+        max_event_time_ms=max((last for _, last in on_time), default=BEFORE_ALL_TIME_MS),
+        behind=totals.late,
+        max_behind_ms=max((last for _, last in behind), default=BEFORE_ALL_TIME_MS),
+        size_bytes=sum(one.size_bytes for one in found),
+        name=name,
+        files=files,
+    )
+    maxima: dict[SourcePartition, int | None] = dict.fromkeys(partitions)
+    for one in found:
+        for source, time_ms in one.maxima.items():
+            maxima[source] = max(time_ms, maxima.get(source) or 0)
+    first_behind_ms = min((first for first, _ in behind), default=BEFORE_ALL_TIME_MS)
+    return Staged(totals, run, first_behind_ms, maxima, _lateness(found))
+
+
+def _lateness(found: Sequence[Summary]) -> Mapping[SourcePartition, StepLateness]:
+    together: dict[SourcePartition, StepLateness] = {}
+    for one in found:
+        for source, (rows, late, bins) in one.lateness.items():
+            before = together.get(source, StepLateness(0))
+            counts = Counter(before.behind)
+            counts.update(bins)
+            together[source] = StepLateness(before.rows + rows, before.late + late, dict(counts))
+    return together

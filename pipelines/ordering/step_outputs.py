@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import LatePolicy, finish, now_of_step
-from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
 from sequitur.pipelines.sink.sink import Outgoing
 
 if TYPE_CHECKING:
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from sequitur.consumer import OutputTimestamp, StepDone, StepEntry
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.ordering.runs import SortedRuns
-    from sequitur.pipelines.sink.sink import Outputs, OutputTopic, Rows, TopicSink
+    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.sink.sink import Outputs, OutputTopic, TopicSink
     from sequitur.pipelines.topology.processed import Processed
     from sequitur.pipelines.topology.processing import Processing
 
@@ -126,22 +126,22 @@ class StepOutputs:
         """Take note that the done mark of a step is written."""
         self._sink.step_is_done(step)
 
-    def _released(self, due: Rows | None, processed: Processed | None) -> dict[str, Outgoing]:
+    def _released(self, due: Selection | None, processed: Processed | None) -> dict[str, Outgoing]:
         """Return what goes to the output topic, or to the topics of a topology."""
         if self._processing is not None and processed is not None:
             outgoing = self._processing.outgoing(processed)
             return {f"processed {number}": out for number, out in enumerate(outgoing)}
         if due is None:
             return {}
-        return {"released": Outgoing(due, self._outputs.released, RELEASE_ORDER, self._timestamps)}
+        return {"released": Outgoing(due, self._outputs.released, self._timestamps)}
 
     def _aside(self, entry: StepEntry) -> dict[str, Outgoing]:
         """Return what goes to the late and the quarantine topic."""
         outgoing = {}
         if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
             late = self._runs.late(entry)
-            outgoing["late"] = Outgoing(late, self._outputs.late, SOURCE_ORDER)
+            outgoing["late"] = Outgoing(late, self._outputs.late)
         if entry.staged.quarantined:
             quarantined = self._runs.quarantined(entry)
-            outgoing["quarantined"] = Outgoing(quarantined, self._outputs.quarantine, SOURCE_ORDER)
+            outgoing["quarantined"] = Outgoing(quarantined, self._outputs.quarantine)
         return outgoing

@@ -1,4 +1,4 @@
-"""The rows of the reorder job: as they come from Kafka, as they wait in a run, as they go out."""
+"""The rows of the reorder job as Spark gives them to tasks."""
 
 from __future__ import annotations
 
@@ -7,49 +7,25 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-from sequitur.consumer import (
-    FRONTIER_HEADER,
-    LAST_RELEASED_HEADER,
-    LATE_BY_HEADER,
-    OVERSIZED_HEADER,
-    REASON_HEADER,
-    SOURCE_OFFSET_HEADER,
-    SOURCE_PARTITION_HEADER,
-    SOURCE_TIMESTAMP_HEADER,
-    SOURCE_TOPIC_HEADER,
-    late_against,
-    staging_rules,
-)
-from sequitur.pipelines.rows.event_time_columns import with_event_time
+from sequitur.pipelines.rows.event_time_columns import shown_time_ms
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sequitur.consumer import EventTimeSpec, ReorderSettings, TimeBounds
+    from sequitur.consumer import ReorderSettings
     from sequitur.producer import KafkaSettings
-    from sequitur.producer.kafka.record_limit import RecordLimit
 
-RUN_SCHEMA: Final = (
-    "topic string, partition int, offset bigint, timestamp_ms bigint, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>, output_partition int, "
-    "event_time_ms bigint, reason string"
-)
-DUPLICATES_SCHEMA: Final = "topic string, partition int, offset bigint"
-BEHIND_SCHEMA: Final = f"{RUN_SCHEMA}, last_released_ms bigint"
-RUN_COLUMNS: Final = (
+SOURCE_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp_ms", "key", "value", "headers",
-    "output_partition", "event_time_ms", "reason",
 )  # fmt: skip
-SOURCE_COLUMNS: Final = RUN_COLUMNS[:7]
 SOURCE_ORDER: Final = ("topic", "partition", "offset")
 RELEASE_ORDER: Final = ("event_time_ms", *SOURCE_ORDER)
 """A total order, so that a repeated step gives the same rows in the same order."""
 
 _SHOWN_ROWS: Final = 16
 _FETCH_BYTES: Final = 8 << 20
-_HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
 def read_source(
@@ -66,8 +42,8 @@ def read_source(
     from their beginning.
 
     The stream carries a watermark, so that Spark's progress shows event times: those of one row in
-    `_SHOWN_ROWS`, since reading one costs Spark as much as all else that it does to a row. Nothing
-    that keeps state follows, so the watermark drops nothing.
+    `_SHOWN_ROWS`, since reading one costs Spark as much as all else that it does to a row, and that
+    are written in a usual way. Nothing that keeps state follows, so the watermark drops nothing.
 
     Args:
         spark: The session.
@@ -99,15 +75,12 @@ def read_source(
         "headers",
     )
     is_shown = F.col("offset") % _SHOWN_ROWS == 0
-    looked_at = rows.withColumns(
-        {"_value": F.col("value"), "value": F.when(is_shown, F.col("value"))}
+    in_time = F.col("_shown_ms") <= F.col("timestamp_ms") + F.lit(
+        milliseconds(settings.max_future_skew)
     )
-    skew = F.lit(milliseconds(settings.max_future_skew))
-    in_time = is_shown & (F.col("event_time_ms") <= F.col("timestamp_ms") + skew)
     return (
-        with_event_time(looked_at, settings.event_time)
-        .withColumns({"event_time": F.timestamp_millis(F.when(in_time, F.col("event_time_ms")))})
-        .withColumns({"value": F.col("_value")})
+        rows.withColumn("_shown_ms", F.when(is_shown, shown_time_ms(settings.event_time)))
+        .withColumn("event_time", F.timestamp_millis(F.when(in_time, F.col("_shown_ms"))))
         .select(*SOURCE_COLUMNS, "event_time")
         .withWatermark("event_time", f"{milliseconds(settings.longest_delay)} milliseconds")
     )
@@ -138,66 +111,6 @@ def _subscription(settings: ReorderSettings) -> tuple[str, str]:
     return "subscribe", ",".join(settings.input_topics)
 
 
-def staged_rows(
-    rows: DataFrame,
-    event_time: EventTimeSpec,
-    output: Column,
-    *,
-    frontier_ms: int,
-    bounds: TimeBounds,
-    limit: RecordLimit | None,
-) -> DataFrame:
-    """Return a batch's rows as they are staged, with the reason of those late or quarantined.
-
-    Args:
-        rows: The batch, as `read_source` gives it.
-        event_time: Where the event time stands.
-        output: The output partition, see `output_partition`.
-        frontier_ms: Rows behind it are late.
-        bounds: Rows of other times go to quarantine.
-        limit: What the output topic takes of a row, uncompressed; None when rows do not go there.
-    """
-    too_large = keyless = F.lit(False)
-    if limit is not None:
-        too_large = payload_bytes() > limit.surely_bytes
-        keyless = F.col("key").isNull() if limit.needs_key else keyless
-    time_ms = F.col("event_time_ms")
-    outside = (time_ms < F.col("_earliest")) | (time_ms > F.col("_latest"))
-    refused = F.coalesce(
-        *(
-            F.when(
-                (time_ms >= varying_number(first)) & (time_ms <= varying_number(last)),
-                F.lit(reason),
-            )
-            for reason, first, last in bounds.refusals()
-        )
-    )
-    marked = F.when(F.col("reason").isNotNull(), F.col("reason"))
-    for holds, reason in staging_rules(
-        time_ms,
-        F.col("_frontier"),
-        is_disbelieved=F.col("_outside"),
-        disbelief=refused,
-        is_too_large=F.col("_too_large"),
-        is_keyless=F.col("_keyless"),
-    ):
-        marked = marked.when(holds, F.lit(reason) if isinstance(reason, str) else reason)
-    is_taken = ~(F.col("_outside") | F.col("_too_large") | F.col("_keyless"))
-    return (
-        with_event_time(rows, event_time)
-        .withColumn("output_partition", output)
-        .withColumn("_frontier", varying_number(frontier_ms))
-        .withColumn("_earliest", varying_number(bounds.earliest_ms))
-        .withColumn("_latest", varying_number(bounds.latest_ms))
-        .withColumn("_outside", outside)
-        .withColumn("_too_large", too_large)
-        .withColumn("_keyless", keyless)
-        .withColumn("reason", marked)
-        .withColumn("event_time_ms", F.when(is_taken, time_ms))
-        .select(*RUN_COLUMNS)
-    )
-
-
 def output_partition(spark: SparkSession, partitions: int) -> Column:
     """Return the partition a row goes to: where Java's default partitioner sends its key.
 
@@ -206,54 +119,6 @@ def output_partition(spark: SparkSession, partitions: int) -> Column:
     """
     hashed = _murmur2(spark, F.col("key")).bitwiseAND(F.lit(0x7FFFFFFF))
     return F.coalesce(hashed, F.col("partition")) % F.lit(partitions)
-
-
-def with_reason_headers(rows: DataFrame, frontier_ms: int, file: Column) -> DataFrame:
-    """Add headers behind a row's own that say why it went to a side topic.
-
-    Args:
-        rows: `RUN_COLUMNS` and `last_released_ms`.
-        frontier_ms: The frontier they were held against.
-        file: Where a row that is too large for its topic is whole; null of others.
-    """
-    time_ms, last_ms = F.col("event_time_ms"), F.col("last_released_ms")
-    late_by = F.coalesce(
-        *(
-            F.when(F.col("reason") == reason, against - time_ms)
-            for reason, against in late_against(varying_number(frontier_ms), last_ms).items()
-        )
-    )
-    added = F.filter(
-        F.array(
-            _header(REASON_HEADER, F.col("reason")),
-            _header(LATE_BY_HEADER, late_by),
-            _header(FRONTIER_HEADER, F.lit(frontier_ms)),
-            _header(LAST_RELEASED_HEADER, last_ms),
-            _header(SOURCE_TOPIC_HEADER, F.col("topic")),
-            _header(SOURCE_PARTITION_HEADER, F.col("partition")),
-            _header(SOURCE_OFFSET_HEADER, F.col("offset")),
-            _header(SOURCE_TIMESTAMP_HEADER, F.col("timestamp_ms")),
-            _header(OVERSIZED_HEADER, file),
-        ),
-        lambda header: header["value"].isNotNull(),
-    )
-    own = F.coalesce("headers", F.array().cast(_HEADERS))
-    return rows.withColumn("headers", F.concat(own, added.cast(_HEADERS)))
-
-
-def varying_number(value: int) -> Column:
-    """Return a number that differs from batch to batch.
-
-    As a plain literal it would stand in the code that Spark generates, and Spark and the JVM would
-    compile all of that anew for each batch. An array is handed to the code from outside. For a
-    filter on a file this is no good: Parquet can skip by a literal only.
-    """
-    # Not a constant index, else the optimizer takes the number out again.
-    return F.get(F.array(F.lit(value).cast("bigint")), F.col("partition") * 0)
-
-
-def _header(name: str, value: Column) -> Column:
-    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
 
 def _murmur2(spark: SparkSession, key: Column) -> Column:

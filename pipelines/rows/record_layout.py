@@ -1,4 +1,4 @@
-"""Kafka's records, for columns of them: as `sink.record_columns` in Spark's terms.
+"""Kafka's records, for columns of them, in the batches in which they go out.
 
 What stands where: `kafka.record_format`. The timestamp delta counts from the first record of the
 batch.
@@ -7,13 +7,12 @@ batch.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.pipelines.rows.record_batches import KafkaBatch
 from sequitur.producer.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, varint
 from sequitur.producer.kafka.varint_arrays import TABLE_SIZE, varints
 
@@ -28,6 +27,22 @@ MOST_RECORD_OVERHEAD: Final = 5 * 6
 """Bytes of a record beside its key, its value and its headers, at most."""
 MOST_BATCH_ROWS: Final = TABLE_SIZE
 PIECE_BYTES: Final = 4 << 20
+
+
+class KafkaBatch(NamedTuple):
+    """Records that go out as one batch.
+
+    Attributes:
+        records: Their bytes, one record behind the other, numbered from 0.
+        rows: How many.
+        base_ms: What their timestamp deltas count from.
+        max_ms: The newest of their timestamps.
+    """
+
+    records: memoryview
+    rows: int
+    base_ms: int
+    max_ms: int
 
 
 class Headers:

@@ -1,7 +1,6 @@
 """Staging a batch in Spark's tasks: rows come as Arrow, and become one sorted Parquet file a task.
 
-What the columns mean, and which rows count as what, is as in `_rows.staged_rows`, which says the
-same in Spark's terms for file systems that only Spark can write.
+Which rows count as what says the late judge, `sequitur.consumer.lateness.judge`.
 """
 
 from __future__ import annotations

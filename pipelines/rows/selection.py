@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer import TimestampRule
-    from sequitur.pipelines.rows.record_batches import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.producer.kafka.record_limit import RecordLimit
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -168,7 +168,7 @@ class SideSelection:
         return rows, [*added, (OVERSIZED_HEADER, pa.array(names, pa.string()))]
 
     def _outputs(self, rows: pa.Table) -> Longs:
-        """Return each row's partition of the side topic: as `output_partition`."""
+        """Return each row's partition of the side topic: as `rows.columns` does."""
         keys = rows["key"].to_pylist()
         outputs: Longs = rows["partition"].to_numpy().astype(np.int64) % self.partitions
         keyed = [place for place, key in enumerate(keys) if key is not None]

@@ -1,15 +1,16 @@
-"""One output partition of one step, written in one Kafka transaction: what runs in Spark's tasks.
+"""One output partition of one step, written by one task of Spark's.
 
-A task takes the partition's transactional id (`<app>.<topic>.<partition>`), which ends the
-transaction of its last holder and fences it off: a task that was given up, a speculative
-copy, a driver thought dead. Only then does it read the commit token, so what it reads cannot change
-behind its back but by its own fencing. Rows and the new token go out in one transaction.
+Exactly once: in one Kafka transaction. A task takes the partition's transactional id
+(`<app>.<topic>.<partition>`), which ends the transaction of its last holder and fences it off: a
+task that was given up, a speculative copy, a driver thought dead. Only then does it read the commit
+token, so what it reads cannot change behind its back but by its own fencing. Rows and the new token
+go out in one transaction. The answer to a commit can be lost. Then the id is taken anew and the
+token read again: it says what became of the transaction.
 
-The answer to a commit can be lost. Then the id is taken anew and the token read again: it says what
-became of the transaction.
+At least once: without transaction and token, under a producer id of the attempt's own. So the rows
+of an attempt are in order and there once, and those of another attempt are there again.
 
-The rows come as Kafka's records, laid out by the JVM (`sink.record_columns`), and are sent as they
-are: no row is touched in Python, unless a batch would be too large.
+The rows come as Kafka's batches, laid out by Arrow, and are sent as they are.
 """
 
 from __future__ import annotations
@@ -17,10 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
-from pyspark import TaskContext
+from typing import TYPE_CHECKING
 
 from sequitur.consumer import (
     CommitToken,
@@ -32,82 +30,39 @@ from sequitur.consumer import (
 )
 from sequitur.pipelines._errors import TransactionError, TransactionOutcomeError
 from sequitur.pipelines.kafka.connections import kept_connections
+from sequitur.pipelines.kafka.ordered_batches import OrderedBatches
 from sequitur.pipelines.kafka.transaction import Transaction, TransactionNames
-from sequitur.pipelines.rows.record_batches import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from sequitur.pipelines.kafka.connections import Connections
-    from sequitur.pipelines.rows.record_batches import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.producer import KafkaSettings
-
-WRITTEN_SCHEMA: Final = "rows bigint, bytes bigint"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
-    """Writes the rows of a task to the output partition of the same number; for `mapInArrow`.
+    """Writes the rows of a task to an output partition.
 
     Attributes:
         kafka: How to reach the brokers.
         app: The job's name in Kafka.
-        job: Id of the checkpoint.
+        job: Id of the checkpoint, which stands in commit tokens; None without them: then rows are
+            written at least once.
         topic: The output topic.
         partitions: Its number of partitions.
         step: The step.
-        base_ms: What the timestamp deltas of the JVM's records count from.
-        batch_rows: Rows of a batch, as the records were numbered.
         transaction_timeout_ms: The brokers give up a transaction that is open for so long.
     """
 
     kafka: KafkaSettings = field(repr=False)
     app: str
-    job: str
+    job: str | None
     topic: str
     partitions: int
     step: int
-    base_ms: int
-    batch_rows: int
     transaction_timeout_ms: int
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches of records and their timestamps; give one row: how many, their bytes."""
-        context = TaskContext.get()
-        if context is None:
-            raise RuntimeError("a PartitionWriter runs in a Spark task only")
-        rows, size = self.write(context.partitionId(), batches)
-        yield pa.RecordBatch.from_pydict({"rows": [rows], "bytes": [size]})
-
-    def write(self, partition: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-        """Write rows to a partition unless they are there; how many they are, and their bytes.
-
-        Args:
-            partition: The partition.
-            batches: The rows as `with_records` makes them: records, and their timestamps.
-
-        Raises:
-            CommitTokenError: What the partition holds is not known, or is not what the step has.
-            TransactionError: The transaction came to nothing, or someone newer fenced us off.
-            TransactionOutcomeError: It is not known what became of it.
-        """
-
-        def cut_up(limit: int) -> Iterator[KafkaBatch]:
-            rows = 0
-            for batch in batches:
-                if not batch.num_rows:
-                    continue
-                yield from cut(
-                    batch.column(0),
-                    batch.column(1).to_numpy(),
-                    rows,
-                    base_ms=self.base_ms,
-                    batch_rows=self.batch_rows,
-                    limit=limit,
-                )
-                rows += batch.num_rows
-
-        return self.send(partition, cut_up)
 
     def send(
         self, partition: int, batches: Callable[[int], Iterator[KafkaBatch]]
@@ -129,18 +84,54 @@ class PartitionWriter:
         if first is None:
             return 0, 0
         try:
-            return _Attempt(self, partition, connections).run(first, laid_out)
+            where = OutputPartition(self.topic, partition)
+            if self.job is None:
+                return _sent(where, connections, first, laid_out)
+            return _Attempt(self, self.job, where, connections).run(first, laid_out)
         except TransactionError:
             connections.forget_limit(self.topic)
             raise
 
 
-class _Attempt:
-    """One attempt of one task."""
+def _sent(
+    where: OutputPartition,
+    connections: Connections,
+    first: KafkaBatch,
+    rest: Iterator[KafkaBatch],
+) -> tuple[int, int]:
+    """Send rows without a transaction; how many they are, and their bytes."""
+    batches = OrderedBatches(connections.wire, connections.coordinators, where)
+    connections.run(batches.open())
+    connections.run(batches.begin())
+    try:
+        told = _send(connections, batches, itertools.chain((first,), rest))
+        connections.run(batches.settle())
+    except BaseException:
+        connections.run(batches.give_up())
+        raise
+    return told
 
-    def __init__(self, writer: PartitionWriter, partition: int, connections: Connections) -> None:
+
+def _send(
+    connections: Connections, sender: OrderedBatches, batches: Iterable[KafkaBatch]
+) -> tuple[int, int]:
+    rows = size = 0
+    for batch in batches:
+        connections.run(sender.send(batch))
+        size += len(batch.records)
+        rows += batch.rows
+    return rows, size
+
+
+class _Attempt:
+    """One attempt of one task, in a transaction."""
+
+    def __init__(
+        self, writer: PartitionWriter, job: str, where: OutputPartition, connections: Connections
+    ) -> None:
         self._writer = writer
-        self._where = OutputPartition(writer.topic, partition)
+        self._job = job
+        self._where = where
         self._connections = connections
         self._group = commits_group(writer.app)
         self._run = connections.run
@@ -152,7 +143,7 @@ class _Attempt:
             return self._same(there, first.rows + sum(batch.rows for batch in rest)), 0
         self._run(transaction.begin())
         try:
-            rows, size = self._send(transaction, first, rest)
+            rows, size = _send(self._connections, transaction, itertools.chain((first,), rest))
             token = self._token(rows)
             self._run(transaction.commit(token.offset, token.metadata))
         except TransactionOutcomeError:
@@ -180,7 +171,7 @@ class _Attempt:
         return rows_there(
             self._where,
             read_token(self._where, offset, metadata),
-            job=self._writer.job,
+            job=self._job,
             step=self._writer.step,
             partitions=self._writer.partitions,
         )
@@ -193,18 +184,6 @@ class _Attempt:
             )
         return there
 
-    def _send(
-        self, transaction: Transaction, first: KafkaBatch, rest: Iterator[KafkaBatch]
-    ) -> tuple[int, int]:
-        rows = size = 0
-        for batch in itertools.chain((first,), rest):
-            self._run(transaction.send(batch))
-            size += len(batch.records)
-            rows += batch.rows
-        return rows, size
-
     def _token(self, rows: int) -> CommitToken:
         writer = self._writer
-        return CommitToken(
-            job=writer.job, step=writer.step, rows=rows, partitions=writer.partitions
-        )
+        return CommitToken(job=self._job, step=writer.step, rows=rows, partitions=writer.partitions)

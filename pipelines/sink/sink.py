@@ -1,28 +1,20 @@
-"""Rows into a topic, in order: exactly once by transactions, or at least once by Spark's sink."""
+"""Rows into topics, in order: exactly once by transactions, or at least once without."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.consumer import Delivery, OutputTimestamp, TimestampRule
 from sequitur.pipelines._errors import SinkError, SinkUnansweredError
 from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.kafka.topics import TopicTimestamps
-from sequitur.pipelines.rows.columns import output_partition, varying_number
-from sequitur.pipelines.rows.record_timestamps import TIMESTAMP_COLUMN, with_timestamp_column
-from sequitur.pipelines.rows.selection import Selection, SideSelection
-from sequitur.pipelines.sink.partition_writer import WRITTEN_SCHEMA, PartitionWriter
-from sequitur.pipelines.sink.record_columns import with_records
-from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
+from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.pipelines.spark.tasks import all_of, reason_of
 from sequitur.producer.settings import milliseconds
 
@@ -33,27 +25,19 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.rows.selection import Selection, SideSelection
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
 
-Rows: TypeAlias = DataFrame | Selection | SideSelection
-"""Rows to be written: as Spark has them, or as tasks will find them in files, in their order."""
+Rows: TypeAlias = "Selection | SideSelection"
+"""Rows to be written, as tasks will find them in files, in their order."""
 
 _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
 _BATCH_BYTES: Final = 256 << 10
-_FIRST_BATCH_ROWS: Final = 1 << 11
-_MOST_BATCH_ROWS: Final = 1 << 13
 _UNANSWERED: Final = re.compile(
     "(TransactionUnanswered|TransactionOutcome|Retriable|BrokerUnreachable)Error: "
 )
 """What a task raises for brokers that do not answer."""
-_OPTIONS: Final = {
-    "kafka.acks": "all",
-    "kafka.enable.idempotence": "true",  # keeps the order of a partition through retries
-    "kafka.linger.ms": "5",
-    "kafka.batch.size": str(_BATCH_BYTES),
-    "kafka.compression.type": "lz4",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +71,6 @@ class Outgoing:
     Attributes:
         rows: The rows.
         topic: The topic.
-        order: What rows of Spark's are sorted by; others have an order of their own.
         timestamps: What the records' timestamps are taken from.
         tells_event_time: Whether a record whose timestamp is not its event time carries it in a
             header.
@@ -95,7 +78,6 @@ class Outgoing:
 
     rows: Rows
     topic: OutputTopic
-    order: Sequence[str] = ()
     timestamps: OutputTimestamp = OutputTimestamp.NOW
     tells_event_time: bool = True
 
@@ -123,8 +105,6 @@ class TopicSink:
         self._kafka = kafka
         self._settings = settings
         self._outages = outages
-        self._batch_rows = _FIRST_BATCH_ROWS
-        self._numbers = itertools.count()
         self._tokens = (
             CommitTokens(
                 kafka,
@@ -168,7 +148,7 @@ class TopicSink:
 
         One task writes one partition through one idempotent producer, so what it writes stays in
         its order. Returns once the brokers have acknowledged all of it. A step writes to a topic
-        once: repeated, what is there already is left out, and counted.
+        once: repeated, what is there already is left out, and counted, if delivery is exactly-once.
 
         Args:
             outgoing: What goes to each topic.
@@ -181,15 +161,11 @@ class TopicSink:
         """
         rules = [self._rule(out, now_ms, clock_ms) for out in outgoing]
         sends = [
-            _Send(place, self._writer(out.topic, step, rule), out.rows, partition, rule)
+            _Send(place, self._writer(out.topic, step), out.rows, partition, rule)
             for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True))
-            if not isinstance(out.rows, DataFrame)
             for partition in range(out.topic.partitions)
         ]
         counts = [0] * len(outgoing)
-        for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True)):
-            if isinstance(out.rows, DataFrame):
-                counts[place] = self._plan(out.rows, out, step, rule)
         for send, rows in zip(sends, self._sent(sends, outgoing, step), strict=True):
             counts[send.place] += rows
         return counts
@@ -197,7 +173,8 @@ class TopicSink:
     def _sent(self, sends: Sequence[_Send], outgoing: Sequence[Outgoing], step: int) -> list[int]:
         """Send rows by partition, again and again while brokers do not answer; how many they are.
 
-        What an earlier attempt has written is left out, and counted, as in a step repeated.
+        What an earlier attempt has written is left out, and counted, as in a step repeated; with
+        at-least-once delivery it is written again.
         """
 
         def attempt() -> list[int]:
@@ -215,70 +192,23 @@ class TopicSink:
             taken_from=out.timestamps,
             now_ms=now_ms,
             floor_ms=floor_ms if oldest_ms is None else min(floor_ms, oldest_ms),
-            # Spark's own sink takes no timestamps: its records have the time of sending.
-            is_kept=topic.are_kept and self._tokens is not None,
+            is_kept=topic.are_kept,
             tells_event_time=out.tells_event_time,
         )
-
-    def _plan(self, rows: DataFrame, out: Outgoing, step: int, rule: TimestampRule) -> int:
-        """Have Spark bring rows to their partitions, sort them and write them."""
-        sorted_rows = (
-            with_timestamp_column(rows, rule)
-            .withColumn("to", output_partition(self._spark, out.topic.partitions))
-            .repartitionById(out.topic.partitions, "to")
-            .sortWithinPartitions(*out.order)
-        )
-        if self._tokens is None:
-            return self._at_least_once(sorted_rows, out.topic)
-        return self._exactly_once(sorted_rows, out.topic, step, rule)
 
     def step_is_done(self, step: int) -> None:
         """Take note of a step whose rows are out and whose done mark is written."""
         if self._tokens is not None:
             self._tokens.step_is_done(step)
 
-    def _at_least_once(self, rows: DataFrame, topic: OutputTopic) -> int:
-        observed = Observation(f"{topic.name}-{next(self._numbers)}")
-        (
-            rows.select("key", "value", "headers", F.col("to").alias("partition"))
-            .observe(observed, F.count(F.lit(1)).alias("rows"))
-            .write.format("kafka")
-            .mode("append")
-            .options(**{f"kafka.{key}": value for key, value in self._kafka.java().items()})
-            .options(**_OPTIONS)
-            .option("topic", topic.name)
-            .save()
-        )
-        return int(observed.get["rows"])
-
-    def _exactly_once(
-        self, rows: DataFrame, topic: OutputTopic, step: int, rule: TimestampRule
-    ) -> int:
-        writer = self._writer(topic, step, rule)
-        # One batch of Arrow is one of Kafka: Python sends it as it is. Only large rows end one
-        # early, and without a column of headers it costs little to look for that.
-        bound_arrow_batches(self._spark, writer.batch_rows, by_size=True)
-        columns = rows.select("key", "value", "headers", "partition", TIMESTAMP_COLUMN)
-        records = with_records(columns, writer.batch_rows, varying_number(writer.base_ms))
-        with _sink_errors([Outgoing(rows, topic)], step):
-            counts = records.mapInArrow(writer, WRITTEN_SCHEMA).collect()
-        count, size = (sum(int(row[name]) for row in counts) for name in ("rows", "bytes"))
-        if size:
-            self._batch_rows = _batch_rows(size / count)
-        return count
-
-    def _writer(self, topic: OutputTopic, step: int, rule: TimestampRule) -> PartitionWriter:
-        if self._tokens is None:
-            raise RuntimeError("rows are sent by partition with delivery = exactly-once only")
+    def _writer(self, topic: OutputTopic, step: int) -> PartitionWriter:
         return PartitionWriter(
             kafka=self._kafka,
             app=self._settings.app_name,
-            job=self._tokens.job,
+            job=None if self._tokens is None else self._tokens.job,
             topic=topic.name,
             partitions=topic.partitions,
             step=step,
-            base_ms=rule.earliest_ms,
-            batch_rows=self._batch_rows,
             transaction_timeout_ms=milliseconds(self._settings.transaction_timeout),
         )
 
@@ -324,9 +254,3 @@ def _sink_errors(outgoing: Sequence[Outgoing], step: int) -> Iterator[None]:
         reason = reason_of(error)
         kind = SinkUnansweredError if _UNANSWERED.match(reason) else SinkError
         raise kind(f"step {step} cannot be written to {names}: {reason}") from error
-
-
-def _batch_rows(row_bytes: float) -> int:
-    """Return the largest power of two of rows that makes a batch of the size wanted."""
-    wanted = max(1, int(_BATCH_BYTES / row_bytes))
-    return min(_MOST_BATCH_ROWS, 1 << (wanted.bit_length() - 1))

@@ -37,21 +37,6 @@ class HeldFiles:
         """Return where a fold stands."""
         return f"{self._storage.root}/keys/{name}"
 
-    def written_files(self, folder: str, rows: int) -> dict[str, int]:
-        """Return the files that Spark wrote into one of these folders, with the rows of each.
-
-        Args:
-            folder: The folder.
-            rows: How many rows Spark has counted on their way there.
-
-        Raises:
-            CheckpointError: The files have others.
-        """
-        found = self._storage.parquet_rows(below(self._storage.root, folder))
-        if (there := sum(found.values())) != rows:
-            raise CheckpointError(f"{folder}: {rows} rows were written, and its files have {there}")
-        return found
-
     def whole_run(self, run: Run) -> str:
         """Return the folder of a run, once all of its files are seen to be there.
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import OutputTimestamp, StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult
-    from sequitur.pipelines.sink.sink import OutputTopic, Rows
+    from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.sink.topic_limits import Limits
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer.kafka.record_limit import RecordLimit
@@ -165,7 +165,7 @@ class Processing:
         """When the next tick is due; None if no bolt has ticks, or before the first step."""
         return next_tick_ms(self._topology.tick_intervals_ms, self._newest.time_ms)
 
-    def process(self, entry: StepEntry, due: Rows | None) -> Processed:
+    def process(self, entry: StepEntry, due: Selection | None) -> Processed:
         """Run the topology on what a step releases, unless that was done before the job died.
 
         Args:
@@ -176,8 +176,6 @@ class Processing:
             BoltCrashError: A task's process dies again and again.
             ConservationError: An event is unaccounted for.
         """
-        if due is not None and not isinstance(due, Selection):
-            raise TypeError("a topology reads what tasks find in files")
         found = self._processed(entry.step)
         if found is not None:
             self._newest = found

@@ -185,13 +185,26 @@ def transactional_batch(
         max_ms: The newest of their timestamps: brokers find records of a time by it.
         stamp: The transaction's producer id and epoch, and the batch's sequence.
     """
+    return _packed(records, count, TRANSACTIONAL, (base_ms, max_ms), stamp)
+
+
+def idempotent_batch(
+    records: memoryview, count: int, *, base_ms: int, max_ms: int, stamp: Stamp
+) -> bytes:
+    """A batch of an idempotent producer; else as `transactional_batch`."""
+    return _packed(records, count, 0, (base_ms, max_ms), stamp)
+
+
+def _packed(
+    records: memoryview, count: int, attributes: int, times_ms: tuple[int, int], stamp: Stamp
+) -> bytes:
     packed = lz4_frame(records)
     code = COMPRESSION_CODES["lz4"]
     if len(packed) >= len(records):
         packed, code = bytes(records), 0
     return _assembled(
         FRONT.pack(0, HEADER_SIZE - NOT_IN_LENGTH + len(packed)),
-        MIDDLE.pack(code | TRANSACTIONAL, count - 1, base_ms, max_ms),
+        MIDDLE.pack(code | attributes, count - 1, *times_ms),
         stamp,
         COUNT.pack(count),
         packed,

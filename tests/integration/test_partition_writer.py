@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -33,18 +34,21 @@ from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.kafka.coordinators import Coordinators
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.kafka.transaction import Transaction
+from sequitur.pipelines.rows.record_layout import Headers, record_batches
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.document_folder import DocumentFolder
-from tests.support.record_bytes import Header, record_bytes, records
 from tests.support.tokens import token_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from tests.conftest import MakeBroker, MakeTopic
     from tests.support.brokers import Broker
+    from tests.support.record_bytes import Header
 
 _PARTITION = 2
 _BATCH_ROWS = 64
@@ -52,18 +56,25 @@ _BASE_MS = 1_700_000_000_000
 _TOKEN_TIMEOUT_S = 30.0
 
 
-def _timed(laid_out: pa.BinaryArray, time_ms: int = _BASE_MS) -> pa.RecordBatch:
-    """Records as Spark gives them to a task: beside their timestamps."""
-    times = pa.repeat(pa.scalar(time_ms, pa.int64()), len(laid_out))
-    return pa.RecordBatch.from_arrays([laid_out, times], ["record", "record_timestamp_ms"])
+def _rows(*rows: tuple[bytes | None, bytes | None, tuple[Header, ...]]) -> pa.Table:
+    keys, values, headers = zip(*rows, strict=True) if rows else ((), (), ())
+    lists = [[{"key": name, "value": data} for name, data in own] for own in headers]
+    columns = {"key": keys, "value": values, "headers": lists}
+    fields = [RUN_ARROW_SCHEMA.field(name) for name in columns]
+    return pa.table(columns, pa.schema(fields))
 
 
-def _numbered(count: int, *, of: str = "row") -> Iterator[pa.RecordBatch]:
-    """As many rows, in batches as the JVM makes them; an empty one is among them."""
+def _records(values: Iterable[bytes | None]) -> pa.Table:
+    """Rows under one key."""
+    return _rows(*((b"k", value, ()) for value in values))
+
+
+def _numbered(count: int, *, of: str = "row") -> Iterator[pa.Table]:
+    """As many rows, in some tables; an empty one is among them."""
     values: list[bytes | None] = [f"{of} {number}".encode() for number in range(count)]
-    yield _timed(records([]))
+    yield _records([])
     for start in range(0, count, _BATCH_ROWS):
-        yield _timed(records(values[start : start + _BATCH_ROWS]))
+        yield _records(values[start : start + _BATCH_ROWS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,7 @@ class _Output:
         tokens.open({self.topic: 4}, newest=-1, done=-1)
         return tokens
 
-    def writer(self, job: str, step: int = 0) -> PartitionWriter:
+    def writer(self, job: str | None, step: int = 0) -> PartitionWriter:
         return PartitionWriter(
             kafka=self.kafka,
             app=self.app,
@@ -94,14 +105,25 @@ class _Output:
             topic=self.topic,
             partitions=4,
             step=step,
-            base_ms=_BASE_MS,
-            batch_rows=_BATCH_ROWS,
             transaction_timeout_ms=60_000,
         )
 
-    def write(self, job: str, rows: Iterator[pa.RecordBatch], step: int = 0) -> int:
+    def write(
+        self,
+        job: str | None,
+        rows: Iterable[pa.Table],
+        step: int = 0,
+        time_ms: int = _BASE_MS,
+    ) -> int:
         """What a task does; how many rows it tells of."""
-        count, _size = self.writer(job, step).write(_PARTITION, rows)
+
+        def laid_out(limit: int) -> Iterator[KafkaBatch]:
+            for some in rows:
+                headers = Headers.of(some["headers"].combine_chunks())
+                times = np.full(len(some), time_ms)
+                yield from record_batches(some["key"], some["value"], headers, times, limit)
+
+        count, _size = self.writer(job, step).send(_PARTITION, laid_out)
         return count
 
     def values(self) -> list[bytes | None]:
@@ -162,8 +184,7 @@ def test_payloads_are_opaque(output: _Output) -> None:
         (None, None, ()),
         (b"\x80", b"\xff\x00", (("a", b"\xff\x00"), ("a", None), ("", b""))),
     ]
-    laid_out = [record_bytes(number, *row) for number, row in enumerate(rows)]
-    assert output.write(job, iter([_timed(pa.array(laid_out, pa.binary()))])) == 3
+    assert output.write(job, [_rows(*rows)]) == 3
     found = list(read_topic(output.kafka, output.topic))
     assert [(record.key, record.value, record.headers) for record in found] == rows
 
@@ -174,10 +195,10 @@ def test_large_rows_are_cut_to_what_the_topic_takes(broker: Broker, make_topic: 
     output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
     job = output.established().job
     values: list[bytes | None] = [random.Random(n).randbytes(3000) for n in range(40)]
-    assert output.write(job, iter([_timed(records(values))])) == 40
+    assert output.write(job, [_records(values)]) == 40
     assert output.values() == values
     with pytest.raises(TransactionError, match="MESSAGE_TOO_LARGE"):
-        output.write(job, iter([_timed(records([random.Random(1).randbytes(30_000)]))]), step=1)
+        output.write(job, [_records([random.Random(1).randbytes(30_000)])], step=1)
     assert output.values() == values
 
 
@@ -187,11 +208,11 @@ def test_limit_that_is_lowered_costs_one_attempt(broker: Broker, make_topic: Mak
     output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
     job = output.established().job
     values: list[bytes | None] = [random.Random(n).randbytes(500) for n in range(_BATCH_ROWS)]
-    assert output.write(job, iter([_timed(records(values))])) == _BATCH_ROWS
+    assert output.write(job, [_records(values)]) == _BATCH_ROWS
     _set_limit(output.kafka, topic, 5_000)
     with pytest.raises(TransactionError, match="MESSAGE_TOO_LARGE"):
-        output.write(job, iter([_timed(records(values))]), step=1)
-    assert output.write(job, iter([_timed(records(values))]), step=1) == _BATCH_ROWS
+        output.write(job, [_records(values)], step=1)
+    assert output.write(job, [_records(values)], step=1) == _BATCH_ROWS
     assert output.values() == 2 * values
 
 
@@ -215,9 +236,16 @@ def test_oldest_timestamps_that_are_given_are_taken(broker: Broker, make_topic: 
     oldest_ms = KafkaTopics(output.kafka).timestamps(topic).oldest_ms
     assert oldest_ms is not None
     time_ms = time.time_ns() // 1_000_000 - oldest_ms
-    writer = replace(output.writer(output.established().job), base_ms=time_ms)
-    writer.write(_PARTITION, iter([_timed(records([b"old"]), time_ms)]))
+    output.write(output.established().job, [_records([b"old"])], time_ms=time_ms)
     assert output.values() == [b"old"]
+
+
+def test_rows_without_a_token_are_there_in_order_and_again_when_repeated(output: _Output) -> None:
+    """At least once: each attempt writes all of its rows, whatever was written before."""
+    for _ in range(2):
+        assert output.write(None, _numbered(1000)) == 1000
+    assert output.values() == 2 * _expected(1000)
+    assert output.token() is None
 
 
 def test_repeated_step_writes_nothing_and_counts(output: _Output) -> None:
@@ -232,7 +260,7 @@ def test_repeated_step_writes_nothing_and_counts(output: _Output) -> None:
 def test_task_without_rows_leaves_no_trace(output: _Output) -> None:
     """No rows: no transaction, and the token stays what it was."""
     job = output.established().job
-    assert output.write(job, iter([_timed(records([]))]), step=3) == 0
+    assert output.write(job, [_records([])], step=3) == 0
     assert output.token() == CommitToken(job=job, step=-1, rows=0, partitions=4)
 
 
@@ -261,11 +289,11 @@ def test_older_attempt_is_fenced_by_a_newer_one(output: _Output) -> None:
     """A task that was given up while it wrote cannot commit: the newer attempt's rows count."""
     job = output.established().job
 
-    def given_up() -> Iterator[pa.RecordBatch]:
+    def given_up() -> Iterator[pa.Table]:
         yield from _numbered(80)
         # The second attempt runs from start to end while the first one writes.
         assert output.write(job, _numbered(100)) == 100
-        yield _timed(records([b"zombie"]))
+        yield _records([b"zombie"])
 
     with pytest.raises(TransactionFencedError, match="fenced off: a newer attempt"):
         output.write(job, given_up())
@@ -277,7 +305,7 @@ def test_what_a_dead_attempt_left_open_is_not_read(output: _Output) -> None:
     """The next attempt ends the open transaction of one that died, and writes all rows anew."""
     job = output.established().job
 
-    def dying() -> Iterator[pa.RecordBatch]:
+    def dying() -> Iterator[pa.Table]:
         yield from _numbered(80)
         raise _DiedError
 
@@ -317,16 +345,17 @@ def test_commit_without_an_answer_is_looked_up(
 
 
 @pytest.mark.either_broker
-def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
-    """Batches and requests without an answer are sent again: the transaction outlives it."""
+@pytest.mark.parametrize("is_once", [True, False])
+def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker, *, is_once: bool) -> None:
+    """Batches and requests without an answer are sent again: the attempt outlives it."""
     broker = make_broker()
     output = _Output(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), "restarted")
     create = NewTopic("restarted", num_partitions=4, replication_factor=1)
     admin = AdminClient(output.kafka.librdkafka())
     admin.create_topics([create])["restarted"].result(30)
-    job = output.established().job
+    job = output.established().job if is_once else None
 
-    def rows() -> Iterator[pa.RecordBatch]:
+    def rows() -> Iterator[pa.Table]:
         for number, batch in enumerate(_numbered(1000)):
             if number == 8:
                 broker.kill()
@@ -335,8 +364,9 @@ def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
 
     assert output.write(job, rows()) == 1000
     assert output.values() == _expected(1000)
-    assert output.write(job, _numbered(1000)) == 1000
-    assert output.values() == _expected(1000)
+    if is_once:
+        assert output.write(job, _numbered(1000)) == 1000
+        assert output.values() == _expected(1000)
 
 
 def test_tokens_are_kept_from_expiring(output: _Output) -> None:

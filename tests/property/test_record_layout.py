@@ -16,12 +16,19 @@ from sequitur.pipelines.rows.record_layout import (
     Headers,
     record_batches,
 )
-from sequitur.producer.kafka.record_batch import NO_STAMP, records_of, transactional_batch
+from sequitur.producer.kafka.record_batch import (
+    NO_STAMP,
+    Stamp,
+    count_of,
+    idempotent_batch,
+    records_of,
+    transactional_batch,
+)
 from sequitur.producer.kafka.varint_arrays import varints
 from tests.support.record_bytes import Header, record_bytes, signed_varint
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.rows.record_batches import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
 
 Row = tuple[bytes | None, bytes | None, "list[Header] | None"]
 
@@ -136,3 +143,13 @@ def test_varints_agree_with_the_reference(numbers: list[int]) -> None:
     """Of any size and sign."""
     found = varints(np.array(numbers, np.int64))
     assert found.to_pylist() == [signed_varint(number) for number in numbers]
+
+
+def test_stamp_is_the_producers() -> None:
+    """Producer id, epoch, sequence and count stand in the header, and whether there is more."""
+    stamp = Stamp(producer_id=7, epoch=3, base_sequence=11)
+    (batch,) = _batches([(b"k", b"v", None)] * 9, 1 << 20)
+    for laid_out, is_transactional in ((transactional_batch, True), (idempotent_batch, False)):
+        raw = laid_out(batch.records, 9, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=stamp)
+        assert (Stamp.of(raw), count_of(raw)) == (stamp, 9)
+        assert bool(raw[22] & 0x10) == is_transactional

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sequitur.pipelines.rows.record_batches import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.producer.kafka.record_batch import StoredRecord
 
 _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)

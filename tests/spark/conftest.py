@@ -305,6 +305,21 @@ def hadoop_only(spark: SparkSession) -> HadoopFolder:
     return HadoopFolder(f"{_HADOOP_ONLY}/{name}", Path(urlsplit(state or "").path, name))
 
 
+class StorageFolder(NamedTuple):
+    """A folder where a checkpoint can stand, and where its files can be looked at by path."""
+
+    uri: str
+    path: Path
+
+
+@pytest.fixture(params=["local"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
+    """Such a folder of each kind of storage."""
+    assert request.param == "local"
+    folder = tmp_path / "storage" / "checkpoint"
+    return StorageFolder(str(folder), folder)
+
+
 @pytest.fixture
 def job(spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Job:
     """A job with a delay of 1 s on a topic of four partitions."""

@@ -11,21 +11,21 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from sequitur.pipelines.rows.record_timestamps import TIMESTAMP_COLUMN
-from sequitur.pipelines.sink.partition_writer import WRITTEN_SCHEMA, PartitionWriter
-from sequitur.pipelines.sink.record_columns import with_records
+from sequitur.pipelines.rows.record_layout import Headers, record_batches
+from sequitur.pipelines.sink.partition_writer import PartitionWriter
+from sequitur.pipelines.spark.tasks import each_partition
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
 
-_BATCH_ROWS = 1024
 _TIMEOUT_S = 300.0
 
 
@@ -39,13 +39,13 @@ def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> N
         topic=topic,
         partitions=1,
         step=0,
-        base_ms=0,
-        batch_rows=_BATCH_ROWS,
         transaction_timeout_ms=60_000,
     )
 
-    def hanging(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
+    def hanging(limit: int) -> Iterator[KafkaBatch]:
+        numbers = pa.chunked_array([[b"%d" % number for number in range(int(rows))]], pa.binary())
+        no_headers = Headers(np.zeros(int(rows), np.int64), None)
+        yield from record_batches(numbers, numbers, no_headers, np.arange(int(rows)), limit)
         context = TaskContext.get()
         if context is None or context.attemptNumber() > 0:
             return
@@ -56,19 +56,9 @@ def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> N
             time.sleep(0.05)
         raise TimeoutError("no copy of this task has written the partition")
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return writer(hanging(batches))
-
     spark = SparkSession.builder.getOrCreate()
-    sent = spark.range(int(rows), numPartitions=1).selectExpr(
-        "cast(cast(id as string) as binary) key",
-        "cast(cast(id as string) as binary) value",
-        "cast(array() as array<struct<key: string, value: binary>>) headers",
-        f"id {TIMESTAMP_COLUMN}",
-    )
-    laid_out = with_records(sent, _BATCH_ROWS, F.lit(0))
-    written = laid_out.mapInArrow(write, WRITTEN_SCHEMA).collect()
-    print("written", sum(row["rows"] for row in written))  # noqa: T201
+    written = each_partition(spark, lambda number: writer.send(number, hanging), 1)
+    print("written", sum(count for count, _size in written))  # noqa: T201
     spark.stop()
 
 

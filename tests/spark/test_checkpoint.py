@@ -21,7 +21,7 @@ from sequitur._topic_reader import read_topic
 from sequitur.consumer import StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.pipelines._errors import CheckpointError, OwnershipError, TopologyFileError
-from sequitur.pipelines.ordering.local_runs import LocalRuns
+from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.processes import ProcessIdentity
 from sequitur.pipelines.store.storage import HadoopStorage, LocalStorage, open_storage
@@ -203,7 +203,7 @@ def test_topic_that_is_made_anew_under_a_running_job_is_refused(
 ) -> None:
     """What is read of it is not logged under the old one's offsets."""
     job.produce([event(T0 + n, partition=n % 4) for n in range(40)])
-    stage = LocalRuns.stage
+    stage = SortedRuns.stage
 
     def staged_meanwhile(*given: Any, **named: Any) -> Any:
         found = stage(*given, **named)
@@ -212,7 +212,7 @@ def test_topic_that_is_made_anew_under_a_running_job_is_refused(
 
     job.run()
     job.produce([event(T0 + 100, partition=0)])
-    monkeypatch.setattr(LocalRuns, "stage", staged_meanwhile)
+    monkeypatch.setattr(SortedRuns, "stage", staged_meanwhile)
     with pytest.raises(CheckpointError, match="recreated"):
         job.run()
     assert job.steps[-1][1].totals.read == 40
@@ -296,6 +296,13 @@ def test_state_of_a_step_that_is_processed_and_not_done_is_checked(job: Job) -> 
     other = job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=3))
     with pytest.raises(TopologyFileError, match="2 tasks of bolt 'only', which has 3"):
         other.run()
+
+
+def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: HadoopFolder) -> None:
+    """By name, and before anything is written there."""
+    with pytest.raises(CheckpointError, match=f"{hadoop_only.uri}: it has to be a folder that all"):
+        job.with_settings(checkpoint=hadoop_only.uri).run()
+    assert not hadoop_only.path.exists()
 
 
 @pytest.mark.parametrize("is_local", [True, False])

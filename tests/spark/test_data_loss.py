@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.consumer import StepKind
 from sequitur.pipelines._errors import DataLossError
-from sequitur.pipelines.ordering.local_runs import LocalRuns
+from sequitur.pipelines.ordering.runs import SortedRuns
 from tests.spark.conftest import Job, event, time_of, wait_until
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_first_batch_whose_rows_are_gone_is_begun_anew_by_a_reset(
 
     job.produce([event(T0 + n, partition=0) for n in range(10)])
     with monkeypatch.context() as patched:
-        patched.setattr(LocalRuns, "stage", dying)
+        patched.setattr(SortedRuns, "stage", dying)
         with pytest.raises(RuntimeError, match="killed"):
             job.run()
     _delete_records(job, 0, 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from itertools import pairwise
@@ -11,17 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark import TaskContext
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur._topic_reader import read_topic
 from sequitur.consumer import EVENT_TIME_HEADER, CommitTokenError, Delivery, OutputPartition
 from sequitur.pipelines._errors import SinkError
 from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
-from sequitur.pipelines.rows.record_timestamps import TIMESTAMP_COLUMN
-from sequitur.pipelines.sink.partition_writer import WRITTEN_SCHEMA, PartitionWriter
-from sequitur.pipelines.sink.record_columns import with_records
+from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, by_partition, event, time_of, wait_until
 from tests.spark.standalone_cluster import standalone_cluster
@@ -29,10 +24,6 @@ from tests.support.document_folder import DocumentFolder
 from tests.support.tokens import token_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
@@ -40,73 +31,7 @@ pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 _ROWS = 5000
-_BATCH_ROWS = 1024
 _SUBMIT_TIMEOUT_S = 600
-
-
-def _die() -> None:
-    """As the kernel does it when memory runs out."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _is_first_attempt() -> bool:
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() == 0
-
-
-def _dying_before(writer: PartitionWriter, batches: Any) -> Any:
-    """The first attempt has sent rows, and dies before it commits."""
-
-    def until_death() -> Any:
-        yield from batches
-        if _is_first_attempt():
-            _die()
-
-    return writer(until_death())
-
-
-def _dying_after(writer: PartitionWriter, batches: Any) -> Any:
-    """The first attempt commits, and dies before it can tell."""
-    for told in writer(batches):
-        if _is_first_attempt():
-            _die()
-        yield told
-
-
-@pytest.mark.parametrize("attempt", [_dying_before, _dying_after])
-def test_killed_task_is_repeated_and_doubles_nothing(
-    spark: SparkSession,
-    broker: Broker,
-    make_topic: MakeTopic,
-    attempt: Callable[[PartitionWriter, Any], Any],
-) -> None:
-    """Spark runs a task anew whose worker died: the rows are there once, and counted."""
-    topic = make_topic(partitions=2)
-    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
-    tokens.open({topic: 2}, newest=-1, done=-1)
-    writer = PartitionWriter(
-        kafka=kafka,
-        app=f"app-{topic}",
-        job=tokens.job,
-        topic=topic,
-        partitions=2,
-        step=0,
-        base_ms=0,
-        batch_rows=_BATCH_ROWS,
-        transaction_timeout_ms=60_000,
-    )
-    rows = spark.range(_ROWS, numPartitions=2).selectExpr(
-        "cast(cast(id as string) as binary) key",
-        "cast(cast(id as string) as binary) value",
-        "cast(array() as array<struct<key: string, value: binary>>) headers",
-        f"id {TIMESTAMP_COLUMN}",
-    )
-    laid_out = with_records(rows, _BATCH_ROWS, F.lit(0))
-    told = laid_out.mapInArrow(lambda batches: attempt(writer, batches), WRITTEN_SCHEMA).collect()
-    assert sum(row["rows"] for row in told) == _ROWS
-    found = [int(record.value or b"") for record in read_topic(kafka, topic)]
-    assert sorted(found) == list(range(_ROWS))
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pytest
 
 from sequitur.consumer import EVENT_TIME_HEADER
 from sequitur.pipelines.rows.run_writer import RunWriter
-from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from tests.spark.conftest import Event, Job, event
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tests.spark.conftest import HadoopFolder
 
 pytestmark = pytest.mark.spark
 
@@ -53,19 +51,12 @@ class _WatchedRuns(RunWriter):
         return super().__call__(map(_looked_at, batches))
 
 
-class _WatchedPartitions(PartitionWriter):
-    __slots__ = ()
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return super().__call__(map(_looked_at, batches))
-
-
 @pytest.mark.parametrize("make", [_large, _with_large_headers])
 def test_large_rows_go_to_python_by_their_size(
     job: Job, monkeypatch: pytest.MonkeyPatch, make: Any
 ) -> None:
     """Whether they are expected or not, and whatever of them is large: all of them come out."""
-    monkeypatch.setattr("sequitur.pipelines.ordering.local_runs.RunWriter", _WatchedRuns)
+    monkeypatch.setattr("sequitur.pipelines.ordering.runs.RunWriter", _WatchedRuns)
     sent = []
     for life in range(2):
         numbers = range(life * _ROWS, (life + 1) * _ROWS)
@@ -82,15 +73,3 @@ def _released(sent: Event) -> tuple[Any, ...]:
     """Too old for the output topic's retention: a header says when it happened."""
     at = str(json.loads(sent.value or b"")["at"]).encode()
     return sent.key, sent.value, (*sent.headers, (EVENT_TIME_HEADER, at))
-
-
-def test_large_rows_are_released_by_size(
-    job: Job, monkeypatch: pytest.MonkeyPatch, hadoop_only: HadoopFolder
-) -> None:
-    """Where tasks do not reach the checkpoint, Spark brings the records to Python by size, too."""
-    monkeypatch.setattr("sequitur.pipelines.sink.sink.PartitionWriter", _WatchedPartitions)
-    job = job.with_settings(checkpoint=hadoop_only.uri)
-    sent = [_large(number) for number in range(_ROWS)]
-    job.produce(sent)
-    assert job.run(drain=True).totals.released == _ROWS
-    assert [record.value for record in job.released()] == [one.value for one in sent]

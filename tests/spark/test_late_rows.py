@@ -29,10 +29,9 @@ from tests.support.reorder_model import ReorderModel, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from sequitur._topic_reader import TopicRecord
-    from tests.spark.conftest import HadoopFolder
+    from tests.spark.conftest import StorageFolder
 
 pytestmark = pytest.mark.spark
 
@@ -117,14 +116,9 @@ def test_rescue_that_is_switched_on_late_knows_nothing_of_the_past(job: Job) -> 
     assert _times(job.released(), "b") == [6999]
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_emitted_late_rows_are_flagged_in_place(
-    job: Job, hadoop_only: HadoopFolder, *, is_local: bool
-) -> None:
+def test_emitted_late_rows_are_flagged_in_place(job: Job, storage: StorageFolder) -> None:
     """Late rows go to the output, sorted before what the step releases, and headers tell them."""
-    if not is_local:
-        job = job.with_settings(checkpoint=hadoop_only.uri)
-    job = job.with_settings(late_policy="emit", rescue=False)
+    job = job.with_settings(checkpoint=storage.uri, late_policy="emit", rescue=False)
     _at_frontier_4000(job)
     job.produce([event(T0 + t, key="a", partition=2) for t in (3998, 3999, 4000)])
     report = job.run()
@@ -174,35 +168,22 @@ def _crash(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "is_local"),
+    "place",
     [
-        ("sequitur.pipelines.ordering.local_keys.LocalKeyHistory.fold", True),
-        ("sequitur.pipelines.ordering.keys.KeyHistory.fold", False),
-        ("sequitur.pipelines.ordering.local_runs.LocalRuns.stage", True),  # behind the fold
-        ("sequitur.pipelines.ordering.runs.SortedRuns.stage", False),
-        ("sequitur.pipelines.ordering.local_keys.LocalKeyHistory.judge", True),
-        ("sequitur.pipelines.ordering.keys.KeyHistory.judge", False),
-        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_entry", True),
-        ("sequitur.pipelines.sink.sink.TopicSink.write", True),
-        ("sequitur.pipelines.sink.sink.TopicSink.write", False),
-        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", True),
+        "sequitur.pipelines.ordering.keys.KeyHistory.fold",
+        "sequitur.pipelines.ordering.runs.SortedRuns.stage",  # behind the fold
+        "sequitur.pipelines.ordering.keys.KeyHistory.judge",
+        "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",
+        "sequitur.pipelines.sink.sink.TopicSink.write",
+        "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",
     ],
 )
 def test_crash_changes_no_verdict(
-    job: Job,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    hadoop_only: HadoopFolder,
-    *,
-    place: str,
-    is_local: bool,
+    job: Job, monkeypatch: pytest.MonkeyPatch, storage: StorageFolder, place: str
 ) -> None:
     """Wherever it dies, the step rescues and refuses the same rows, each of them once."""
     job.fold_limits = FoldLimits(runs=1)
-    checkpoint = tmp_path / "checkpoint"
-    if not is_local:
-        job = job.with_settings(checkpoint=hadoop_only.uri)
-        checkpoint = hadoop_only.path
+    job = job.with_settings(checkpoint=storage.uri)
     _at_frontier_4000(job)
     job.produce([event(T0 + 6000, key="other", partition=p) for p in range(4)])
     job.run()  # the first run is through: the next step folds it
@@ -225,30 +206,19 @@ def test_crash_changes_no_verdict(
     }
     assert (report.totals.late, report.totals.held) == (2, 4)
     job.run(drain=True)
-    folds = [f.name for f in (checkpoint / "keys").iterdir() if f.is_dir()]
+    folds = [f.name for f in (storage.path / "keys").iterdir() if f.is_dir()]
     assert len(folds) == 1
-    assert [f for f in (checkpoint / "behind").iterdir() if f.is_dir()] == []
+    assert [f for f in (storage.path / "behind").iterdir() if f.is_dir()] == []
 
 
-@pytest.mark.parametrize(
-    ("duplicates", "is_local"), [("keep", True), ("event-id", True), ("event-id", False)]
-)
+@pytest.mark.parametrize("duplicates", ["keep", "event-id"])
 def test_output_is_the_references_row_for_row(
-    job: Job,
-    monkeypatch: pytest.MonkeyPatch,
-    hadoop_only: HadoopFolder,
-    *,
-    duplicates: str,
-    is_local: bool,
+    job: Job, storage: StorageFolder, duplicates: str
 ) -> None:
     """Random disorder and repeats over several lives, with folds: what comes out is the model's."""
     job.fold_limits = FoldLimits(runs=2)
-    if not is_local:
-        job = job.with_settings(checkpoint=hadoop_only.uri)
     drops = duplicates != "keep"
-    if drops:  # as with very many rows: nothing is broadcast
-        monkeypatch.setattr("sequitur.pipelines.ordering.keys._FEW_ROWS", 0)
-        monkeypatch.setattr("sequitur.pipelines.ordering.runs._FEW_DUPLICATES", 0)
+    job = job.with_settings(checkpoint=storage.uri)
     job = job.with_settings(key_ttl="6 s", duplicates=duplicates, duplicate_window="2 s")
     rng = random.Random(len(duplicates))
     sources = [SourcePartition(job.topic, number) for number in range(4)]

@@ -21,7 +21,7 @@ from tests.spark.conftest import Event, Job, by_partition, event, time_of
 from tests.support.reorder_model import LatestModel, Row
 
 if TYPE_CHECKING:
-    from tests.spark.conftest import HadoopFolder
+    from tests.spark.conftest import StorageFolder
 
 pytestmark = pytest.mark.spark
 
@@ -42,15 +42,10 @@ def _event_of(row: Row) -> Event:
     return Event(value=value, key=key or None, partition=row.source.partition)
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_newest_of_each_key_passes_at_once(
-    job: Job, hadoop_only: HadoopFolder, *, is_local: bool
-) -> None:
+def test_newest_of_each_key_passes_at_once(job: Job, storage: StorageFolder) -> None:
     """Over several lives and folds, the rows out and stale are the reference's, none is held."""
     job.fold_limits = FoldLimits(runs=2)
-    if not is_local:
-        job = job.with_settings(checkpoint=hadoop_only.uri)
-    job = job.with_settings(mode="latest")
+    job = job.with_settings(checkpoint=storage.uri, mode="latest")
     rng, model = random.Random(7), LatestModel()
     sources = [SourcePartition(job.topic, number) for number in range(4)]
     ends = dict.fromkeys(sources, 0)

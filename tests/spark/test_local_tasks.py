@@ -92,8 +92,6 @@ def test_killed_task_sends_its_rows_once(
         topic=topic,
         partitions=OUTPUTS,
         step=0,
-        base_ms=0,
-        batch_rows=1024,
         transaction_timeout_ms=60_000,
     )
     rule = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 600, floor_ms=600)
@@ -121,7 +119,7 @@ def test_killed_task_leaves_nothing_that_is_read(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what a task wrote twice one file is seen, and each row goes out once."""
-    monkeypatch.setattr("sequitur.pipelines.ordering.local_runs.RunWriter", _DyingWriter)
+    monkeypatch.setattr("sequitur.pipelines.ordering.runs.RunWriter", _DyingWriter)
     job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(400)])
     job.run()
     (run,) = (tmp_path / "checkpoint" / "runs").iterdir()

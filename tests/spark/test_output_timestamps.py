@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import HadoopFolder, Job
+    from tests.spark.conftest import Job, StorageFolder
 
 pytestmark = pytest.mark.spark
 
@@ -144,12 +144,12 @@ def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic:
 
 
 @pytest.mark.parametrize("delivery", Delivery)
-def test_plans_of_sparks_give_the_same(
-    job: Job, hadoop_only: HadoopFolder, delivery: Delivery
+def test_either_delivery_gives_the_same(
+    job: Job, storage: StorageFolder, delivery: Delivery
 ) -> None:
-    """Where plans write: late rows that are emitted, too. Spark's own sink takes no timestamps."""
+    """Late rows that are emitted, too."""
     planned = job.with_settings(
-        checkpoint=hadoop_only.uri, delivery=delivery, late_policy=LatePolicy.EMIT, rescue=False
+        checkpoint=storage.uri, delivery=delivery, late_policy=LatePolicy.EMIT, rescue=False
     )
     begin = _now_ms() - 10 * _MINUTE_MS
     old = 1_700_000_000_000
@@ -160,9 +160,8 @@ def test_plans_of_sparks_give_the_same(
     records = planned.released()
     times = [begin + n * 1_000 for n in range(40)]
     assert [_told(record) for record in records] == [*times, old, begin + 40_000]
-    exact = delivery is Delivery.EXACTLY_ONCE
     is_time = [record.timestamp_ms == time_of(record) for record in records]
-    assert is_time == [exact] * 40 + [False, exact]
+    assert is_time == [True] * 40 + [False, True]
     assert all(record.timestamp_ms >= begin - _FLOOR_MS for record in records)
 
 

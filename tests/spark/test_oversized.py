@@ -28,7 +28,7 @@ from tests.spark.conftest import Event, Job, event, time_of
 if TYPE_CHECKING:
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import HadoopFolder
+    from tests.spark.conftest import StorageFolder
 
 pytestmark = pytest.mark.spark
 
@@ -69,21 +69,15 @@ def _aside(record: TopicRecord, event_time_ms: int | None) -> str:
     return (headers[-1][1] or b"").decode()
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_rows_too_large_for_their_topics_go_aside(
-    wide: Job, hadoop_only: HadoopFolder, *, is_local: bool
-) -> None:
+def test_rows_too_large_for_their_topics_go_aside(wide: Job, storage: StorageFolder) -> None:
     """Bad, late or good: what is added makes it too large, or it was before; the file has it."""
-    root = Path(wide.settings.checkpoint)
-    if not is_local:
-        wide = wide.with_settings(checkpoint=hadoop_only.uri)
-        root = hadoop_only.path
+    wide = wide.with_settings(checkpoint=storage.uri)
     # As the broker takes it, and no more: with the reason and the place it would be too large.
     bad = b"no json " + _NOISE.encode()[: _BROKERS_DEFAULT - 300]
     good = _value(T0 + 1, noise=_NOISE)
     packed = _value(T0 + 2, spaces=" " * 2_000_000)
     late = _value(T0 - 60_000, noise=_NOISE[: _BROKERS_DEFAULT - 300])
-    _send(wide, _value(T0), bad, good, *([packed] if is_local else []), _value(T0 + 10_000))
+    _send(wide, _value(T0), bad, good, packed, _value(T0 + 10_000))
     wide.run()
     _send(wide, late)
     report = wide.run(drain=True)
@@ -95,13 +89,11 @@ def test_rows_too_large_for_their_topics_go_aside(
     reasons = [(record.header(REASON_HEADER) or b"").decode() for record in aside]
     assert sorted(reasons) == sorted(expected)
     for record, reason in zip(aside, reasons, strict=True):
-        rows = pq.read_table(root / _aside(record, times.get(reason))).to_pylist()
+        rows = pq.read_table(storage.path / _aside(record, times.get(reason))).to_pylist()
         (row,) = [row for row in rows if row["reason"] == reason]
         assert (row["key"], row["value"]) == (b"large", expected[reason])
         assert row["headers"] == [{"key": "own", "value": b"1"}]
-    assert [time_of(record) - T0 for record in wide.released()] == (
-        [0, 2, 10_000] if is_local else [0, 10_000]
-    )
+    assert [time_of(record) - T0 for record in wide.released()] == [0, 2, 10_000]
 
 
 def test_large_outputs_and_dead_letters_stop_no_topology(wide: Job) -> None:
@@ -127,15 +119,12 @@ def test_large_outputs_and_dead_letters_stop_no_topology(wide: Job) -> None:
     assert again == [large, large]
 
 
-@pytest.mark.parametrize("is_local", [True, False])
 def test_rows_without_a_key_pass_by_a_compacted_topic(
-    job: Job, make_topic: MakeTopic, hadoop_only: HadoopFolder, *, is_local: bool
+    job: Job, make_topic: MakeTopic, storage: StorageFolder
 ) -> None:
     """Its broker takes none of them: they are quarantined, and all others come out."""
     output = make_topic(cleanup_policy="compact")
-    job = job.with_settings(output_topic=output, app=output)
-    if not is_local:
-        job = job.with_settings(checkpoint=hadoop_only.uri)
+    job = job.with_settings(output_topic=output, app=output, checkpoint=storage.uri)
     keyless = Event(value=_value(T0 + 30), partition=0)
     job.produce([*(event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(20)), keyless])
     report = job.run(drain=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -276,13 +276,12 @@ def test_batch_that_cannot_be_finished_fails_what_it_holds(job: Job, tasks: int 
     assert b"ConnectionResetError: database gone" in (headers["sequitur-dlq-traceback"] or b"")
 
 
-def test_topology_must_go_with_the_job(job: Job, hadoop_only: Any) -> None:
+def test_topology_must_go_with_the_job(job: Job) -> None:
     """Settings that do not go with a topology are refused by name, before anything is read."""
     running = job.running_topology(bolts.chain())
     for changes, named in (
         ({"delivery": "at-least-once"}, "delivery"),
         ({"late_policy": "emit"}, "late_policy"),
-        ({"checkpoint": hadoop_only.uri}, "checkpoint"),
     ):
         with pytest.raises(TopologyFileError, match=named):
             running.with_settings(**changes).run()

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import (
-    LATE_BY_HEADER,
-    EventClock,
-    SourcePartition,
-    StepLateness,
-    lateness_bin,
-)
-from sequitur.pipelines.ordering.lateness import lateness_counts, read_lateness
+from sequitur.consumer import LATE_BY_HEADER
 from tests.spark.conftest import Event, Job, event, time_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -45,40 +33,6 @@ def _disordered(*ways_ms: int, each: int, seed: int = 1) -> list[Event]:
         event(time_ms, partition=place % 2, n=time_ms)
         for place, (_, time_ms) in enumerate(arrivals)
     ]
-
-
-def test_spark_counts_lateness_as_the_reference_does(spark: SparkSession) -> None:
-    """Each row is in the bin, and on the side of the frontier, that plain Python puts it."""
-    rng = random.Random(5)
-    sources = [
-        SourcePartition("a", 0),
-        SourcePartition("a", 2),
-        SourcePartition("b", 1),
-        SourcePartition("c", 0),  # has no clock yet
-    ]
-    clock = EventClock(frontier_ms=50_000)
-    for source, max_ms in zip(sources[:3], (60_000, 1 << 33, 45_000), strict=True):
-        clock = clock.observe(
-            source, max_event_time_ms=max_ms, position=1, high_watermark=1, now_ms=0
-        )
-    powers = [(sources[0], 60_000 - (1 << power)) for power in range(16)]
-    rows = powers + [
-        (rng.choice(sources), rng.choice([rng.randrange(70_000), rng.randrange(1 << 33)]))
-        for _ in range(2000)
-    ]
-    frame = spark.createDataFrame(
-        [(*source, time_ms) for source, time_ms in rows] + [("a", 0, None)],
-        "topic string, partition int, event_time_ms bigint",
-    )
-    counted = frame.agg(lateness_counts(clock, sources).alias("found")).collect()[0]["found"]
-    expected: dict[SourcePartition, StepLateness] = {}
-    for source in sources[:3]:
-        times = [time_ms for of, time_ms in rows if of == source]
-        max_ms = clock.partitions[source].max_event_time_ms or 0
-        bins = Counter(lateness_bin(max_ms - time_ms) for time_ms in times if time_ms < max_ms)
-        late = sum(time_ms < clock.frontier_ms for time_ms in times)
-        expected[source] = StepLateness(len(times), late, dict(bins))
-    assert expected == read_lateness(counted, sources)
 
 
 def test_learned_delay_follows_the_disorder_and_keeps_its_promise(job: Job) -> None:

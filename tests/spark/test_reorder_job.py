@@ -29,7 +29,6 @@ from sequitur.consumer import (
     awaited,
 )
 from sequitur.pipelines._errors import CheckpointError, TopicError
-from sequitur.pipelines.ordering import runs
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of, wait_until
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import HadoopFolder
+    from tests.spark.conftest import StorageFolder
 
 pytestmark = pytest.mark.spark
 
@@ -235,15 +234,9 @@ def test_slow_partition_is_not_called_late(job: Job) -> None:
     _assert_ordered(job.released())
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_restart_goes_on_where_it_was(
-    job: Job, monkeypatch: pytest.MonkeyPatch, hadoop_only: HadoopFolder, *, is_local: bool
-) -> None:
+def test_restart_goes_on_where_it_was(job: Job, storage: StorageFolder) -> None:
     """A second life reads on, keeps what was held, and repeats nothing."""
-    if not is_local:
-        job = job.with_settings(checkpoint=hadoop_only.uri)
-        # As with very many partitions: their maxima come from the run.
-        monkeypatch.setattr(runs, "_OBSERVED_PARTITIONS", 0)
+    job = job.with_settings(checkpoint=storage.uri)
     job = job.with_settings(rescue=False)  # rescued rows are in order by key only
     first, second = _shuffled(200, seed=2), _shuffled(200, seed=3, start_ms=T0 + 2000)
     job.produce(first)

@@ -10,6 +10,7 @@ import contextlib
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import HadoopFolder
+    from tests.spark.conftest import StorageFolder
     from tests.support.reorder_histories import History, HistoryStep
 
 pytestmark = pytest.mark.spark
@@ -134,7 +135,6 @@ class _Lives:
         return records
 
 
-@pytest.mark.parametrize("is_local", [True, False])
 @settings(
     max_examples=_EXAMPLES,
     derandomize=True,  # each run of the tests takes as long as the one before
@@ -145,19 +145,12 @@ class _Lives:
 def test_the_job_puts_out_what_the_reference_does(
     job: Job,
     make_topic: MakeTopic,
-    tmp_path_factory: pytest.TempPathFactory,
-    hadoop_only: HadoopFolder,
-    *,
+    storage: StorageFolder,
     history: History,
-    is_local: bool,
 ) -> None:
-    """Each output partition holds the reference's rows in its order; so do the side topics.
-
-    Whether the job's own tasks reach the checkpoint, or Spark alone.
-    """
-    folder = tmp_path_factory.mktemp("reference")
-    root = str(folder) if is_local else f"{hadoop_only.uri}/{folder.name}"
-    lives = _Lives(job, make_topic(partitions=_PARTITIONS), f"{root}/checkpoint", history)
+    """Each output partition holds the reference's rows in its order; so do the side topics."""
+    checkpoint = f"{storage.uri}-{uuid4().hex}"
+    lives = _Lives(job, make_topic(partitions=_PARTITIONS), checkpoint, history)
     with pytest.MonkeyPatch.context() as monkeypatch:
         for step in history.steps:
             lives.live(step, monkeypatch)

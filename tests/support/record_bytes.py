@@ -1,10 +1,8 @@
-"""Kafka's records as the JVM lays them out for the sink."""
+"""Kafka's records, byte by byte."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from sequitur.producer.kafka.record_format import varint
 
@@ -51,9 +49,3 @@ def record_bytes(
     parts += [_sized(name.encode()) + _sized(data) for name, data in headers]
     body = b"".join(parts)
     return varint(len(body)) + body
-
-
-def records(values: Sequence[bytes | None], *, first: int = 0) -> pa.BinaryArray:
-    """Records under one key, numbered from `first`."""
-    found = [record_bytes(first + n, b"k", value) for n, value in enumerate(values)]
-    return pa.array(found, pa.binary())

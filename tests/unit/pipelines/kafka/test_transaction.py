@@ -16,9 +16,11 @@ from sequitur.pipelines._errors import (
     TransactionOutcomeError,
 )
 from sequitur.pipelines.kafka.coordinators import Coordinators
+from sequitur.pipelines.kafka.ordered_batches import OrderedBatches
 from sequitur.pipelines.kafka.transaction import Transaction, TransactionNames
-from sequitur.pipelines.rows.record_batches import KafkaBatch
-from sequitur.producer import OutcomeUnknownError, RetriableError
+from sequitur.pipelines.rows.record_layout import KafkaBatch
+from sequitur.producer import FatalError, OutcomeUnknownError, RetriableError
+from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.produce_answers import PartitionAnswer
 from sequitur.producer.kafka.record_batch import Stamp, records_of
 from tests.support.record_bytes import record_bytes
@@ -46,6 +48,13 @@ class _Broker:
     log: list[bytes] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     attempts: int = 0
+    transactional_id: str | None = _NAMES.transactional_id
+    no_ids: deque[Exception] = field(default_factory=deque)
+
+    async def new_producer_id(self) -> Identity:
+        if self.no_ids:
+            raise self.no_ids.popleft()
+        return Identity(11, 3)
 
     def leader(self, _topic: str, _partition: int) -> int:
         return _NODE
@@ -74,9 +83,9 @@ class _Broker:
         )
 
     def produce(
-        self, _node: int, topics: list[Any], transactional_id: str
+        self, _node: int, topics: list[Any], transactional_id: str | None
     ) -> Awaitable[dict[tuple[str, int], PartitionAnswer]]:
-        assert transactional_id == _NAMES.transactional_id
+        assert transactional_id == self.transactional_id
         ((_topic, ((_partition, batch),)),) = topics
         self.attempts += 1
         outcome = self.outcomes.popleft() if self.outcomes else 0
@@ -113,7 +122,7 @@ def _transaction(broker: _Broker, *, patience_s: float = 30.0) -> Transaction:
     return Transaction(wire, Coordinators(wire, patience_s=patience_s), _WHERE, _NAMES)
 
 
-async def _send(transaction: Transaction, count: int) -> list[bytes]:
+async def _send(transaction: OrderedBatches, count: int) -> list[bytes]:
     """As many batches of two records."""
     values = [b"%d" % number for number in range(2 * count)]
     for start in range(0, len(values), 2):
@@ -205,3 +214,39 @@ async def test_fencing_at_the_end_is_told_as_such() -> None:
     await transaction.open()
     with pytest.raises(TransactionFencedError, match=r"app.ordered.2: EndTxn: fenced off"):
         await transaction.commit(5, "")
+
+
+def _batches(broker: _Broker) -> OrderedBatches:
+    wire = cast("Wire", broker)
+    return OrderedBatches(wire, Coordinators(wire, patience_s=30.0), _WHERE)
+
+
+@pytest.mark.parametrize("outcome", [6, None, _Refused])
+async def test_batches_without_a_transaction_are_there_once_and_in_order(outcome: Any) -> None:
+    """They go out under a producer id, and again where no good answer comes."""
+    broker = _Broker(
+        outcomes=deque([0] * 3 + [outcome, outcome]),
+        transactional_id=None,
+        no_ids=deque([RetriableError("no broker answers")]),
+    )
+    batches = _batches(broker)
+    await batches.open()
+    await batches.begin()
+    values = await _send(batches, 12)
+    await batches.settle()
+    assert broker.values() == values
+    assert broker.asked == []
+    assert {(Stamp.of(b).producer_id, b[22] & 0x10) for b in broker.log} == {(11, 0)}
+
+
+async def test_batches_that_are_given_up_leave_nothing_on_its_way() -> None:
+    """Whatever becomes of them; and who may not write is told so at once."""
+    broker = _Broker(outcomes=deque([0, None, 10]), transactional_id=None)
+    batches = _batches(broker)
+    await batches.open()
+    await _send(batches, 3)
+    await batches.give_up()
+    await batches.settle()
+    broker.no_ids.append(FatalError("no right"))
+    with pytest.raises(TransactionError, match="no right"):
+        await batches.open()

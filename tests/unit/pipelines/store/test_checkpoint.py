@@ -16,7 +16,7 @@ import pytest
 from sequitur.consumer import EventClock, Fold, KeyState, Run, StepDone, StepEntry, StepKind, Totals
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.kafka.commit_tokens import CommitTokens
-from sequitur.pipelines.ordering.local_runs import logged_files
+from sequitur.pipelines.ordering.runs import logged_files
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
 from sequitur.pipelines.store.ownership import Ownership
@@ -156,17 +156,6 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "runs" / first.name)
     with pytest.raises(CheckpointError, match="is gone"):
         checkpoint.held.check_whole(entry, is_done=True)
-    checkpoint.close()
-
-
-def test_files_that_spark_wrote_have_the_rows_that_it_counted(tmp_path: Path) -> None:
-    """Their names and rows go into the log; a listing that lacks one, or has one twice, is told."""
-    checkpoint = _claimed(tmp_path)
-    entry = _entry(checkpoint, 0)
-    folder = checkpoint.run_folder(entry.name)
-    assert checkpoint.held.written_files(folder, len(_ROWS)) == entry.runs[0].files
-    with pytest.raises(CheckpointError, match="31 rows were written, and its files have 30"):
-        checkpoint.held.written_files(folder, 31)
     checkpoint.close()
 
 
