@@ -109,7 +109,7 @@ class OrderedBatches:
             batch.records, batch.rows, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=stamp
         )
         self._sequence += batch.rows
-        while len(self._unanswered) >= _IN_FLIGHT:
+        while len(self._unanswered) >= _IN_FLIGHT or self._has_answer():
             await self._settle_oldest()
         try:
             self._unanswered.append((raw, await self._write(raw)))
@@ -121,6 +121,15 @@ class OrderedBatches:
             await self.settle()
         # Once around the loop: what is to be written is, and answers are taken in.
         await asyncio.sleep(0)
+
+    def _has_answer(self) -> bool:
+        """Whether an answer is to be looked at before more is sent.
+
+        Outside of transactions a broker may forget who sent a batch, and takes any sequence then:
+        so nothing goes out behind one that is known to have failed.
+        """
+        is_alone = self._transactional_id is None
+        return is_alone and bool(self._unanswered) and self._unanswered[0][1].done()
 
     async def _write(self, batch: bytes) -> asyncio.Future[_Answers]:
         """Write a batch to the partition's leader; its answer to be.

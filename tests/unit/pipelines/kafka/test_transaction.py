@@ -241,10 +241,10 @@ async def test_batches_without_a_transaction_are_there_once_and_in_order(outcome
 
 async def test_batches_that_are_given_up_leave_nothing_on_its_way() -> None:
     """Whatever becomes of them; and who may not write is told so at once."""
-    broker = _Broker(outcomes=deque([0, None, 10]), transactional_id=None)
+    broker = _Broker(outcomes=deque([0, None]), transactional_id=None)
     batches = _batches(broker)
     await batches.open()
-    await _send(batches, 3)
+    await _send(batches, 2)
     await batches.give_up()
     await batches.settle()
     broker.no_ids.append(FatalError("no right"))
