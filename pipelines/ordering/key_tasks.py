@@ -228,6 +228,10 @@ def _one_of_each(
     name: str, tables: Sequence[pa.Table], by: Sequence[str], *, last: bool
 ) -> pa.Table:
     rows = pa.concat_tables(tables)
+    if rows.column_names == [name, *by] and len(by) == 1:  # twice as quick
+        which = "max" if last else "min"
+        grouped = rows.group_by(name, use_threads=False).aggregate([(by[0], which)])
+        return grouped.select([name, f"{by[0]}_{which}"]).rename_columns([name, *by])
     encoded = rows[name].combine_chunks().dictionary_encode()
     order = order_of(rows, by)[:: 1 if last else -1]
     kept = np.empty(len(encoded.dictionary), np.int64)
