@@ -114,6 +114,9 @@ def _overview(report: CheckpointReport, document: dict[str, object]) -> Table:
     table.add_row("quarantined", f"{sum(totals.quarantined.values()):,} {quarantined}".strip())
     table.add_row("duplicates", f"{totals.duplicates:,}")
     table.add_row("held", f"{totals.held:,}")
+    if report.staged:
+        rows = sum(one.staged.read for one in report.staged)
+        table.add_row("staged", f"{rows:,} rows in {len(report.staged)} steps not decided yet")
     if totals.missing:
         table.add_row("missing", f"{totals.missing:,}")
     keys = report.keys

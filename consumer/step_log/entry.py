@@ -1,10 +1,11 @@
 """The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
 
 A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, or a reset of Spark's
-own part (which reads nothing, and begins batches anew behind what was read). Its `StepEntry` is
-written before anything of the step goes out, and a repeat of the step reads it back instead of
-computing anew: so a restart never reopens released time, and a repeat gives the same rows. What
-went out is written afterwards as `StepDone`.
+own part (which reads nothing, and begins batches anew behind what was read). It is written as a
+`StagedStep` once its rows are staged, which may be while the step before is still at work. Its
+`StepEntry` is written once the step before is done, and before anything of the step goes out; a
+repeat of the step reads it back instead of computing anew: so a restart never reopens released
+time, and a repeat gives the same rows. What went out is written afterwards as `StepDone`.
 
 Which rows a step releases, with F the frontier before and G after it:
 
@@ -58,7 +59,7 @@ class StepEntry:
         staged: Counts of the rows this step read; nothing of them is released yet.
         runs: The runs that hold rows to release now or later, this step's own last.
         before: Counts of all earlier steps.
-        logged_ms: Wall-clock time.
+        logged_ms: Wall-clock time at which that was decided.
         learned: What the delays of this and the following step come from; None with a fixed delay.
         late_policy: What becomes of its late rows.
         rescued: Rows behind the frontier that go out after all, None when none were judged: then
@@ -68,7 +69,7 @@ class StepEntry:
             when duplicates are not looked for.
         duplicates: Rows that this step drops as duplicates, whichever step read them.
         owner: Owner generation of the driver's life that logged it.
-        name: Name of the folders that this attempt at the step has written.
+        name: Name of the folders that this attempt at deciding has written.
         source: Name of the folder with Spark's own checkpoint.
         planned: Where `batch_id` ends in each source partition, as Spark planned it: a repeat of
             that batch has to have the same.

@@ -70,13 +70,14 @@ class Outages:
         self._wait = wait
         self.tell = tell
         self._clock = clock
-        self._since_s: float | None = None
+        self._waits: dict[object, float] = {}
         self._fruitless = 0
 
     @property
     def waiting_s(self) -> float:
         """For how long the job has been waiting now; 0 when it is not."""
-        since_s = self._since_s
+        # Steps that are staged and steps that go out wait side by side.
+        since_s = min(self._waits.copy().values(), default=None)
         return 0.0 if since_s is None else self._clock() - since_s
 
     def outlast(self, ask: Callable[[], T], passes: Callable[[Exception], str | None]) -> T:
@@ -90,7 +91,7 @@ class Outages:
             Exception: What `ask` raised last: it does not pass, it has not passed for as long as
                 the patience goes, or waiting is to be given up.
         """
-        begun_s = self._clock()
+        begun_s, this = self._clock(), object()
         told_s, failures = begun_s + _TOLD_AFTER_S - _TOLD_EACH_S, 0
         is_told = False
         try:
@@ -102,7 +103,7 @@ class Outages:
                     left_s = begun_s + self._patience_s - now_s
                     if why is None or left_s <= 0:
                         raise
-                    self._since_s = begun_s
+                    self._waits[this] = begun_s
                     if now_s - told_s >= _TOLD_EACH_S:
                         self.tell(f"waiting for Kafka, {left_s:.0f} s more at most: {why}")
                         told_s, is_told = now_s, True
@@ -111,10 +112,10 @@ class Outages:
                         raise
                 else:
                     if is_told:
-                        self.tell(f"Kafka answers again, after {self.waiting_s:.0f} s")
+                        self.tell(f"Kafka answers again, after {self._clock() - begun_s:.0f} s")
                     return answer
         finally:
-            self._since_s = None
+            self._waits.pop(this, None)
 
     def step_is_done(self) -> None:
         """To be told of each step: what was wrong has passed, and all restarts are there again."""
@@ -135,8 +136,9 @@ class Outages:
             f"the query is started anew in {pause_s:g} s ({self._fruitless} of {self._restarts} "
             f"times without a step): {why}"
         )
-        self._since_s = self._clock()
+        this = object()
+        self._waits[this] = self._clock()
         try:
             return not self._wait(pause_s)
         finally:
-            self._since_s = None
+            del self._waits[this]

@@ -1,4 +1,4 @@
-"""What a step does about rows behind the frontier, once they are staged, before it is logged."""
+"""What a step does about rows behind the frontier, once the step before is done."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sequitur.pipelines._errors import LateRowError
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from sequitur.consumer import FoldLimits, ReorderSettings, Run, StepEntry
+    from sequitur.consumer import FoldLimits, ReorderSettings, Run, StagedStep, StepEntry
     from sequitur.pipelines.ordering.duplicates import DuplicateFinder
     from sequitur.pipelines.ordering.keys import KeyHistory
-    from sequitur.pipelines.ordering.runs import SortedRuns, Staged
+    from sequitur.pipelines.ordering.runs import SortedRuns
 
 
 class BehindRows:
@@ -88,24 +88,25 @@ class BehindRows:
             return None
         return max(BEFORE_ALL_TIME_MS, frontier_ms - milliseconds(self._settings.duplicate_window))
 
-    def deduplicate(self, entry: StepEntry, staged: Staged | None = None) -> StepEntry:
+    def deduplicate(self, entry: StepEntry, staged: StagedStep) -> StepEntry:
         """Settle which rows are duplicates, of those that are due and those behind the frontier.
 
         Args:
             entry: The step, not logged yet.
-            staged: What it staged, as the last of its runs; None for a step without new rows.
+            staged: What it staged: its run, if it has one, is the last of the entry's.
         """
         if entry.deduplicated_ms is None:
             return entry
+        has_behind = staged.run is not None and staged.run.behind
         found = self._duplicates.find(
             entry,
-            first_behind_ms=staged.first_behind_ms if staged and staged.run.behind else None,
+            first_behind_ms=staged.first_behind_ms if has_behind else None,
             frontier_ms=self.behind_ms(entry.previous_frontier_ms),
         )
         late = entry.staged.late - found.behind
         return replace(entry, staged=replace(entry.staged, late=late), duplicates=found.count)
 
-    def judge(self, entry: StepEntry, staged: Staged) -> StepEntry:
+    def judge(self, entry: StepEntry, staged: StagedStep) -> StepEntry:
         """Settle what becomes of the rows behind the frontier.
 
         Args:

@@ -18,6 +18,7 @@ from sequitur.consumer import (
     BEFORE_ALL_TIME_MS,
     NOTHING_DONE,
     Run,
+    StagedStep,
     StepDone,
     StepEntry,
 )
@@ -70,6 +71,7 @@ class CheckpointReport:
         runs: The runs that hold rows.
         keys: The keys' last event times.
         steps: The last steps, oldest first; the newest may not be done.
+        staged: The steps behind these that are read, and not decided yet.
     """
 
     root: str
@@ -79,6 +81,7 @@ class CheckpointReport:
     runs: tuple[HeldRun, ...]
     keys: FolderSize
     steps: tuple[tuple[StepEntry, StepDone | None], ...]
+    staged: tuple[StagedStep, ...] = ()
 
     @property
     def frontier_ms(self) -> int:
@@ -101,6 +104,7 @@ class CheckpointReport:
             ],
             "keys": asdict(self.keys),
             "steps": [_step(entry, done) for entry, done in self.steps],
+            "staged": [{"step": one.step, "read": one.staged.read} for one in self.staged],
         }
 
 
@@ -159,6 +163,7 @@ class _Folder:
             runs=() if entry is None else self._runs(entry, is_done=last.step >= entry.step),
             keys=self._size("keys"),
             steps=self._steps(entries, set(done)),
+            staged=self._staged(entries[-1] if entries else ""),
         )
 
     def _job(self) -> dict[str, Any]:
@@ -175,6 +180,14 @@ class _Folder:
         return tuple(
             (self._entry(name), self._done(name) if name in done else None)
             for name in entries[-STEPS_SHOWN:]
+        )
+
+    def _staged(self, newest: str) -> tuple[StagedStep, ...]:
+        names = self._names("staged") if self._is_there("staged") else []
+        return tuple(
+            self._read("staged", name, meaning=StagedStep.from_document)
+            for name in names
+            if name > newest
         )
 
     def _runs(self, entry: StepEntry, *, is_done: bool) -> tuple[HeldRun, ...]:

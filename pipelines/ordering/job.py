@@ -153,8 +153,8 @@ def run_reorder(
         read_before = engine.totals.read
         engine.recover()
         if not reset_input:
-            engine.check_input()
-        if not reset_input or engine.reset_input(stop.wait):
+            engine.input.check()
+        if not reset_input or engine.input.reset(stop.wait):
             RestartingQuery(
                 spark,
                 kafka,

@@ -1,62 +1,92 @@
-"""The newest step of a checkpoint, and how far it has got: logged, done, committed by Spark."""
+"""The newest steps of a checkpoint, and how far they have got: staged, logged, done, committed."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, StepKind
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
-    from sequitur.consumer import StepDone, StepEntry
+    from sequitur.consumer import StagedStep, StepDone, StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
 class NewestStep:
-    """The newest step and the newest done mark, as on disk.
+    """The newest step that is logged, those staged behind it, and the newest done mark.
 
-    Its one writer is the engine, under its lock.
+    As on disk. One thread stages steps, and one logs them and marks them as done.
 
     Args:
         checkpoint: The job's folder, claimed already.
 
     Attributes:
-        entry: The newest step; None before the first.
+        entry: The newest step that is logged; None before the first.
         done: The newest step that is done, with all counts.
+        staged: The steps behind `entry` that are staged, in their order.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._lasting: tuple[str, int] | None = None
+        self._lock = threading.Lock()
         self.entry, self.done = checkpoint.latest()
+        self.staged = checkpoint.staged(self.entry)
+
+    @property
+    def head(self) -> StagedStep | StepEntry | None:
+        """The newest step of all, staged or logged; None before the first."""
+        staged = self.staged
+        return staged[-1] if staged else self.entry
+
+    @property
+    def is_entry_done(self) -> bool:
+        """Whether nothing of the newest step that is logged is left to write."""
+        return self.entry is None or self.done.step >= self.entry.step
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing of it is left to write."""
-        return self.entry is None or self.done.step >= self.entry.step
+        """Whether all steps are done."""
+        return not self.staged and self.is_entry_done
+
+    @property
+    def undone(self) -> int:
+        """Number of steps that are staged and not done."""
+        return len(self.staged) + (not self.is_entry_done)
 
     @property
     def source(self) -> str:
         """Name of the folder with Spark's own checkpoint."""
-        return FIRST_SPARK_FOLDER if self.entry is None else self.entry.source
+        head = self.head
+        return FIRST_SPARK_FOLDER if head is None else head.source
 
     @property
     def frontier_ms(self) -> int:
         """The frontier; `BEFORE_ALL_TIME_MS` before it first moves."""
         return BEFORE_ALL_TIME_MS if self.entry is None else self.entry.frontier_ms
 
+    def stage(self, staged: StagedStep) -> None:
+        """Log what the next step staged."""
+        self._checkpoint.write_staged(staged)
+        with self._lock:
+            self.staged = (*self.staged, staged)
+
     def log(self, entry: StepEntry) -> None:
-        """Log what the next step decided."""
+        """Log what the first of the staged steps decided."""
         self._checkpoint.write_entry(entry)
-        self.entry = entry
+        with self._lock:
+            # In this order: whoever asks meanwhile finds a step that is not done.
+            self.entry = entry
+            self.staged = tuple(one for one in self.staged if one.step > entry.step)
 
     def mark_done(self, done: StepDone) -> None:
-        """Mark the newest step as done."""
+        """Mark the newest step that is logged as done."""
         self._checkpoint.write_done(done)
         self.done = done
 
     def settled(self) -> StepEntry | None:
-        """Return the newest step if it is done and Spark will not repeat its batch."""
+        """Return the newest step if all are done and Spark will not repeat its batch."""
         entry = self.entry
         if entry is None or not self.is_done:
             return None

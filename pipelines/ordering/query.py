@@ -110,15 +110,21 @@ def end_query(
     spark.sparkContext.setLogLevel("FATAL")
     engine.close()
     deadline = time.monotonic() + _COMMIT_TIMEOUT_S
-    while query.isActive and not engine.is_settled() and time.monotonic() < deadline:
+    while (
+        query.isActive
+        and engine.failure is None
+        and not engine.is_settled()
+        and time.monotonic() < deadline
+    ):
         time.sleep(POLL_S)
     query.stop()
     spark.sparkContext.setLogLevel(log_level())
-    if isinstance(batches.error, StopRequestedError):
+    raised = engine.failure or batches.error
+    if isinstance(raised, StopRequestedError):
         return None
-    if batches.error is not None and not isinstance(batches.error, Py4JError | PySparkException):
-        return batches.error
-    failure = batches.error or query.exception()
+    if raised is not None and not isinstance(raised, Py4JError | PySparkException):
+        return raised
+    failure = raised or query.exception()
     if failure is None:
         return None
     error = ReorderError(f"Spark gave up: {_first_line(failure)}")

@@ -127,8 +127,8 @@ class RestartingQuery:
         return self._is_passed_over(topics, error)
 
     def _is_passed_over(self, topics: Mapping[str, int], error: Exception | None) -> bool:
-        lost = self._engine.lost(topics)
-        if lost and not self._engine.has_log:
+        lost = self._engine.input.lost(topics)
+        if lost and not self._engine.input.has_log:
             raise DataLossError(
                 f"{in_words(lost)}: gone, at most {rows_lost(lost)} rows, before the first batch "
                 "that was to read it had begun. Nothing is logged yet: start the job once with "
@@ -141,7 +141,7 @@ class RestartingQuery:
                 'missing, start the job with on_data_loss = "continue"'
             ) from error
         if lost:
-            lost = self._engine.pass_over_lost(topics)
+            lost = self._engine.input.pass_over_lost(topics)
             self._outages.tell(
                 f"on_data_loss = continue: {in_words(lost)}: gone before the job had read it, "
                 f"counted as {rows_lost(lost)} rows missing"
@@ -153,21 +153,21 @@ class RestartingQuery:
         settings, engine = self._settings, self._engine
         starting = None
         topics = input_topics(self._spark, self._topics, settings)
-        if engine.begins_at is not None:
+        if engine.input.begins_at is not None:
             # Told where to begin, Spark does not look whether a partition that is new begins at 0.
             self._is_passed_over(topics, None)
-        if (begins_at := engine.begins_at) is not None:
+        if (begins_at := engine.input.begins_at) is not None:
             starting = starting_offsets(topics, begins_at)
-        engine.forget_unfinished()
+        engine.input.forget_unfinished()
         batches = Batches(engine)
         query = start_query(
             self._spark,
             self._kafka,
             settings,
             batches,
-            spark_folder=engine.spark_folder,
+            spark_folder=engine.input.spark_folder,
             starting_offsets=starting,
-            records_a_poll=records_a_poll(self._kafka, engine.unread(topics)),
+            records_a_poll=records_a_poll(self._kafka, engine.input.unread(topics)),
             available_now=self._available_now,
         )
         failed = self._tick_while(query)
@@ -180,7 +180,7 @@ class RestartingQuery:
         if self._engine.processed is not None:
             tick_s = POLL_S  # so that an event is tried again when it is due
         next_tick = time.monotonic() + tick_s
-        while query.isActive and not self._checkpoint.is_lost and not self._stop.wait(POLL_S):
+        while self._goes_on(query) and not self._stop.wait(POLL_S):
             if not self._available_now and time.monotonic() >= next_tick:
                 try:
                     _tick(self._engine)
@@ -188,6 +188,9 @@ class RestartingQuery:
                     return error
                 next_tick = time.monotonic() + tick_s
         return None
+
+    def _goes_on(self, query: StreamingQuery) -> bool:
+        return query.isActive and self._engine.failure is None and not self._checkpoint.is_lost
 
 
 def _tick(engine: ReorderEngine) -> None:

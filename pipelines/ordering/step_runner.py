@@ -1,16 +1,17 @@
-"""Steps one after the other: logged, finished, marked as done; and events that are tried again."""
+"""Steps one after the other: staged, logged, done; and events that are tried again."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import StepKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from sequitur.consumer import EventClock, StepDone, StepEntry
+    from sequitur.consumer import EventClock, StagedStep, StepDone, StepEntry
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_outputs import StepOutputs
     from sequitur.pipelines.ordering.steps import Steps
@@ -22,18 +23,18 @@ class StopRequestedError(Exception):
 
 
 class StepRunner:
-    """Runs steps; whoever calls it holds the engine's lock.
+    """Runs steps.
+
+    Steps are staged by whoever holds the engine's lock. They are finished by the thread of
+    `StagedSteps`, and where that has nothing to do by whoever holds the lock.
 
     Args:
-        newest: The newest step; written here alone.
+        newest: The newest steps; written here alone.
         steps: Works out what a step decides.
         outputs: Writes what it sends out.
         processing: A topology that is given what steps release; None without one.
         now_ms: The wall clock.
         on_step: Told of each step once it is done.
-
-    Attributes:
-        is_resetting: Whether Spark's part is about to begin again, so that it repeats no batch.
     """
 
     def __init__(
@@ -46,50 +47,85 @@ class StepRunner:
         now_ms: Callable[[], int],
         on_step: Callable[[StepEntry, StepDone], None],
     ) -> None:
-        self.is_resetting = False
+        self._is_resetting = False
         self._newest = newest
         self._steps = steps
         self._outputs = outputs
         self._processing = processing
         self._now_ms = now_ms
         self._on_step = on_step
-        self._begun_s = time.monotonic()
-
-    def begin(self) -> None:
-        """Count the time of a step from now on."""
-        self._begun_s = time.monotonic()
+        self._begun_s: dict[int, float] = {}
 
     def settled(self) -> StepEntry | None:
         """Return the newest step if it is done and Spark will not repeat its batch."""
-        if self.is_resetting and self._newest.is_done:
+        if self._is_resetting and self._newest.is_done:
             return self._newest.entry
         return self._newest.settled()
 
-    def run(self, entry: StepEntry) -> None:
-        """Log a step, and finish it."""
+    @contextlib.contextmanager
+    def resetting(self) -> Iterator[None]:
+        """While the block runs, Spark's part is about to begin again: it repeats no batch."""
+        self._is_resetting = True
+        try:
+            yield
+        finally:
+            self._is_resetting = False
+
+    def begin(self, step: int) -> None:
+        """Count the time of a step from now on."""
+        self._begun_s[step] = time.monotonic()
+
+    def stage(self, staged: StagedStep) -> None:
+        """Log what a step staged; `finish_staged` does the rest."""
+        self._newest.stage(staged)
+
+    def run(self, staged: StagedStep) -> None:
+        """Log a step, and finish it; all before it are done."""
+        self.stage(staged)
+        self.finish_staged(staged)
+
+    def finish_staged(self, staged: StagedStep) -> None:
+        """Decide what becomes of the rows of a staged step, log that, and finish the step.
+
+        Args:
+            staged: The first of those that are not done.
+        """
+        entry = self._steps.decide(staged)
         self._newest.log(entry)
         self.finish(entry)
 
     def finish(self, entry: StepEntry) -> None:
         """Write the outputs of a logged step, account for them, and mark the step as done."""
-        done = self._outputs.write(entry, self._newest.done, self._begun_s)
+        begun_s = self._begun_s.pop(entry.step, None)
+        if begun_s is None:
+            begun_s = time.monotonic()
+        done = self._outputs.write(entry, self._newest.done, begun_s)
         self._newest.mark_done(done)
         self._outputs.step_is_done(entry.step)
         self._on_step(entry, done)
+
+    def finish_all(self) -> None:
+        """Finish the step that is logged and those that are staged behind it."""
+        entry = self._newest.entry
+        if entry is not None and not self._newest.is_entry_done:
+            self.finish(entry)
+        for staged in self._newest.staged:
+            self.finish_staged(staged)
 
     def run_quiet(self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int) -> bool:
         """Run a step without new rows if there is something for it to do; whether there was.
 
         Args:
             kind: What made it.
-            before: The newest step.
+            before: The newest step, which is done.
             clock: The clocks after it.
             now_ms: Wall-clock time.
         """
-        entry = self._steps.quiet(kind, before, clock, now_ms, is_due=self.is_process_due)
-        if entry is not None:
-            self.run(entry)
-        return entry is not None
+        self.begin(before.step + 1)
+        staged = self._steps.quiet(kind, before, clock, now_ms, is_due=self.is_process_due)
+        if staged is not None:
+            self.run(staged)
+        return staged is not None
 
     def is_process_due(self, now_ms: int) -> bool:
         """Tell whether bolts are to be given an event again, or a tick."""
@@ -127,6 +163,5 @@ class StepRunner:
             return False
         if wait(max(0, due_ms - now_ms) / 1000):
             raise StopRequestedError
-        self.begin()
         self.run_quiet(StepKind.TICK, before, before.clock, self._now_ms())
         return True

@@ -1,12 +1,14 @@
-"""What the next step decides: of a batch, a tick, a drain or a reset. Nothing is logged here."""
+"""What the next step stages and decides: of a batch, a tick, a drain or a reset.
+
+Nothing is logged here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import EventClock, StepEntry, StepKind, Totals
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.consumer import EventClock, StagedStep, StepEntry, StepKind, Totals
 from sequitur.pipelines.ordering.data_loss import rows_lost
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer import LatePolicy, Run, TimeBounds
     from sequitur.pipelines.ordering.behind import BehindRows
     from sequitur.pipelines.ordering.data_loss import Lost
     from sequitur.pipelines.ordering.frontier import Frontier
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Works out the entry of the step behind the newest.
+    """Works out the step behind the newest, and what a staged step decides.
 
     Args:
-        settings: The job's settings.
         checkpoint: The job's folder.
-        newest: The newest step.
+        newest: The newest steps.
+        bounds: Gives the event times that are usable, by the wall clock.
+        late_policy: What becomes of late rows.
         frontier: Moves the frontier.
         runs: Stages batches.
         behind: Judges rows behind the frontier, and finds duplicates.
@@ -43,10 +46,11 @@ class Steps:
 
     def __init__(
         self,
-        settings: ReorderSettings,
         checkpoint: Checkpoint,
         newest: NewestStep,
         *,
+        bounds: Callable[[int], TimeBounds],
+        late_policy: LatePolicy,
         frontier: Frontier,
         runs: SortedRuns,
         behind: BehindRows,
@@ -54,8 +58,8 @@ class Steps:
         offsets: InputOffsets,
         now_ms: Callable[[], int],
     ) -> None:
-        self._bounds = settings.bounds
-        self._late_policy = settings.late_policy
+        self._bounds = bounds
+        self._late_policy = late_policy
         self._checkpoint = checkpoint
         self._newest = newest
         self._frontier = frontier
@@ -65,34 +69,28 @@ class Steps:
         self._offsets = offsets
         self._now_ms = now_ms
 
-    def batch(self, rows: DataFrame, batch_id: int) -> StepEntry:
-        """Stage a micro-batch, and give what the step decides.
+    def stage(self, rows: DataFrame, batch_id: int) -> StagedStep:
+        """Stage a micro-batch, and give how far it moves the frontier.
+
+        It needs nothing of the step before but its clocks, so that one may still be at work.
 
         Args:
             rows: The batch.
             batch_id: Its number.
 
         Raises:
-            CheckpointError: The step before is not done, or the input is another.
-            LateRowError: A row is late, and that is to end the job.
+            CheckpointError: The input is another.
         """
-        before = self._newest.entry
-        if before is not None and not self._newest.is_done:
-            raise CheckpointError(
-                f"{self._checkpoint.root}: batch {batch_id} begins, "
-                f"but step {before.step} has no done mark"
-            )
+        before = self._newest.head
         step = 0 if before is None else before.step + 1
-        name = self._checkpoint.new_name(step)
         clock = EventClock() if before is None else before.clock
-        runs, keys = self._behind.begin(before, step, name)
         source = self._newest.source
         planned = self._checkpoint.spark.planned_offsets(source, batch_id)
         staged = self._runs.stage(
             rows,
             step,
             sorted(planned),
-            name=name,
+            name=self._checkpoint.new_name(step),
             frontier_ms=self._behind.behind_ms(clock.frontier_ms),
             bounds=self._bounds(self._now_ms()),
             learn_from=clock if self._frontier.is_learned else None,
@@ -114,25 +112,66 @@ class Steps:
         learned = self._frontier.learn(
             None if before is None else before.learned, clock, after, staged.lateness
         )
-        entry = StepEntry(
+        return StagedStep(
             step=step,
             kind=StepKind.BATCH,
             batch_id=batch_id,
             previous_frontier_ms=clock.frontier_ms,
-            clock=self._frontier.advance(after, learned, now_ms, (*runs, staged.run)),
+            clock=self._frontier.advance(after, learned, now_ms, (*self._holding, staged.run)),
             staged=staged.totals,
-            runs=(*runs, staged.run),
-            before=self._newest.done.totals,
-            logged_ms=now_ms,
+            run=staged.run,
+            first_behind_ms=staged.first_behind_ms,
             learned=learned,
-            late_policy=self._late_policy,
-            keys=keys,
-            deduplicated_ms=self._behind.deduplicated_ms(clock.frontier_ms),
             owner=self._checkpoint.owner,
-            name=name,
             source=source,
             planned=planned,
             topics=topics,
+        )
+
+    @property
+    def _holding(self) -> tuple[Run, ...]:
+        """The runs that may hold rows once all steps so far are done."""
+        staged, entry = self._newest.staged, self._newest.entry
+        own = tuple(one.run for one in staged if one.run is not None)
+        return own if entry is None else (*entry.runs, *own)
+
+    def decide(self, staged: StagedStep) -> StepEntry:
+        """Settle what becomes of the rows of a staged step, once the step before it is done.
+
+        Args:
+            staged: The step.
+
+        Raises:
+            LateRowError: A row is late, and that is to end the job.
+        """
+        before = self._newest.entry
+        name = self._checkpoint.new_name(staged.step)
+        if staged.run is None:
+            runs = () if before is None else before.kept_runs
+            keys = None if before is None else before.keys
+        else:
+            runs, keys = self._behind.begin(before, staged.step, name)
+            runs = (*runs, staged.run)
+        entry = StepEntry(
+            step=staged.step,
+            kind=staged.kind,
+            batch_id=staged.batch_id,
+            previous_frontier_ms=staged.previous_frontier_ms,
+            clock=staged.clock,
+            staged=staged.staged,
+            runs=runs,
+            before=self._newest.done.totals,
+            logged_ms=self._now_ms(),
+            learned=staged.learned,
+            late_policy=self._late_policy,
+            keys=keys,
+            deduplicated_ms=self._behind.deduplicated_ms(staged.previous_frontier_ms),
+            owner=self._checkpoint.owner,
+            name=name,
+            source=staged.source,
+            planned=staged.planned,
+            topics=staged.topics,
+            lost=staged.lost,
         )
         return self._behind.judge(self._behind.deduplicate(entry, staged), staged)
 
@@ -166,60 +205,52 @@ class Steps:
         now_ms: int,
         *,
         is_due: Callable[[int], bool],
-    ) -> StepEntry | None:
-        """Return what a step without new rows decides; None when there is nothing for it to do.
+    ) -> StagedStep | None:
+        """Return a step without new rows; None when there is nothing for it to do.
 
         Args:
             kind: What made it.
-            before: The newest step.
+            before: The newest step, which is done.
             clock: The clocks after it.
             now_ms: Wall-clock time.
             is_due: Whether a topology has something to do at a time.
         """
-        entry = self._next(kind, before, clock, now_ms)
-        releases = clock.frontier_ms != before.frontier_ms and entry.releasing_earlier
-        return self._behind.deduplicate(entry) if releases or is_due(now_ms) else None
+        moves = clock.frontier_ms != before.frontier_ms
+        reached = any(run.min_event_time_ms <= clock.frontier_ms for run in before.live_runs)
+        return self._next(kind, before, clock) if (moves and reached) or is_due(now_ms) else None
 
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost
-    ) -> StepEntry:
+    ) -> StagedStep:
         """Return a step behind which Spark's part begins again where the log has got to.
 
         Args:
-            before: The newest step.
+            before: The newest step, which is done.
             clock: The clocks after it: Spark begins at their positions.
             topics: Ids of the input topics.
             lost: What the input has lost that was never read.
         """
-        entry = self._next(StepKind.RESET, before, clock, self._now_ms())
+        following = self._next(StepKind.RESET, before, clock)
         return replace(
-            entry,
+            following,
             batch_id=-1,
-            source=f"{FIRST_SPARK_FOLDER}-{entry.name}",
+            source=f"{FIRST_SPARK_FOLDER}-{self._checkpoint.new_name(following.step)}",
             planned={where: one.position for where, one in clock.partitions.items()},
             topics=topics,
             staged=Totals(missing=rows_lost(lost)),
             lost=lost,
         )
 
-    def _next(self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int) -> StepEntry:
+    def _next(self, kind: StepKind, before: StepEntry, clock: EventClock) -> StagedStep:
         """Return a step without new rows."""
-        step = before.step + 1
-        return StepEntry(
-            step=step,
+        return StagedStep(
+            step=before.step + 1,
             kind=kind,
             batch_id=before.batch_id,
             previous_frontier_ms=before.frontier_ms,
             clock=clock,
-            staged=Totals(),
-            runs=before.kept_runs,
-            before=self._newest.done.totals,
-            logged_ms=now_ms,
             learned=before.learned,
-            keys=before.keys,
-            deduplicated_ms=self._behind.deduplicated_ms(before.frontier_ms),
             owner=self._checkpoint.owner,
-            name=self._checkpoint.new_name(step),
             source=before.source,
             planned=before.planned,
             topics=before.topics,

@@ -13,6 +13,7 @@
     keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
     topology/<name>/ what a topology left of a step: outputs, events that wait, what bolts keep
     replays/         Parquet: dead letters that somebody wants processed again
+    staged/<step>    JSON: what the step staged; from then on Spark need not give its rows again
     frontier/<step>  JSON: what the step decided, written before anything of it goes out
     processed/<step> JSON: what became of a step's events, written before their outputs go out
     done/<step>      JSON: what went out, written once all of it is acknowledged
@@ -38,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.consumer import (
     NOTHING_DONE,
+    StagedStep,
     StepDone,
     StepEntry,
 )
@@ -53,10 +55,10 @@ if TYPE_CHECKING:
 
     from sequitur.pipelines.store.storage import Storage
 
-CHECKPOINT_FORMAT: Final = 5
+CHECKPOINT_FORMAT: Final = 6
 _KIND: Final = "sequitur-reorder"
 _KEPT_STEPS: Final = 100
-_PUT_BACK: Final = f"Put frontier/ and done/ back as they were together, or {BEGIN_ANEW}"
+_PUT_BACK: Final = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
 _Found = TypeVar("_Found")
 
 
@@ -197,13 +199,13 @@ class Checkpoint:
             # The first of all, so that a folder that is not empty always says whose it is.
             storage.create("format.json", _text(document))
         self._compare(self.read_document("format.json", dict) or {}, document)
-        folders = ["runs", "behind", "repeats", "keys", "frontier", "done"]
+        folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "done"]
         if identity.topology is not None:
             folders += ["topology", "processed", "replays"]
         for folder in folders:
             storage.make_folder(folder)
         self._ownership.take()
-        for folder in ("frontier", "done", "processed"):
+        for folder in ("staged", "frontier", "done", "processed"):
             # Whoever wrote the newest of them may have died before it was sure to last.
             storage.sync(folder)
 
@@ -238,7 +240,29 @@ class Checkpoint:
             last = StepDone(step - 1, entry.before, stamped_ms=entry.logged_ms)
         return entry, last
 
-    def check_log(self, entry: StepEntry | None, batch_id: int | None = None) -> None:
+    def staged(self, entry: StepEntry | None) -> tuple[StagedStep, ...]:
+        """Return the steps that are staged and not logged, in their order.
+
+        Args:
+            entry: The newest step that is logged.
+
+        Raises:
+            CheckpointError: One of them is gone or cannot be read.
+        """
+        newest = -1 if entry is None else entry.step
+        names = [name for name in self._storage.names("staged") if name > _name(newest)]
+        found = []
+        for step, name in enumerate(names, newest + 1):
+            staged = self.read_document(f"staged/{_name(step)}", StagedStep.from_document)
+            if staged is None or name != _name(step):
+                raise CheckpointError(
+                    f"{self.root}: step {int(name)} is staged, but the last in frontier/ is "
+                    f"{newest}: part of the log is gone. {_PUT_BACK}"
+                )
+            found.append(staged)
+        return tuple(found)
+
+    def check_log(self, entry: StagedStep | StepEntry | None, batch_id: int | None = None) -> None:
         """Check that the log is not gone where Spark has read on behind its first batch.
 
         Without it nothing is known of what was read and is held: to begin at Spark's next batch
@@ -260,23 +284,33 @@ class Checkpoint:
                 f"what was read, and of what is held, is gone. {_PUT_BACK}"
             )
 
+    def write_staged(self, staged: StagedStep) -> None:
+        """Log what a step staged: from here on Spark need not give its rows again.
+
+        Raises:
+            OwnershipError: Another process has staged the step, or has taken over.
+        """
+        # What is staged is taken for read: Spark must not plan it anew.
+        written = files_around(staged.source, staged.batch_id) if staged.batch_id >= 0 else []
+        written += [] if staged.run is None else [f"runs/{staged.run.name}"]
+        self._storage.sync(*written)
+        self._log(f"staged/{_name(staged.step)}", staged.to_document())
+
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and let go of what no step from it on will read.
 
         Raises:
             OwnershipError: Another process has logged the step, or has taken over.
         """
-        # What this entry takes for read, Spark must not plan anew.
-        written = files_around(entry.source, entry.batch_id) if entry.batch_id >= 0 else []
-        written += [f"{folder}/{entry.name}" for folder in ("runs", "behind", "repeats", "keys")]
-        self._storage.sync(*written)
+        self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
         self._log(f"frontier/{_name(entry.step)}", entry.to_document())
         keys = () if entry.keys is None else entry.keys.folds
-        self._keep("runs", {run.name for run in entry.runs})
-        self._keep("keys", {fold.name for fold in keys})
-        self._keep("behind", {entry.name})
-        self._keep("repeats", {entry.name})
-        self._keep("", {entry.source}, prefix=FIRST_SPARK_FOLDER)
+        step = entry.step
+        self._keep("runs", {run.name for run in entry.runs}, step)
+        self._keep("keys", {fold.name for fold in keys}, step)
+        self._keep("behind", {entry.name}, step)
+        self._keep("repeats", {entry.name}, step)
+        self._keep("", {entry.source}, step, prefix=FIRST_SPARK_FOLDER)
 
     def write_done(self, done: StepDone) -> None:
         """Mark a step as done, and forget one that is long over.
@@ -287,14 +321,15 @@ class Checkpoint:
         self._log(f"done/{_name(done.step)}", done.to_document())
         over = done.step - _KEPT_STEPS
         if over >= 0:
+            self._storage.delete(f"staged/{_name(over)}")
             self._storage.delete(f"frontier/{_name(over)}")
             self._storage.delete(f"done/{_name(over)}")
 
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""
-        self._keep("runs", {run.name for run in entry.kept_runs})
-        self._keep("behind", ())
-        self._keep("repeats", ())
+        self._keep("runs", {run.name for run in entry.kept_runs}, entry.step)
+        self._keep("behind", (), entry.step)
+        self._keep("repeats", (), entry.step)
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what became of a step's events; None as long as it is not known.
@@ -321,7 +356,7 @@ class Checkpoint:
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
         self._log(f"processed/{_name(step)}", document)
-        self._keep("topology", {*own, *kept})
+        self._keep("topology", {*own, *kept}, step)
         if step >= _KEPT_STEPS:
             self._storage.delete(f"processed/{_name(step - _KEPT_STEPS)}")
 
@@ -353,11 +388,13 @@ class Checkpoint:
                 "us was still at work. Nothing is lost; start the job again once it has ended"
             )
 
-    def _keep(self, folder: str, names: Collection[str], *, prefix: str = "") -> None:
-        """Delete all in a folder but these, and but what newer lives than ours have made."""
+    def _keep(self, folder: str, names: Collection[str], step: int, *, prefix: str = "") -> None:
+        """Delete all in a folder but these, and but what newer lives or later steps have made."""
         for name in self._storage.names(folder):
-            is_one = name.startswith(prefix) and name not in names
-            if is_one and _owner_of(name.removeprefix(prefix).removeprefix("-")) <= self.owner:
+            if not name.startswith(prefix) or name in names:
+                continue
+            made_by, owner = _maker_of(name.removeprefix(prefix).removeprefix("-"))
+            if made_by <= step and owner <= self.owner:
                 self._storage.delete(f"{folder}/{name}" if folder else name)
 
     def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -385,10 +422,11 @@ def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _owner_of(name: str) -> int:
-    """Return the generation that a folder's name holds."""
+def _maker_of(name: str) -> tuple[int, int]:
+    """Return the step and the owner generation that a folder's name holds."""
     parts = name.split("-")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
+    is_one = len(parts) > 1 and parts[0].isdecimal() and parts[1].isdecimal()
+    return (int(parts[0]), int(parts[1])) if is_one else (0, 0)
 
 
 def _name(step: int) -> str:

@@ -89,3 +89,19 @@ def test_restarts_are_bounded_until_a_step_is_done() -> None:
 def test_a_stop_ends_the_pause_before_a_restart() -> None:
     """Then the query is not started."""
     assert not _Rig(stop_s=0.5).outages.may_restart("why")
+
+
+def test_of_two_waits_the_longer_one_counts() -> None:
+    """A step goes out while the next is staged: an answer to one ends no other's waiting."""
+    rig = _Rig()
+    found: list[float] = []
+
+    def ask() -> None:
+        if rig.now_s < 30:
+            rig.ask(rig.now_s + 1)  # the other step's, answered soon
+            found.append(rig.outages.waiting_s)
+            raise _Away
+
+    rig.outages.outlast(ask, lambda _: "no leader")
+    assert found[-1] > 20
+    assert rig.outages.waiting_s == 0

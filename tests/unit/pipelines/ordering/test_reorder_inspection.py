@@ -16,6 +16,7 @@ from sequitur.consumer import (
     LearnedDelays,
     Run,
     SourcePartition,
+    StagedStep,
     StepDone,
     StepEntry,
     StepKind,
@@ -108,6 +109,28 @@ def test_it_shows_frontier_clocks_held_rows_and_totals(root: Path) -> None:
     ]
     assert found["keys"] == {"files": 0, "rows": 0, "size_bytes": 0}
     assert found["learned"] is None
+
+
+def test_steps_that_are_staged_are_shown(root: Path) -> None:
+    """Read, and not among the counts yet; those of steps that are logged are not shown again."""
+    (root / "staged").mkdir()
+    assert inspect_checkpoint(str(root)).as_json()["staged"] == []
+    for step in (1, 2, 3):
+        entry = _entry(step)
+        staged = StagedStep(
+            step=step,
+            kind=entry.kind,
+            batch_id=step,
+            previous_frontier_ms=T0,
+            clock=entry.clock,
+            staged=entry.staged,
+            run=entry.runs[0],
+        )
+        path = root / "staged" / f"{step:012d}"
+        path.write_text(json.dumps(staged.to_document()))
+    found = inspect_checkpoint(str(root)).as_json()
+    assert found["staged"] == [{"step": 2, "read": 4}, {"step": 3, "read": 4}]
+    assert found["totals"]["read"] == 8
 
 
 def test_a_step_cut_short_holds_all_that_it_staged(root: Path) -> None:

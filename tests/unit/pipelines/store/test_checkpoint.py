@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import EventClock, Fold, KeyState, Run, StepDone, StepEntry, StepKind, Totals
+from sequitur.consumer import (
+    EventClock,
+    Fold,
+    KeyState,
+    Run,
+    SourcePartition,
+    StagedStep,
+    StepDone,
+    StepEntry,
+    StepKind,
+    Totals,
+)
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.ordering.runs import logged_files
@@ -66,6 +77,30 @@ def _entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) -> Ste
         logged_ms=0,
     )
     return replace(entry, owner=checkpoint.owner, name=name)
+
+
+def _staged(entry: StepEntry) -> StagedStep:
+    """The step as it was staged."""
+    return StagedStep(
+        step=entry.step,
+        kind=entry.kind,
+        batch_id=entry.batch_id,
+        previous_frontier_ms=entry.previous_frontier_ms,
+        clock=entry.clock,
+        staged=entry.staged,
+        run=entry.runs[-1],
+        first_behind_ms=7,
+        owner=entry.owner,
+        planned={SourcePartition("in", 0): 7},
+        topics={"in": "an id"},
+        lost={SourcePartition("in", 1): (2, 5)},
+    )
+
+
+def _log(checkpoint: Checkpoint, entry: StepEntry) -> None:
+    """Log a step as the job does."""
+    checkpoint.write_staged(_staged(entry))
+    checkpoint.write_entry(entry)
 
 
 def _rows_of(checkpoint: Checkpoint, run: Run) -> int:
@@ -161,9 +196,9 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
 
 def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
     """It is not guessed at."""
-    (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 4}')
+    (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 5}')
     with pytest.raises(
-        CheckpointError, match="has format 4; this version reads 5: let the version"
+        CheckpointError, match="has format 5; this version reads 6: let the version"
     ):
         _claimed(tmp_path)
 
@@ -174,6 +209,7 @@ def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
     older, newer = _claimed(tmp_path), _claimed(tmp_path)
     entry = _entry(older, 0)
     logging: list[Callable[[], None]] = [
+        lambda: older.write_staged(_staged(entry)),
         lambda: older.write_entry(entry),
         lambda: older.write_done(StepDone(0, Totals())),
         lambda: older.write_processed(0, {}, written=None, kept=()),
@@ -206,6 +242,35 @@ def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("take_over")
+def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number is one life's, whether its step reads a batch or is a tick."""
+    older, newer = _claimed(tmp_path), _claimed(tmp_path)
+    monkeypatch.setattr(older, "check_owner", lambda: None)
+    won = _staged(_entry(older, 0))
+    older.write_staged(won)
+    with pytest.raises(OwnershipError, match="staged/000000000000 is there already"):
+        newer.write_staged(replace(_staged(_entry(newer, 0)), kind=StepKind.TICK))
+    assert newer.staged(None) == (won,)
+    older.close()
+    newer.close()
+
+
+def test_staged_steps_behind_a_gap_are_refused(tmp_path: Path) -> None:
+    """A step whose document is lost is not passed over."""
+    checkpoint = _claimed(tmp_path)
+    entries = [_entry(checkpoint, step) for step in range(3)]
+    for entry in entries:
+        checkpoint.write_staged(_staged(entry))
+    assert [one.step for one in checkpoint.staged(None)] == [0, 1, 2]
+    assert [one.step for one in checkpoint.staged(entries[0])] == [1, 2]
+    (tmp_path / "staged" / f"{1:012d}").unlink()
+    assert [one.step for one in checkpoint.staged(entries[1])] == [2]
+    with pytest.raises(CheckpointError, match=r"step 2 is staged, but the last in frontier/ is 0"):
+        checkpoint.staged(entries[0])
+    checkpoint.close()
+
+
+@pytest.mark.usefixtures("take_over")
 def test_older_life_deletes_nothing_of_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +290,7 @@ def test_older_life_deletes_nothing_of_a_newer_one(
     newer.write_processed(1, {}, written=written, kept=())
     for given, named in asked:
         keep(*given, **named)
-    keep("topology", ())
+    keep("topology", (), 1)
     assert [_rows_of(newer, run) for run in reset.runs] == [len(_ROWS)] * 2
     assert (tmp_path / reset.source).exists()
     assert (tmp_path / "topology" / written).exists()
@@ -241,11 +306,12 @@ def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> 
     assert _names(tmp_path / "runs") == [first.name]
     second = _entry(checkpoint, 1)
     assert _names(tmp_path / "runs") == [first.name, second.name]
+    ahead = _entry(checkpoint, 2)
     (tmp_path / "spark").mkdir()
     second = replace(second, source=f"spark-{second.name}")
     (tmp_path / second.source).mkdir()
     checkpoint.write_entry(second)
-    assert _names(tmp_path / "runs") == [second.name]
+    assert _names(tmp_path / "runs") == [second.name, ahead.name]  # staged behind it
     assert _names(tmp_path, "spark*") == [second.source]
     assert orphan.name != first.name
     checkpoint.close()
@@ -436,7 +502,10 @@ def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk:
         _spark_plan(root, step)
         entry = _entry(checkpoint, step, logged[-1].runs if step == 1 else ())
         logged.append(entry)
+        checkpoint.write_staged(_staged(entry))
+        assert after_a_cut().staged(logged[-2] if step else None) == (_staged(entry),)
         checkpoint.write_entry(entry)
+        assert after_a_cut().staged(entry) == ()
         assert after_a_cut().latest()[0] == entry
         name = checkpoint.new_name(step)
         (root / "topology" / name / "outputs").mkdir(parents=True)
@@ -457,7 +526,7 @@ def test_commit_that_was_seen_outlasts_a_power_cut(tmp_path: Path, disk: DiskMod
     root = tmp_path / "disk" / "checkpoint"
     checkpoint = _claimed(root)
     _spark_plan(root, 0)
-    checkpoint.write_entry(_entry(checkpoint, 0))
+    _log(checkpoint, _entry(checkpoint, 0))
     checkpoint.write_done(StepDone(0, Totals()))
     _spark_plan(root, 1)
     commit = Path("checkpoint", "spark", "commits", "0")
@@ -487,7 +556,7 @@ def test_what_is_deleted_is_named_by_no_document_that_lasts(
     checkpoint = _claimed(root)
     monkeypatch.setattr(LocalStorage, "delete", watched)
     for step in range(3):
-        checkpoint.write_entry(_entry(checkpoint, step))
+        _log(checkpoint, _entry(checkpoint, step))
         checkpoint.write_done(StepDone(step, Totals()))
     assert len(deleted) == 2
     checkpoint.close()

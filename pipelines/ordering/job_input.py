@@ -1,0 +1,219 @@
+"""What a job reads: where Spark begins, whether it is what was read, what of it is lost.
+
+Beside the steps that read rows there are steps after which Spark's part begins again: where the log
+has got to, or behind lost rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from sequitur.consumer import StepKind
+from sequitur.pipelines.ordering.data_loss import lost_offsets
+from sequitur.pipelines.ordering.step_runner import StopRequestedError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+
+    from sequitur.consumer import SourcePartition
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.data_loss import Lost
+    from sequitur.pipelines.ordering.input_checks import InputChecks
+    from sequitur.pipelines.ordering.input_offsets import InputOffsets
+    from sequitur.pipelines.ordering.newest_step import NewestStep
+    from sequitur.pipelines.ordering.step_runner import StepRunner
+    from sequitur.pipelines.ordering.steps import Steps
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+
+
+class JobInput:
+    """The input of a job, as the log has it.
+
+    Args:
+        lock: The engine's: no step is staged meanwhile.
+        checkpoint: The job's folder.
+        newest: The newest steps.
+        steps: Works out what a step decides.
+        runner: Runs steps.
+        checks: Holds the input against the log.
+        offsets: Asks for the input's offsets.
+        topics: Admin client.
+        now_ms: The wall clock.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        checkpoint: Checkpoint,
+        newest: NewestStep,
+        steps: Steps,
+        runner: StepRunner,
+        *,
+        checks: InputChecks,
+        offsets: InputOffsets,
+        topics: KafkaTopics,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._lock = lock
+        self._checkpoint = checkpoint
+        self._newest = newest
+        self._steps = steps
+        self._runner = runner
+        self._checks = checks
+        self._offsets = offsets
+        self._topics = topics
+        self._now_ms = now_ms
+
+    @property
+    def spark_folder(self) -> str:
+        """Where Spark keeps its own checkpoint."""
+        return self._checkpoint.spark_folder(self._newest.source)
+
+    @property
+    def begins_at(self) -> Mapping[SourcePartition, int] | None:
+        """Where Spark is to begin: None says as the settings have it, or where it was.
+
+        A partition that is not named is to be read from its beginning.
+        """
+        head = self._newest.head
+        return head.planned if head is not None and head.batch_id < 0 else None
+
+    @property
+    def has_log(self) -> bool:
+        """Whether anything was logged yet; else nothing can be counted as missing."""
+        return self._newest.head is not None
+
+    def forget_unfinished(self) -> None:
+        """Let go of what Spark was at when it ended, or power failed; when no query runs."""
+        with self._lock:
+            head = self._newest.head
+            logged = -1 if head is None else head.batch_id
+            self._checkpoint.spark.forget_unfinished(self._newest.source, logged)
+
+    def check(self) -> None:
+        """Check that the input is what was read.
+
+        To be called once, after `ReorderEngine.recover`.
+
+        Raises:
+            CheckpointError: Spark goes on somewhere else, or a topic has been recreated.
+            TopicError: The brokers do not answer.
+        """
+        with self._lock:
+            if (head := self._newest.head) is not None:
+                self._checks.check_start(head)
+
+    def reset(self, wait: Callable[[float], bool]) -> bool:
+        """Restart Spark's part where the log has got to; recreated topics, at their beginning.
+
+        For when Spark's own checkpoint is lost or is not ours, or topics are not those that were
+        read. Before the first step there is only Spark's plan to let go of. To be called once,
+        after `ReorderEngine.recover`, instead of `check`.
+
+        Of a topic that was recreated, rows will come with offsets that were there before. So what
+        is held goes out first, as in a drain, and events that wait for another attempt get it.
+
+        Args:
+            wait: Waits for so many seconds; whether it is to be given up.
+
+        Returns:
+            Whether it was not given up: else nothing is reset.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        with self._lock, self._runner.resetting(), contextlib.suppress(StopRequestedError):
+            self._reset(wait)
+            return True
+        return False
+
+    def _reset(self, wait: Callable[[float], bool]) -> None:
+        self._runner.finish_all()  # their batches are staged, so Spark need not give them again
+        entry = self._newest.entry
+        if entry is None:
+            self._checkpoint.spark.drop(self._newest.source)  # nothing of it is in the log
+            return
+        ids = self._topics.ids(entry.topics)
+        recreated = {
+            topic for topic, known in entry.topics.items() if ids.get(topic, known) != known
+        }
+        if recreated and entry.live_runs:
+            clock = entry.clock.drain()
+            self._runner.run_quiet(StepKind.DRAIN, entry, clock, self._now_ms())
+        while recreated and self._runner.try_again(wait):
+            pass
+        # The drain and the attempts have moved the frontier: the reset goes on from there.
+        newest = self._newest.entry
+        assert newest is not None  # steps are added, and never taken away
+        self._runner.begin(newest.step + 1)
+        clock, topics = newest.clock.without(recreated), {**newest.topics, **ids}
+        self._runner.run(self._steps.reset(newest, clock, topics, {}))
+
+    def lost(self, topics: Mapping[str, int]) -> Lost:
+        """Return what the input has lost that was never read, by partition; see `has_log`, too.
+
+        Args:
+            topics: The input topics that are there, and how many partitions each has.
+
+        Raises:
+            CheckpointError: A topic has been recreated.
+            TopicError: The brokers do not answer.
+        """
+        with self._lock:
+            return self._lost(topics)
+
+    def _lost(self, topics: Mapping[str, int]) -> Lost:
+        entry = self._newest.head
+        if entry is None:
+            # Only where the first batch is planned already is there anything to lose.
+            planned = self._checkpoint.spark.first_offsets(self._newest.source)
+            return self._offsets.lost_of_plan(topics, planned)
+        # Of a topic that was recreated nothing is lost that can be told by offsets.
+        self._checks.topic_ids(entry, entry.topics)
+        return self._offsets.lost(topics, entry.clock)
+
+    def pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
+        """Restart Spark's part behind what the input has lost, and count that as missing.
+
+        To be called when no query runs.
+
+        Args:
+            topics: As those of `lost`.
+
+        Returns:
+            What was lost.
+
+        Raises:
+            TopicError: The brokers do not answer.
+            SinkError: The newest step was not done, and cannot be written.
+        """
+        with self._lock:
+            return self._pass_over_lost(topics)
+
+    def unread(self, topics: Mapping[str, int]) -> dict[SourcePartition, tuple[int, int]]:
+        """Return each partition's first offset that is not read yet, and its end.
+
+        Args:
+            topics: The input topics that are there, and how many partitions each has.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        head = self._newest.head
+        return self._offsets.unread(topics, {} if head is None else head.clock.partitions)
+
+    def _pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
+        self._runner.finish_all()  # their batches are staged, so Spark need not give them again
+        entry = self._newest.entry
+        if entry is None:
+            raise RuntimeError("nothing was read yet")
+        first = self._offsets.first(topics)
+        lost = lost_offsets(entry.clock, first)
+        there = {topic: known for topic, known in entry.topics.items() if topic in topics}
+        there |= self._topics.ids(topic for topic in topics if topic not in there)
+        clock = entry.clock.passed_over(first, now_ms=self._now_ms())
+        self._runner.begin(entry.step + 1)
+        self._runner.run(self._steps.reset(entry, clock, there, lost))
+        return lost

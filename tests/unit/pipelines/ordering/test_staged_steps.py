@@ -1,0 +1,141 @@
+"""Staged steps are finished one after the other, beside the staging of the next."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Waiting
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer import EventClock, StagedStep, StepKind
+from sequitur.pipelines.ordering.staged_steps import StagedSteps
+from sequitur.pipelines.ordering.step_runner import StopRequestedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _step(number: int) -> StagedStep:
+    return StagedStep(
+        step=number,
+        kind=StepKind.BATCH,
+        batch_id=number,
+        previous_frontier_ms=0,
+        clock=EventClock(),
+    )
+
+
+class _Steps:
+    """`NewestStep` and `StepRunner` in one; a step is finished when the test lets it."""
+
+    def __init__(self) -> None:
+        self.staged: tuple[StagedStep, ...] = ()
+        self.finished: list[int] = []
+        self.may_finish = threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    @property
+    def undone(self) -> int:
+        """As `NewestStep`."""
+        return len(self.staged)
+
+    @property
+    def is_done(self) -> bool:
+        """As `NewestStep`."""
+        return not self.staged
+
+    def stage(self, staged: StagedStep) -> None:
+        """As `StepRunner`."""
+        self.staged = (*self.staged, staged)
+
+    def finish_staged(self, staged: StagedStep) -> None:
+        """As `StepRunner`."""
+        assert self.may_finish.acquire(timeout=30)
+        if self.error is not None:
+            raise self.error
+        self.finished.append(staged.step)
+        self.staged = self.staged[1:]
+
+
+@pytest.fixture
+def steps() -> _Steps:
+    """Nothing staged."""
+    return _Steps()
+
+
+@pytest.fixture
+def queue(steps: _Steps) -> Iterator[StagedSteps]:
+    """What finishes them."""
+    both: Any = steps
+    found = StagedSteps(both, both)
+    yield found
+    for _ in range(10):
+        steps.may_finish.release()
+    found.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Waits beside the test."""
+    with ThreadPoolExecutor(1) as found:
+        yield found
+
+
+def test_one_step_waits_behind_the_one_at_work(
+    steps: _Steps, queue: StagedSteps, pool: ThreadPoolExecutor
+) -> None:
+    """A third is not staged before the first is done."""
+    for number in (0, 1):
+        queue.wait_for_room(lambda: False)
+        queue.add(_step(number))
+    waiting = pool.submit(queue.wait_for_room, lambda: False)
+    with pytest.raises(Waiting):
+        waiting.result(0.3)
+    steps.may_finish.release()
+    waiting.result(30)
+    assert steps.finished == [0]
+    queue.add(_step(2))
+    steps.may_finish.release(2)
+    queue.wait_until_idle()
+    assert steps.finished == [0, 1, 2]
+
+
+def test_a_wait_is_given_up_at_a_stop(steps: _Steps, queue: StagedSteps) -> None:
+    """However long the step at work takes."""
+    for number in (0, 1):
+        queue.add(_step(number))
+    with pytest.raises(StopRequestedError):
+        queue.wait_for_room(lambda: True)
+    assert steps.finished == []
+
+
+def test_close_lets_what_is_staged_end(
+    steps: _Steps, queue: StagedSteps, pool: ThreadPoolExecutor
+) -> None:
+    """And another query may add steps behind it."""
+    for number in (0, 1):
+        queue.add(_step(number))
+    closing = pool.submit(queue.close)
+    steps.may_finish.release(2)
+    closing.result(30)
+    assert steps.finished == [0, 1]
+    queue.add(_step(2))
+    steps.may_finish.release()
+    queue.close()
+    assert steps.finished == [0, 1, 2]
+
+
+def test_nothing_is_finished_behind_a_step_that_failed(steps: _Steps, queue: StagedSteps) -> None:
+    """Whoever waits is told of what it failed, and closing does not wait for what will not come."""
+    steps.error = ValueError("no such topic")
+    for number in (0, 1):
+        queue.add(_step(number))
+    steps.may_finish.release()
+    for wait in (queue.wait_until_idle, queue.wait_for_room):
+        with pytest.raises(ValueError, match="no such topic"):
+            wait(lambda: False)
+    queue.close()
+    assert steps.finished == []
+    assert [one.step for one in steps.staged] == [0, 1]
