@@ -41,7 +41,7 @@ from sequitur.producer.delivery.routes import until_answered
 from sequitur.producer.journal.frames import Renewal
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
-from sequitur.producer.journal.state import NOTHING_RECOVERED
+from sequitur.producer.journal.recovered import NOTHING_RECOVERED
 from sequitur.producer.kafka.wire import Wire, close_within
 from sequitur.producer.settings import KafkaSettings
 

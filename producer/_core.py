@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.partition_queue import Lane, Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.journal.state import Recovered
+    from sequitur.producer.journal.recovered import Recovered
     from sequitur.producer.kafka.wire import Wire
 
 _STUCK_AFTER_S: Final = 1.0

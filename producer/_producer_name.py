@@ -22,8 +22,7 @@ from sequitur.producer.journal.codec import (
     segment_seed,
 )
 from sequitur.producer.journal.frames import Head
-from sequitur.producer.journal.journal import segment_numbers
-from sequitur.producer.journal.scan import segment_name
+from sequitur.producer.journal.scan import segment_name, segment_numbers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from sequitur.producer.journal.errors import JournalCorruptError, JournalNameError
 from sequitur.producer.journal.frames import Head
+from sequitur.producer.journal.live import Place
 from sequitur.producer.journal.scan import TornTail, scan_segment, segment_name
-from sequitur.producer.journal.state import JournalState, Place
+from sequitur.producer.journal.state import JournalState
 
 
 def replay(

@@ -19,9 +19,10 @@ from rich.text import Text
 from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.errors import JournalVersionError
 from sequitur.producer.journal.frames import BatchFrame, Head, Waiting, frame_name
-from sequitur.producer.journal.journal import segment_numbers
-from sequitur.producer.journal.scan import Scan, scan_segment, segment_name
-from sequitur.producer.journal.state import JournalState, Place, Recovered
+from sequitur.producer.journal.live import Place
+from sequitur.producer.journal.recovered import Recovered
+from sequitur.producer.journal.scan import Scan, scan_segment, segment_name, segment_numbers
+from sequitur.producer.journal.state import JournalState
 
 # A live producer may remove a segment between the listing and the reading.
 _READ_ATTEMPTS = 5
@@ -339,7 +340,7 @@ def _partition_reports(state: JournalState, recovered: Recovered) -> Iterable[Pa
 
 
 def _bytes_of(state: JournalState, batch: BatchFrame | Waiting) -> int:
-    live = state.find(batch.key)
+    live = state.live.find(batch.key)
     return 0 if live is None else live.length
 
 

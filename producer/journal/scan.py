@@ -15,6 +15,7 @@ a page never written reads as.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Final
 
 from sequitur.producer.journal.codec import (
@@ -31,6 +32,7 @@ from sequitur.producer.journal.errors import JournalCorruptError, JournalVersion
 from sequitur.producer.journal.frames import without_bytes
 
 _SECTOR_BYTES: Final = 512
+_SUFFIX: Final = ".journal"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +113,13 @@ class _Gap:
 
 def segment_name(segment: int) -> str:
     """File name of a segment."""
-    return f"{segment:020d}.journal"
+    return f"{segment:020d}{_SUFFIX}"
+
+
+def segment_numbers(names: Sequence[str]) -> list[int]:
+    """The segments among file names, oldest first."""
+    stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
 def scan_segment(data: bytes, segment: int, *, newest: bool) -> Scan:
