@@ -23,10 +23,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.producer._core import Core
-from sequitur.producer._errors import (
-    ProducerClosedError,
-    RetriableError,
-)
+from sequitur.producer._errors import ProducerClosedError
 from sequitur.producer._event_id import name_in_ids, name_of_a_life, new_generation
 from sequitur.producer._log import Logger
 from sequitur.producer._producer_name import unnamed_producer
@@ -34,13 +31,10 @@ from sequitur.producer._record import check_types
 from sequitur.producer._record_maker import RecordMaker
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
+from sequitur.producer._start import acquire_identity, open_journal
 from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.delivery.identities import Identities
-from sequitur.producer.delivery.routes import until_answered
-from sequitur.producer.journal.frames import Renewal
-from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.limits import JournalLimits
 from sequitur.producer.journal.recovered import NOTHING_RECOVERED
 from sequitur.producer.kafka.wire import Wire, close_within
 from sequitur.producer.settings import KafkaSettings
@@ -48,7 +42,6 @@ from sequitur.producer.settings import KafkaSettings
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
-    from pathlib import Path
     from types import TracebackType
 
     from sequitur.producer._given_up import GivenUp, OnGivenUp
@@ -57,10 +50,10 @@ if TYPE_CHECKING:
     from sequitur.producer._record_maker import Partitioner, Serializer
     from sequitur.producer._statistics import ProducerStatistics
     from sequitur.producer.journal.frames import Position
+    from sequitur.producer.journal.journal import Journal
     from sequitur.producer.kafka.tokens import TokenProvider
 
 _WIRE_CLOSE_S: Final = 1.0
-_REACH_S: Final = 2.0
 
 _log = Logger(__name__)
 
@@ -166,10 +159,19 @@ class IdempotentProducer(Sending):
         )
         try:
             if settings.journal is not None and settings.journaling != "none":
-                self._journal = await self._open_journal(settings.journal)
+                self._journal = await open_journal(
+                    settings.journal, self._name, limit_bytes=settings.journal_limit
+                )
                 self._former = self._journal.recovered
-            identities = self._identities(self._wire)
-            await self._acquire_identity(identities)
+            identities = Identities(
+                self._wire,
+                None if settings.journaling == "none" else self._name,
+                self._former,
+                accept_new_cluster=settings.accept_new_cluster,
+            )
+            await acquire_identity(
+                identities, self._journal, self._former, settings, random=self._random
+            )
             self._check_open()
         except BaseException:
             await close_within(self._wire, _WIRE_CLOSE_S)
@@ -195,48 +197,9 @@ class IdempotentProducer(Sending):
             recovered=self._core.recovered_events,
         )
 
-    async def _open_journal(self, directory: Path) -> Journal:
-        """Take the journal over; who is cancelled meanwhile holds it no longer than the thread."""
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(
-                Journal.open,
-                directory,
-                producer=self._name,
-                limits=JournalLimits.within(self._settings.journal_limit),
-            )
-        )
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_let_go)
-            raise
-
     def _check_open(self) -> None:
         if self._closed:
             raise ProducerClosedError("the producer was closed while it started")
-
-    def _identities(self, wire: Wire) -> Identities:
-        return Identities(
-            wire,
-            self._name if self._settings.journaling != "none" else None,
-            self._former,
-            accept_new_cluster=self._settings.accept_new_cluster,
-        )
-
-    async def _acquire_identity(self, identities: Identities) -> None:
-        """Learn who we are; with a journal that knows its topics this may come later, too."""
-        if self._former.partitions:
-            try:
-                await asyncio.wait_for(identities.known(), _REACH_S)
-            except (RetriableError, TimeoutError) as error:
-                _log.warning("no broker answers yet; the journal takes events", reason=str(error))
-                return
-        else:
-            await until_answered(identities.known, self._settings, self._random)
-        if self._journal is not None:
-            renewal = Renewal(identities.current, cluster_id=identities.cluster_id)
-            self._journal.append([renewal])
-            await asyncio.to_thread(self._journal.sync)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -403,9 +366,3 @@ class IdempotentProducer(Sending):
         self._closed = True
         if self._core is not None:
             self._core.fail(f"the producer failed ({error!r})")
-
-
-def _let_go(opening: asyncio.Future[Journal]) -> None:
-    """Nobody waits for this journal any more."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.get_loop().run_in_executor(None, opening.result().close)
