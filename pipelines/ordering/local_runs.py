@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         TimeBounds,
     )
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic, Rows
-    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 _BATCH_ROWS: Final = 1024
@@ -84,7 +84,7 @@ class LocalRuns(SortedRuns):
         checkpoint: Checkpoint,
         settings: ReorderSettings,
         outputs: Outputs,
-        limits: Limits,
+        limits: TopicLimits,
     ) -> None:
         super().__init__(spark, checkpoint, settings, outputs, limits)
         self._sends = settings.delivery is Delivery.EXACTLY_ONCE

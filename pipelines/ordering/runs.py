@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import EventClock, ReorderSettings, StepEntry, StepLateness, TimeBounds
     from sequitur.pipelines.sink.sink import Outputs, Rows
-    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 _OBSERVED_PARTITIONS: Final = 64
@@ -100,7 +100,7 @@ class SortedRuns:
         checkpoint: Checkpoint,
         settings: ReorderSettings,
         outputs: Outputs,
-        limits: Limits,
+        limits: TopicLimits,
     ) -> None:
         self._spark = spark
         self._checkpoint = checkpoint

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.sink.sink import Outputs
-    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
@@ -24,7 +24,7 @@ def open_state(
     checkpoint: Checkpoint,
     settings: ReorderSettings,
     outputs: Outputs,
-    limits: Limits,
+    limits: TopicLimits,
 ) -> tuple[SortedRuns, KeyHistory]:
     """Return the runs of a checkpoint, and how far keys have been released.
 

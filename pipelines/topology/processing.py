@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.pipelines.sink.sink import OutputTopic, Rows
-    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer.kafka.record_limit import RecordLimit
 
@@ -78,7 +78,7 @@ class Processing:
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
         dead_letters: OutputTopic,
-        limits: Limits,
+        limits: TopicLimits,
         timestamps: OutputTimestamp,
     ) -> None:
         self._spark = spark
