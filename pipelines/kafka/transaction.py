@@ -18,7 +18,6 @@ from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
 
@@ -31,6 +30,7 @@ from sequitur.pipelines._errors import (
 from sequitur.pipelines.kafka.coordinators import error_of
 from sequitur.producer import BrokerError, RetriableError
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
+from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.producer.kafka.record_batch import Stamp, transactional_batch
 from sequitur.producer.kafka.wire import CoordinatorKind
 
@@ -56,7 +56,7 @@ class TransactionNames:
     Attributes:
         transactional_id: One holder at a time.
         group: The consumer group whose offset it commits.
-        timeout_ms: The brokers give it up when it is open for so long.
+        timeout_ms: The brokers abort it when it is open for longer.
     """
 
     transactional_id: str
@@ -102,7 +102,9 @@ class Transaction:
         Raises:
             TransactionError: The brokers do not answer, or turn us down.
         """
-        request = InitProducerIdRequest(self._names.transactional_id, self._names.timeout_ms)
+        request = InitProducerIdRequest(
+            self._names.transactional_id, transaction_timeout_ms=self._names.timeout_ms
+        )
         answer = await self._ask(request, lambda answer: answer.error_code)
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
 
