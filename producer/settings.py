@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from sequitur.producer._address import Address, parse_address
 from sequitur.producer._kafka_settings import KafkaSettings
 from sequitur.producer._section import Section, SettingsError
 from sequitur.producer._units import Duration, Size, format_duration, milliseconds
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "Address",
     "Duration",
     "KafkaSettings",
     "Section",
@@ -46,6 +48,7 @@ __all__ = [
     "is_secret",
     "load_settings",
     "milliseconds",
+    "parse_address",
 ]
 
 ENVIRONMENT_PREFIX: Final = "SEQUITUR_"

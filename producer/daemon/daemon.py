@@ -26,12 +26,12 @@ from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake
 from sequitur.producer.daemon.log import configure_logging
 from sequitur.producer.daemon.report import DaemonReport, health_snapshot
 from sequitur.producer.daemon.settings import dead_letter_file
+from sequitur.producer.settings import parse_address
 from sequitur.producer.sources import (
     DeadLetterFile,
     StoppingError,
     check_source,
     make_source,
-    parse_address,
 )
 
 if TYPE_CHECKING:

@@ -11,12 +11,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from sequitur.producer._event_id import UNNAMED_PREFIX
 from sequitur.producer._settings import ProducerSettings
-from sequitur.producer.settings import Duration, KafkaSettings, Section, Settings, Size
-from sequitur.producer.sources import SourceSettings, parse_address
+from sequitur.producer.settings import (
+    Address,
+    Duration,
+    KafkaSettings,
+    Section,
+    Settings,
+    Size,
+)
+from sequitur.producer.sources import SourceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,20 +72,13 @@ class ProduceSettings(SourceSettings, Section):
         gt=0,
         description="Bytes the dead-letter file may have, beyond which the daemon ends",
     )
-    health: str | None = Field(
+    health: Address | None = Field(
         default=None,
         description="HOST:PORT to answer /livez, /readyz and /metrics at; without it, nowhere",
     )
     log_format: LogFormat = Field(
         default="console", description="How log lines look on standard error: console or json"
     )
-
-    @field_validator("health")
-    @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_address(value)
-        return value
 
 
 class ProduceJob(Settings):
