@@ -1,8 +1,8 @@
 """The event id: a header that names each event once and for all.
 
 The broker's own sequence numbers live in the batch and are gone for a reader; this id stays with
-the event. It is the oracle of every test here, tells `sequitur verify` of gaps and repeats, and
-lets the reorder job drop the repeats of producers that have no durable identity.
+the event. It is the oracle of every test here, tells `sequitur verify` of gaps and duplicates, and
+lets the reorder job drop the duplicates of producers that have no durable identity.
 
 The header's value is ASCII, `<producer name>~<generation>:<sequence>`: one header and not two,
 since each costs about a tenth of a microsecond an event on the hot path, and readable, since people
