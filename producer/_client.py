@@ -65,7 +65,7 @@ class IdempotentProducer(Sending):
         kafka: How to reach the cluster; a string is `bootstrap_servers`.
         settings: How events are sent.
         on_given_up: Called with events that are not, or not surely, in the log and that are tried
-            no more, as those that a broker refused: whoever must not lose them keeps them
+            no more, such as those that a broker refused: what must not be lost has to be stored
             elsewhere before it returns. If it raises, the producer ends, and the journal keeps
             them. Events that are only not answered yet at `close` are not among them.
         key_serializer: Makes the bytes of each key; None stays None.
@@ -142,7 +142,7 @@ class IdempotentProducer(Sending):
 
         Raises:
             RetriableError: No broker answered, and the journal has no identity yet.
-            FatalError: We may not write to this cluster.
+            FatalError: The producer may not write to this cluster.
             JournalError: The journal is held by another process, damaged, another producer's, or
                 cannot be written.
             ProducerClosedError: It was started before, or closed.
@@ -278,11 +278,11 @@ class IdempotentProducer(Sending):
             await core.accumulator.flushed()
 
     def recovered_position(self, source: str) -> bytes | None:
-        """The last position of a source that the journal held at the start; None without one."""
+        """Return the last position of a source in the journal at the start; None without one."""
         return self._former.positions.get(source)
 
     def recovered_topics(self) -> frozenset[str]:
-        """The topics that the journal knew at the start: to them it takes events at once."""
+        """Return the topics that the journal knew at the start: to them it takes events at once."""
         return frozenset(topic for topic, _ in self._former.partitions)
 
     async def failure(self) -> Exception:
@@ -300,7 +300,7 @@ class IdempotentProducer(Sending):
             await self._core.all_told()
 
     def hold_up(self) -> str | None:
-        """Why no events are taken at the moment, in a sentence; None while they are."""
+        """Return why no events are taken at the moment, in a sentence; None while they are."""
         if self._failure is not None:
             return f"it failed: {self._failure}"
         if self._closed or self._core is None:
@@ -308,7 +308,7 @@ class IdempotentProducer(Sending):
         return self._core.hold_up
 
     def statistics(self) -> ProducerStatistics:
-        """The counts at this moment."""
+        """Return the counts at this moment."""
         return NOTHING_COUNTED if self._core is None else self._core.statistics()
 
     async def close(self, timeout: timedelta | None = None) -> None:  # noqa: ASYNC109 - the promise
@@ -350,7 +350,7 @@ class IdempotentProducer(Sending):
         return self._wire is not None and self._wire.leader(topic, partition) is not None
 
     def _give_up(self, events: Sequence[GivenUp]) -> None:
-        """Hand events over to whoever keeps them; without that they may not be forgotten."""
+        """Give events to `on_given_up`; unless it returns, they are not forgotten."""
         if self._on_given_up is not None:
             try:
                 self._on_given_up(events)
@@ -359,7 +359,7 @@ class IdempotentProducer(Sending):
                 raise
 
     def _on_failure(self, error: Exception) -> None:
-        """No event may wait for a sender that is gone, or a journal that cannot be written."""
+        """End the producer: without sender or journal no event may go on waiting."""
         _log.error("the producer failed", exc_info=error)
         self._failure = error
         self._failed.set()

@@ -113,7 +113,7 @@ class Ticket:
         return self.persisted + self.not_persisted + self.possibly_persisted
 
     def result(self) -> TicketResult:
-        """The counts as they are now."""
+        """Return the counts as they are now."""
         return TicketResult(
             accepted=self.accepted,
             persisted=self.persisted,
@@ -135,7 +135,7 @@ class Ticket:
         self._done = loop.create_future()
 
     def close(self, kept: Callable[[], Awaitable[object]] | None = None) -> None:
-        """No more events will be accepted under this ticket.
+        """Accept no more events under this ticket.
 
         Args:
             kept: Waits until those that were are in the journal, if there is one.
@@ -190,7 +190,7 @@ class DeliveryClaim:
         """Take less memory: futures are their owners'."""
 
     def cut(self, place: int) -> tuple[DeliveryClaim, DeliveryClaim]:
-        """The claim as two, for a batch that is split before `place`."""
+        """Return the claim as two, for a batch that is split before `place`."""
         return DeliveryClaim(self.entries[:place]), DeliveryClaim(self.entries[place:])
 
 
@@ -217,7 +217,7 @@ class TicketClaim:
         self.entries = array("Q", self.entries)
 
     def cut(self, place: int) -> tuple[TicketClaim, TicketClaim]:
-        """The claim as two, for a batch that is split before `place`."""
+        """Return the claim as two, for a batch that is split before `place`."""
         return (
             TicketClaim(self.ticket, self.entries[:place]),
             TicketClaim(self.ticket, self.entries[place:]),

@@ -145,7 +145,7 @@ class TopicReport:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, for `json.dumps`."""
+        """Return the report as plain values, for `json.dumps`."""
         return {
             **asdict(self),
             "order": self.order.value,
@@ -220,7 +220,7 @@ class TopicCheck:
             self._sequences[event_id.producer][event_id.generation].append(event_id.sequence)
 
     def report(self) -> TopicReport:
-        """What was found so far."""
+        """Return what was found so far."""
         return TopicReport(
             topic=self._topic,
             records=self._records,

@@ -1,7 +1,7 @@
 """A Kafka transaction on one output partition: batches that are laid out already, and one offset.
 
 The protocol is KIP-98's, as brokers of every version speak it: `InitProducerId` takes the
-transactional id (which ends what another had open, and fences him off), `AddPartitionsToTxn`,
+transactional id (which aborts what another holder had open, and fences it), `AddPartitionsToTxn`,
 batches, `AddOffsetsToTxn` with `TxnOffsetCommit`, `EndTxn`. The first batch goes alone, then up to
 five are in flight; they go again, byte for byte and in order, when a leader moves or a connection
 breaks, and the broker knows those it has by their sequence.
@@ -65,7 +65,7 @@ class TransactionNames:
 
     @classmethod
     def of(cls, app: str, where: OutputPartition, timeout_ms: int) -> Self:
-        """Those of a job's transactions on an output partition."""
+        """Return those of a job's transactions on an output partition."""
         return cls(f"{app}.{where.topic}.{where.partition}", commits_group(app), timeout_ms)
 
 
@@ -97,10 +97,10 @@ class Transaction:
         self._unanswered: deque[tuple[bytes, asyncio.Future[_Answers]]] = deque()
 
     async def open(self) -> None:
-        """Take the transactional id; what another had open under it is ended.
+        """Take the transactional id; a transaction that another holder left open is aborted.
 
         Raises:
-            TransactionError: The brokers do not answer, or turn us down.
+            TransactionError: The brokers do not answer, or refuse.
         """
         request = InitProducerIdRequest(
             self._names.transactional_id, transaction_timeout_ms=self._names.timeout_ms
@@ -112,8 +112,8 @@ class Transaction:
         """Make the partition part of the transaction; to be called before the first `send`.
 
         Raises:
-            TransactionError: The brokers do not answer, or turn us down.
-            TransactionFencedError: Someone newer has the transactional id.
+            TransactionError: The brokers do not answer, or refuse.
+            TransactionFencedError: A newer holder has the transactional id.
         """
         await self._know_the_leader()
         topic, partition = self._where
@@ -129,8 +129,8 @@ class Transaction:
             batch: The batch.
 
         Raises:
-            TransactionError: A batch is not taken.
-            TransactionFencedError: Someone newer has the transactional id.
+            TransactionError: A batch is refused.
+            TransactionFencedError: A newer holder has the transactional id.
         """
         stamp = Stamp(self._producer_id, self._epoch, self._sequence)
         raw = transactional_batch(
@@ -154,8 +154,8 @@ class Transaction:
         """Wait for all batches, if there were any, and commit them with the group's offset.
 
         Raises:
-            TransactionError: A batch is not taken, or the brokers turn us down: nothing is visible.
-            TransactionFencedError: Someone newer has the transactional id: nothing is visible.
+            TransactionError: A batch is refused, or a request is: nothing is visible.
+            TransactionFencedError: A newer holder has the transactional id: nothing is visible.
             TransactionOutcomeError: It is not known whether the commit was carried out.
         """
         await self._settle()
@@ -180,10 +180,10 @@ class Transaction:
             raise TransactionOutcomeError(str(error)) from error
 
     async def abort(self) -> None:
-        """Give the transaction up; best effort, as the next holder of the id ends it anyway.
+        """Abort the transaction; best effort, as the next holder of the id aborts it anyway.
 
         Raises:
-            TransactionError: The brokers do not answer, or turn us down.
+            TransactionError: The brokers do not answer, or refuse.
         """
         await self._silence()
         self._unanswered.clear()
@@ -227,7 +227,7 @@ class Transaction:
     async def _send_again(self, *more: bytes) -> None:
         """Send all that has no good answer again, one after the other, until each is taken.
 
-        The broker answers as a repeat what it has of them.
+        What the broker has of them it answers as duplicates.
         """
         await self._silence()
         batches = [batch for batch, _answer in self._unanswered]
@@ -250,7 +250,7 @@ class Transaction:
         await asyncio.gather(*answers, return_exceptions=True)
 
     async def _is_taken(self, answer: Awaitable[_Answers]) -> bool:
-        """Whether a batch is in the log; if not, whether it is worth sending again is an error."""
+        """Return whether a batch is in the log; False if a retry may help, else raise the error."""
         try:
             code = (await answer)[self._where].code
         except BrokerError:

@@ -58,7 +58,7 @@ def run_daemon(
     """Run the daemon until its source ends or a signal comes; logs go to standard error.
 
     Raises:
-        BrokerError: The cluster turned us down.
+        BrokerError: The cluster refused the login or the topic.
         SourceError: The source cannot be made of these settings, or read.
     """
     configure_logging(produce.log_format)
@@ -229,7 +229,7 @@ class _Daemon:
         )
 
     def _kept(self) -> int:
-        """Events that have no answer and are in the journal, from where the next start sends them.
+        """Return how many events are unanswered and in the journal, for the next start to send.
 
         Known once the producer is closed.
         """

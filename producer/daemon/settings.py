@@ -95,7 +95,7 @@ class ProduceJob(Settings):
     @model_validator(mode="before")
     @classmethod
     def _has_a_journal(cls, values: Any) -> Any:
-        """Runs before the sections check themselves, who want a directory for a durability."""
+        """Run before the sections check themselves, who want a directory for a durability."""
         if not isinstance(values, dict):
             return values
         given = dict(values.get("producer") or {})
@@ -106,13 +106,13 @@ class ProduceJob(Settings):
 
 
 def default_journal(name: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the daemon keeps the journal of a producer name, unless it is told otherwise."""
+    """Return where the daemon keeps the journal of a producer name, unless it is told otherwise."""
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state, "sequitur", "producers", f"{name or UNNAMED_PREFIX}.journal")
 
 
 def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
-    """Where what could not be sent goes: what the settings say, or beside the journal."""
+    """Return where what could not be sent goes: what the settings say, or beside the journal."""
     if produce.dead_letter is not None:
         return produce.dead_letter
     journal = producer.journal or default_journal(producer.name)

@@ -70,7 +70,7 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Path, *, producer: str, limits: JournalLimits | None = None) -> Self:
-        """Takes over the journal in `directory`, or begins one; `recovered` says what it held.
+        """Take over the journal in `directory`, or begins one; `recovered` says what it held.
 
         Raises:
             JournalLockedError: another process holds it.
@@ -149,7 +149,7 @@ class Journal:
             return self._segments.limits().limit_bytes
 
     def append(self, frames: Sequence[Frame], *, part: bool = False) -> None:
-        """Writes `frames` as one round, which a restart sees as a whole or not at all.
+        """Write `frames` as one round, which a restart sees as a whole or not at all.
 
         Not durable before `sync`. Rounds of nothing but marks and drops never fail for want of
         room: what does not fit is kept in memory and goes out with the next round.
@@ -187,7 +187,7 @@ class Journal:
                 self._state.apply(frame, place, part=part)
 
     def read(self, key: Key) -> bytes:
-        """The exact bytes of a batch under the name that the journal has for it now.
+        """Return the exact bytes of a batch under the name that the journal has for it now.
 
         Raises:
             KeyError: the journal does not hold it, or under another name.
@@ -211,16 +211,16 @@ class Journal:
             return data
 
     def sync(self) -> bool:
-        """Returns once every round appended before the call survives a power cut.
+        """Return once every round appended before the call survives a power cut.
 
-        Also begins a new segment when the current one is full.
+        Begin a new segment, too, when the current one is full.
 
         Returns:
             Whether there is something to do for `reclaim`.
 
         Raises:
             JournalFailedError: the disk failed, now or before. What was not synced may be lost,
-                and nothing more can be promised until the journal is opened anew.
+                and nothing more can be promised until the journal is opened again.
         """
         with self._sync_lock:
             with self._state_lock:
@@ -244,9 +244,9 @@ class Journal:
                 return self._segments.oldest < self._needed or self._segments.copy_due()
 
     def reclaim(self) -> None:
-        """Removes the segments that the last `sync` found to be needed no more, oldest first.
+        """Remove the segments that the last `sync` found to be needed no more, oldest first.
 
-        Before that it copies what little is needed of the oldest ones into the newest, a piece at
+        Copies first what little is needed of the oldest ones into the newest, a piece at
         a time, and syncs it.
 
         A call of its own because removing a large file takes long, and no event waits for it: run
@@ -277,7 +277,7 @@ class Journal:
                 self._segments.removed(segment)
 
     def _copy_a_piece(self) -> bool:
-        """Copies a piece of what is needed of the oldest segment; False if nothing was."""
+        """Copy a piece of what is needed of the oldest segment; False if nothing was."""
         with self._state_lock:
             self._segments.check_usable()
             if not self._segments.copy_due():
@@ -326,7 +326,7 @@ class Journal:
         return placed.frame
 
     def statistics(self) -> JournalStatistics:
-        """What the journal holds and has done."""
+        """Return what the journal holds and has done."""
         with self._state_lock:
             return JournalStatistics(
                 segments=self._segments.count,
@@ -339,7 +339,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Syncs what there is, if the disk still does, and lets the directory go."""
+        """Sync what was written, if the disk still works, and unlock the directory."""
         with contextlib.suppress(JournalError):
             if self._segments.file is not None and self.sync():
                 self.reclaim()
@@ -369,7 +369,7 @@ class Journal:
 
 
 def _gives_room(frames: Sequence[Frame]) -> bool:
-    """Whether a round is small, and lets batches go out or go away."""
+    """Return whether a round is small, and lets batches go out or go away."""
     giving = (Acks, Drop, Numbered, Renewal, Commit)
     return all(isinstance(frame, (*giving, Position)) for frame in frames) and any(
         isinstance(frame, giving) for frame in frames

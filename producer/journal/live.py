@@ -66,15 +66,15 @@ class LiveBatches:
         return iter(self._live.values())
 
     def find(self, key: Key) -> Live | None:
-        """A batch and the places of its frames; None once it is needed no more."""
+        """Return a batch and the places of its frames; None once it is needed no more."""
         return self._live.get(key)
 
     def oldest_segment(self) -> int | None:
-        """The oldest segment that holds something still needed."""
+        """Return the oldest segment that holds something still needed."""
         return min(self._in_segment, default=None)
 
     def in_segment(self, segment: int, limit_bytes: int) -> list[Live]:
-        """What has a frame in a segment: as much as fits `limit_bytes`, and at least one."""
+        """Return what has a frame in a segment: as much as fits `limit_bytes`, and at least one."""
         found: list[Live] = []
         for key in self._in_segment.get(segment, ()):
             live = self._live[key]
@@ -85,7 +85,7 @@ class LiveBatches:
         return found
 
     def bytes_in(self, segment: int) -> int:
-        """Bytes of a segment that are needed."""
+        """Return how many bytes of a segment are needed."""
         return self._bytes_in.get(segment, 0)
 
     def hold(self, key: Key, live: Live) -> None:
@@ -117,7 +117,7 @@ class LiveBatches:
 
 
 def whole(batch: BatchFrame | Waiting, frames: Sequence[Frame]) -> BatchFrame | Waiting:
-    """A batch with its exact bytes, as one frame, made of the frames it is in."""
+    """Return a batch with its exact bytes, as one frame, made of the frames it is in."""
     data = _data_of(frames)
     if isinstance(batch, Waiting):
         return msgspec.structs.replace(batch, piece=False, data=data)
@@ -129,7 +129,7 @@ def whole(batch: BatchFrame | Waiting, frames: Sequence[Frame]) -> BatchFrame | 
 
 
 def _data_of(frames: Sequence[Frame]) -> bytes:
-    """A batch's bytes, of the frames it is in: of a whole one, or of one and what was added."""
+    """Return a batch's bytes, from its one frame or from all frames that added to it."""
     first, *added = frames
     assert isinstance(first, BatchFrame | Waiting)
     if not added and not (isinstance(first, Waiting) and first.piece):

@@ -40,7 +40,7 @@ class Recovered:
     cluster_id: str = ""
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has, as far as the journal knows; None if it does not."""
+        """Return how many partitions of a topic the journal knows; None if it knows none."""
         places = (*self.partitions, *self.waiting)
         known = [partition for name, partition in places if name == topic]
         return max(known) + 1 if known else None

@@ -12,7 +12,7 @@ from sequitur.producer.journal.state import JournalState
 def replay(
     segments: Iterable[tuple[int, bytes]], *, newest: int, producer: str
 ) -> tuple[JournalState, TornTail | None, Sequence[int]]:
-    """The state that segments hold, oldest first.
+    """Return the state that segments hold, oldest first.
 
     Returns:
         The state, the torn tail of the newest segment, and the length of each segment's sound part.

@@ -154,7 +154,7 @@ class JournalReport:
 
 
 def inspect_journal(directory: Path) -> JournalReport:
-    """Reads all of a journal and judges it; never raises for what the files hold."""
+    """Read and check all of a journal; raise nothing for what the files hold."""
     try:
         scans = _scan_segments(directory)
     except OSError as error:
@@ -187,12 +187,12 @@ def inspect_journal(directory: Path) -> JournalReport:
 
 
 def report_as_json(report: JournalReport) -> str:
-    """The report as JSON, two spaces deep."""
+    """Return the report as JSON, two spaces deep."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
 def report_as_tables(report: JournalReport) -> RenderableType:
-    """The report for a terminal."""
+    """Return the report for a terminal."""
     summary = Table(show_header=False, box=None)
     identity = "none yet" if report.producer_id is None else f"{report.producer_id}"
     for name, value in (
@@ -215,7 +215,7 @@ def report_as_tables(report: JournalReport) -> RenderableType:
 
 
 def _scan_segments(directory: Path) -> list[Scan]:
-    """Reads one segment at a time: all together may be larger than memory."""
+    """Read one segment at a time: all together may be larger than memory."""
     disk = RealDisk(directory)
     for attempt in range(_READ_ATTEMPTS):
         numbers = segment_numbers(disk.names())
@@ -246,7 +246,7 @@ def _unreadable(directory: Path, problem: str) -> JournalReport:
 
 
 def _sequence_problems(scans: list[Scan]) -> Iterable[str]:
-    """Segments missing from the middle."""
+    """Yield segments missing from the middle."""
     for before, after in itertools.pairwise(scans):
         if after.segment != before.segment + 1:
             first, last = segment_name(before.segment + 1), segment_name(after.segment - 1)
@@ -280,7 +280,7 @@ def _head_problems(scans: list[Scan]) -> Iterable[str]:
 
 
 def _best_state(scans: list[Scan]) -> JournalState:
-    """The state as far as the good frames tell it."""
+    """Return the state as far as the good frames tell it."""
     heads = [p.frame for scan in scans for p in scan.frames if isinstance(p.frame, Head)]
     state = JournalState(heads[0].producer if heads else "")
     for scan in scans:

@@ -84,7 +84,7 @@ class Segments:
         return min(self._sizes)
 
     def older_than(self, segment: int) -> list[int]:
-        """The numbers below `segment`, oldest first."""
+        """Return the numbers below `segment`, oldest first."""
         return sorted(number for number in self._sizes if number < segment)
 
     def note_synced(self, end: int) -> None:
@@ -110,11 +110,11 @@ class Segments:
             self.file = None
 
     def limits(self) -> JournalLimits:
-        """What the files may take now: less than the settings say on a disk with less room."""
+        """Return what the files may take now: less than the settings on a disk with less room."""
         return self._limits.on_disk(self.total_bytes, self._disk.free_bytes())
 
     def room_bytes(self, *, reserve: bool | None) -> int:
-        """How long a round may be; `reserve` as in `JournalLimits`, None to the last byte."""
+        """Return how long a round may be; `reserve` as in `JournalLimits`, None for all."""
         limits, total = self.limits(), self.total_bytes
         if reserve is None:
             return limits.limit_bytes - total
@@ -181,7 +181,7 @@ class Segments:
         ) from error
 
     def copy_due(self) -> bool:
-        """Whether to copy what is needed of the oldest segment, so that it can go."""
+        """Return whether to copy what is needed of the oldest segment, so that it can go."""
         oldest = self.oldest
         if oldest == self.newest or not self._state.live.bytes_in(oldest):
             return False
@@ -191,7 +191,7 @@ class Segments:
         return few or crowded or self._no_space
 
     def rotation_due(self, end: int) -> bool:
-        """Whether the newest segment is full, or would give room back if it were an old one."""
+        """Return whether the newest segment is full, or would free room if it were an old one."""
         limits = self.limits()
         if end >= limits.segment_bytes:
             return True

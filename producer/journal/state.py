@@ -119,7 +119,7 @@ class JournalState:
             raise ValueError(f"{key} is not in the journal")
 
     def _check_whole(self, number: Number, added: set[Key]) -> None:
-        """What came of a batch after its numbers would be held, and sent, as another batch."""
+        """Check that all of a batch is numbered: its rest would be sent as another batch."""
         key = number.waiting_key
         if key in added:
             return
@@ -166,14 +166,14 @@ class JournalState:
                 self._apply_head(frame)
 
     def oldest_live_segment(self) -> int | None:
-        """The oldest segment that holds something still needed."""
+        """Return the oldest segment that holds something still needed."""
         segments = [place.segment for _, place in self._parted[:1]]
         if (oldest := self.live.oldest_segment()) is not None:
             segments.append(oldest)
         return min(segments, default=None)
 
     def head(self, previous_length: int) -> Head:
-        """The first frame of a new segment."""
+        """Return the first frame of a new segment."""
         return Head(
             producer=self.producer,
             previous_length=previous_length,
@@ -185,7 +185,7 @@ class JournalState:
         )
 
     def recovered(self, torn: TornTail | None, *, fresh: bool) -> Recovered:
-        """The state as a value."""
+        """Return the state as a value."""
         unacked: dict[TopicPartition, list[BatchFrame]] = {}
         waiting: dict[TopicPartition, list[Waiting]] = {}
         # Halves of a split batch are appended behind batches that come after them.

@@ -28,7 +28,7 @@ class Backoff:
     factor: float = 2.0
 
     def delay_ms(self, failures: int, random: float = 0.5) -> float:
-        """The wait after some failures in a row.
+        """Return the wait after some failures in a row.
 
         Args:
             failures: How many, from 1.

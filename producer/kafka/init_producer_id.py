@@ -1,6 +1,6 @@
 """InitProducerId (API 22) in version 4 (KIP-360): a producer id, or the next epoch of one held.
 
-aiokafka knows version 0 only, in which nobody says which id and epoch it holds.
+aiokafka has version 0 only, in which the producer cannot say which id and epoch it holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NONE: Final = -1
 
 
 class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The identity to go on under."""
+    """The producer id and epoch to go on with."""
 
     API_KEY = 22
     API_VERSION = 4
@@ -33,7 +33,7 @@ class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is u
 
 
 class InitProducerIdRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """Who asks, and what it holds."""
+    """The transactional id, and the identity that its holder has."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 22
@@ -73,6 +73,6 @@ class InitProducerIdRequest(
         self._transaction_timeout_ms = transaction_timeout_ms
 
     def build(self, request_struct_class: type[InitProducerIdRequestV4]) -> Any:
-        """The request in the version that the broker knows."""
+        """Return the request in the version that the broker knows."""
         held = (_NONE, _NONE) if self._held is None else (self._held.producer_id, self._held.epoch)
         return request_struct_class(self._transactional_id, self._transaction_timeout_ms, *held, {})

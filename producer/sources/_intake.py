@@ -132,7 +132,7 @@ class Source(Protocol):
         ...
 
     def statistics(self) -> SourceStatistics:
-        """What went wrong so far."""
+        """Return what went wrong so far."""
         ...
 
 

@@ -127,7 +127,7 @@ class Topology:
         return tuple(one for one in self.components.values() if one.kind is Kind.OUTPUT)
 
     def topics(self, default: str) -> tuple[str, ...]:
-        """The topics its outputs write to.
+        """Return the topics its outputs write to.
 
         Args:
             default: The topic of outputs without one of their own.

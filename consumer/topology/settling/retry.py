@@ -28,7 +28,7 @@ class RetryPolicy:
     max_attempts: int = 5
 
     def gives_up(self, attempt: int, reason: FailReason) -> bool:
-        """Whether a failed event is given up. The one rule for it.
+        """Return whether a failed event is given up. The one rule for it.
 
         Args:
             attempt: The attempt that failed; the first is 1.
