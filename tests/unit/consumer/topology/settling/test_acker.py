@@ -151,6 +151,13 @@ def test_roots_fall_evenly_to_ackers(ackers: int) -> None:
     assert counts.min() > 0.9 * 7000 / ackers
 
 
+@pytest.mark.parametrize("root", [0, 1, 7, 2**32 + 5, 2**64 - 1])
+def test_acker_of_a_root_is_its_hash_modulo_their_number(root: int) -> None:
+    """The upper half of the product with 2**64 over the golden ratio, the same on each machine."""
+    (found,) = acker_of(np.array([root], np.uint64), 1000)
+    assert found == (root * 0x9E3779B97F4A7C15 % 2**64 >> 32) % 1000
+
+
 @pytest.mark.parametrize(("what", "unit"), [("_memory", "_bytes"), ("_speed", "_per_s")])
 def test_benchmark_checks_what_it_measures(what: str, unit: str) -> None:
     """With few trees as with many, over several chunks; its figures say what they count."""
@@ -183,6 +190,13 @@ def test_roots_are_told_as_columns() -> None:
     ids, values, flags = columns(roots)
     assert (ids.tolist(), values.tolist()) == ([5, 6, 2**64 - 1], [3, 2, 1])
     assert flags.tolist() == [0, _FAILED, _HELD]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_columns_of_roots_have_their_width(number: int) -> None:
+    """Also without any root: 17 bytes each, as tasks write them and an acker XORs them."""
+    root = SimpleNamespace(is_tracked=True, is_held=False, failure=None, id=1, value=2)
+    assert [column.dtype for column in columns([root] * number)] == [np.uint64, np.uint64, np.uint8]
 
 
 def test_nothing_combined_is_nothing() -> None:
