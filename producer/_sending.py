@@ -69,7 +69,7 @@ class Sending(ABC):
         if route is None or not accumulator.room.is_free:
             ready = await self._ready(core, topic)
             if isinstance(ready, NotPersisted):
-                return _settled(ready)
+                return _completed(ready)
             route = ready
         if not self._maker.is_plain:
             record = self._maker.placed(record, topic, route.partitions)
@@ -170,7 +170,7 @@ class Sending(ABC):
         """
 
 
-def _settled(outcome: Outcome) -> Delivery:
+def _completed(outcome: Outcome) -> Delivery:
     delivery = Delivery(loop=asyncio.get_running_loop())
     delivery.keeper = None
     delivery.set_result(outcome)

@@ -138,7 +138,7 @@ class Transaction:
         )
         self._sequence += batch.rows
         while len(self._unanswered) >= _IN_FLIGHT:
-            await self._settle_oldest()
+            await self._await_oldest()
         try:
             self._unanswered.append((raw, await self._write(raw)))
         except RetriableError:
@@ -146,7 +146,7 @@ class Transaction:
         if stamp.base_sequence == 0:
             # A partition that knows nothing of a producer takes any sequence: were this batch
             # refused for the moment, one after it could get in before it.
-            await self._settle()
+            await self._await_answers()
         # Once around the loop: what is to be written is, and answers are taken in.
         await asyncio.sleep(0)
 
@@ -158,7 +158,7 @@ class Transaction:
             TransactionFencedError: A newer holder has the transactional id: nothing is visible.
             TransactionOutcomeError: It is not known whether the commit was carried out.
         """
-        await self._settle()
+        await self._await_answers()
         topic, partition = self._where
         await self._ask(
             AddOffsetsToTxnRequest(*self._identity(), self._names.group),
@@ -213,11 +213,11 @@ class Transaction:
             self._wire.produce(node, batches, self._names.transactional_id)
         )
 
-    async def _settle(self) -> None:
+    async def _await_answers(self) -> None:
         while self._unanswered:
-            await self._settle_oldest()
+            await self._await_oldest()
 
-    async def _settle_oldest(self) -> None:
+    async def _await_oldest(self) -> None:
         _batch, answer = self._unanswered[0]
         if await self._is_taken(answer):
             self._unanswered.popleft()

@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
-from sequitur.consumer.topology import (
-    Outputs,
-    due_ms,
-    next_tick_ms,
-    plan,
-    ticks_due,
-    watermark_after,
-)
+from sequitur.consumer.topology import Outputs
+from sequitur.consumer.topology.api.moment import next_tick_ms, ticks_due, watermark_after
+from sequitur.consumer.topology.engine.plan import plan
+from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection

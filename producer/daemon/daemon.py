@@ -236,8 +236,8 @@ class _Daemon:
         if not self._has_journal:
             return 0
         counts = self._producer.statistics()
-        settled = counts.persisted + counts.not_persisted + self._given_up.possibly_persisted
-        return counts.accepted + counts.recovered - settled
+        with_outcome = counts.persisted + counts.not_persisted + self._given_up.possibly_persisted
+        return counts.accepted + counts.recovered - with_outcome
 
     async def _serve_health(self, stack: AsyncExitStack, address: str) -> None:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - only with health

@@ -114,7 +114,7 @@ class DirectorySource:
                 ticket = await hand_over(intake, self._parser, file, file.finish())
                 if ticket is not None:
                     await window.add(ticket, CHUNK_BYTES)
-                await window.settle()
+                await window.drain()
                 await intake.note_position(file.position(finished=True).encode())
                 self._finish(file)
                 return

@@ -60,7 +60,7 @@ class StdinSource:
                 self._give_up(intake, splitter.finish(), "the daemon stopped inside the line")
         finally:
             reader.close()
-        await self._window.settle()
+        await self._window.drain()
 
     async def _take(self, intake: Intake, batch: LineBatch) -> None:
         records, refusals = self._parser.parse(batch)

@@ -290,8 +290,8 @@ class AckerTask:
         acker = Acker()
         for one in self.acks:
             acker.add(*self.read(one, self.acker))
-        verdicts = acker.verdicts()
-        return verdicts.acked, verdicts.unfinished, verdicts.flags
+        trees = acker.outcomes()
+        return trees.acked, trees.unfinished, trees.flags
 
 
 def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
