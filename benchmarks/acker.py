@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from benchmarks.figures import print_figures
-from sequitur.consumer.topology import Acker, AckFlag
+from sequitur.consumer.topology.settling.acker import Acker, AckFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def measure(pending: int = PENDING, roots: int = ROOTS) -> list[dict[str, Any]]:
     """Memory of `pending` trees, and the best speed over three messages of each of `roots`.
 
     Raises:
-        RuntimeError: The verdicts are not what they have to be.
+        RuntimeError: The outcomes are not the expected ones.
     """
     held = _in_fresh_process("memory", pending)
     rates = [_in_fresh_process("speed", roots)["acks_per_s"] for _ in range(_ROUNDS)]
@@ -88,13 +88,13 @@ def _memory(trees: int) -> dict[str, float]:
         acker.add(roots, values, np.zeros(len(roots), np.uint8))
     _check(len(acker), trees)
     acking = _peak_bytes() - before
-    verdicts = acker.verdicts()
-    _check(verdicts.acked, 0)
+    outcomes = acker.outcomes()
+    _check(outcomes.acked, 0)
     return {"steady_bytes": steady, "filling_bytes": filling, "acking_bytes": acking}
 
 
 def _speed(trees: int) -> dict[str, float]:
-    """How many messages a second an acker takes in, with the verdicts at the end."""
+    """How many messages a second an acker takes in, with the outcomes at the end."""
     random = np.random.default_rng(1)
     roots, first, second = (_bits(random, trees) for _ in range(3))
     order = random.permutation(3 * trees)
@@ -106,10 +106,10 @@ def _speed(trees: int) -> dict[str, float]:
     for at in range(0, len(told), _CHUNK):
         chunk = slice(at, at + _CHUNK)
         acker.add(told[chunk], values[chunk], flags[chunk])
-    verdicts = acker.verdicts()
+    outcomes = acker.outcomes()
     seconds = time.perf_counter() - began_s
-    _check(verdicts.acked, trees)
-    _check(len(verdicts.unfinished), 0)
+    _check(outcomes.acked, trees)
+    _check(len(outcomes.unfinished), 0)
     return {"acks_per_s": len(told) / seconds}
 
 

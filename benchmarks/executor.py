@@ -21,16 +21,10 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.figures import print_figures
-from sequitur.consumer.topology import (
-    EventValues,
-    Executor,
-    Placement,
-    Root,
-    Rules,
-    TopologyBuilder,
-    bolt,
-    random_ids,
-)
+from sequitur.consumer.topology import EventValues, TopologyBuilder, bolt
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.settling.root import Root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -40,7 +40,7 @@ class OutputPartition(NamedTuple):
 
 
 def commits_group(app: str) -> str:
-    """The consumer group whose offsets are the commit tokens of a job."""
+    """Return the consumer group whose offsets are the commit tokens of a job."""
     return f"{app}.commits"
 
 
@@ -78,7 +78,7 @@ class CommitToken:
 
 
 def read_token(where: OutputPartition, offset: int, metadata: str | None) -> CommitToken | None:
-    """The token of a partition; None when nothing is committed for it.
+    """Return the token of a partition; None when nothing is committed for it.
 
     Args:
         where: The partition.
@@ -113,7 +113,7 @@ def read_token(where: OutputPartition, offset: int, metadata: str | None) -> Com
 def rows_there(
     where: OutputPartition, found: CommitToken | None, *, job: str, step: int, partitions: int
 ) -> int | None:
-    """How many rows of a step a partition holds already; None when they are still to be written.
+    """Return how many rows of a step a partition holds; None if they are still to be written.
 
     Args:
         where: The partition.
@@ -139,7 +139,7 @@ def renewed_tokens(
     partitions: Mapping[str, int],
     written: Collection[str] | None = None,
 ) -> dict[OutputPartition, CommitToken]:
-    """The tokens to commit anew between two steps, so that each partition has one that is fresh.
+    """Return the tokens to commit again between two steps, so that none of them expires.
 
     None for what an unfinished step writes: a task of it that has outlived its driver may still
     commit one, and it would be overwritten. What it does not write may be new to the job.

@@ -14,7 +14,6 @@ from pydantic import (
     PlainSerializer,
     TypeAdapter,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -24,8 +23,7 @@ from sequitur.consumer.time.bounds import TimeBounds
 from sequitur.consumer.time.event_time import EventTimeSpec
 from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
 from sequitur.producer import EVENT_ID_HEADER
-from sequitur.producer.settings import Duration, Section, format_duration, milliseconds
-from sequitur.producer.sources._spec import parse_address
+from sequitur.producer.settings import Address, Duration, Section, format_duration, milliseconds
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -256,7 +254,7 @@ class ReorderSettings(Section):
         description="From so many bytes of held rows on the frontier does without the partitions "
         "that are furthest behind in event time",
     )
-    metrics: str | None = Field(
+    metrics: Address | None = Field(
         default=None,
         description="HOST:PORT to serve Prometheus metrics at, under /metrics; without it, nowhere",
     )
@@ -364,13 +362,6 @@ class ReorderSettings(Section):
     def written_topics(self) -> tuple[str, ...]:
         """All topics that the job writes."""
         return (self.output_topic, self.late, self.quarantine)
-
-    @field_validator("metrics")
-    @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_address(value)
-        return value
 
     @model_validator(mode="after")
     def _input_is_given_once(self) -> Self:

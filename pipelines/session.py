@@ -38,7 +38,7 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     # A task in Python waits 30 ms less for its turn. Elsewhere the socket's path may be too long.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "sequitur.pipelines.spark.python_daemon",
+    "spark.python.daemon.module": "sequitur.pipelines.python_daemon",
 }
 
 

@@ -23,10 +23,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.producer._core import Core
-from sequitur.producer._errors import (
-    ProducerClosedError,
-    RetriableError,
-)
+from sequitur.producer._errors import ProducerClosedError
 from sequitur.producer._event_id import name_in_ids, name_of_a_life, new_generation
 from sequitur.producer._log import Logger
 from sequitur.producer._producer_name import unnamed_producer
@@ -34,21 +31,17 @@ from sequitur.producer._record import check_types
 from sequitur.producer._record_maker import RecordMaker
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
+from sequitur.producer._start import acquire_identity, open_journal
 from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.delivery.identities import Identities
-from sequitur.producer.delivery.routes import until_answered
-from sequitur.producer.journal.frames import Renewal
-from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.limits import JournalLimits
-from sequitur.producer.journal.state import NOTHING_RECOVERED
+from sequitur.producer.journal.recovered import NOTHING_RECOVERED
 from sequitur.producer.kafka.wire import Wire, close_within
 from sequitur.producer.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
-    from pathlib import Path
     from types import TracebackType
 
     from sequitur.producer._given_up import GivenUp, OnGivenUp
@@ -57,10 +50,10 @@ if TYPE_CHECKING:
     from sequitur.producer._record_maker import Partitioner, Serializer
     from sequitur.producer._statistics import ProducerStatistics
     from sequitur.producer.journal.frames import Position
+    from sequitur.producer.journal.journal import Journal
     from sequitur.producer.kafka.tokens import TokenProvider
 
 _WIRE_CLOSE_S: Final = 1.0
-_REACH_S: Final = 2.0
 
 _log = Logger(__name__)
 
@@ -72,7 +65,7 @@ class IdempotentProducer(Sending):
         kafka: How to reach the cluster; a string is `bootstrap_servers`.
         settings: How events are sent.
         on_given_up: Called with events that are not, or not surely, in the log and that are tried
-            no more, as those that a broker refused: whoever must not lose them keeps them
+            no more, such as those that a broker refused: what must not be lost has to be stored
             elsewhere before it returns. If it raises, the producer ends, and the journal keeps
             them. Events that are only not answered yet at `close` are not among them.
         key_serializer: Makes the bytes of each key; None stays None.
@@ -149,7 +142,7 @@ class IdempotentProducer(Sending):
 
         Raises:
             RetriableError: No broker answered, and the journal has no identity yet.
-            FatalError: We may not write to this cluster.
+            FatalError: The producer may not write to this cluster.
             JournalError: The journal is held by another process, damaged, another producer's, or
                 cannot be written.
             ProducerClosedError: It was started before, or closed.
@@ -166,10 +159,19 @@ class IdempotentProducer(Sending):
         )
         try:
             if settings.journal is not None and settings.journaling != "none":
-                self._journal = await self._open_journal(settings.journal)
+                self._journal = await open_journal(
+                    settings.journal, self._name, limit_bytes=settings.journal_limit
+                )
                 self._former = self._journal.recovered
-            identities = self._identities(self._wire)
-            await self._acquire_identity(identities)
+            identities = Identities(
+                self._wire,
+                None if settings.journaling == "none" else self._name,
+                self._former,
+                accept_new_cluster=settings.accept_new_cluster,
+            )
+            await acquire_identity(
+                identities, self._journal, self._former, settings, random=self._random
+            )
             self._check_open()
         except BaseException:
             await close_within(self._wire, _WIRE_CLOSE_S)
@@ -195,48 +197,9 @@ class IdempotentProducer(Sending):
             recovered=self._core.recovered_events,
         )
 
-    async def _open_journal(self, directory: Path) -> Journal:
-        """Take the journal over; who is cancelled meanwhile holds it no longer than the thread."""
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(
-                Journal.open,
-                directory,
-                producer=self._name,
-                limits=JournalLimits.within(self._settings.journal_limit),
-            )
-        )
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_let_go)
-            raise
-
     def _check_open(self) -> None:
         if self._closed:
             raise ProducerClosedError("the producer was closed while it started")
-
-    def _identities(self, wire: Wire) -> Identities:
-        return Identities(
-            wire,
-            self._name if self._settings.journaling != "none" else None,
-            self._former,
-            accept_new_cluster=self._settings.accept_new_cluster,
-        )
-
-    async def _acquire_identity(self, identities: Identities) -> None:
-        """Learn who we are; with a journal that knows its topics this may come later, too."""
-        if self._former.partitions:
-            try:
-                await asyncio.wait_for(identities.known(), _REACH_S)
-            except (RetriableError, TimeoutError) as error:
-                _log.warning("no broker answers yet; the journal takes events", reason=str(error))
-                return
-        else:
-            await until_answered(identities.known, self._settings, self._random)
-        if self._journal is not None:
-            renewal = Renewal(identities.current, cluster_id=identities.cluster_id)
-            self._journal.append([renewal])
-            await asyncio.to_thread(self._journal.sync)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -315,11 +278,11 @@ class IdempotentProducer(Sending):
             await core.accumulator.flushed()
 
     def recovered_position(self, source: str) -> bytes | None:
-        """The last position of a source that the journal held at the start; None without one."""
+        """Return the last position of a source in the journal at the start; None without one."""
         return self._former.positions.get(source)
 
     def recovered_topics(self) -> frozenset[str]:
-        """The topics that the journal knew at the start: to them it takes events at once."""
+        """Return the topics that the journal knew at the start: to them it takes events at once."""
         return frozenset(topic for topic, _ in self._former.partitions)
 
     async def failure(self) -> Exception:
@@ -337,7 +300,7 @@ class IdempotentProducer(Sending):
             await self._core.all_told()
 
     def hold_up(self) -> str | None:
-        """Why no events are taken at the moment, in a sentence; None while they are."""
+        """Return why no events are taken at the moment, in a sentence; None while they are."""
         if self._failure is not None:
             return f"it failed: {self._failure}"
         if self._closed or self._core is None:
@@ -345,7 +308,7 @@ class IdempotentProducer(Sending):
         return self._core.hold_up
 
     def statistics(self) -> ProducerStatistics:
-        """The counts at this moment."""
+        """Return the counts at this moment."""
         return NOTHING_COUNTED if self._core is None else self._core.statistics()
 
     async def close(self, timeout: timedelta | None = None) -> None:  # noqa: ASYNC109 - the promise
@@ -387,7 +350,7 @@ class IdempotentProducer(Sending):
         return self._wire is not None and self._wire.leader(topic, partition) is not None
 
     def _give_up(self, events: Sequence[GivenUp]) -> None:
-        """Hand events over to whoever keeps them; without that they may not be forgotten."""
+        """Give events to `on_given_up`; unless it returns, they are not forgotten."""
         if self._on_given_up is not None:
             try:
                 self._on_given_up(events)
@@ -396,16 +359,10 @@ class IdempotentProducer(Sending):
                 raise
 
     def _on_failure(self, error: Exception) -> None:
-        """No event may wait for a sender that is gone, or a journal that cannot be written."""
+        """End the producer: without sender or journal no event may go on waiting."""
         _log.error("the producer failed", exc_info=error)
         self._failure = error
         self._failed.set()
         self._closed = True
         if self._core is not None:
             self._core.fail(f"the producer failed ({error!r})")
-
-
-def _let_go(opening: asyncio.Future[Journal]) -> None:
-    """Nobody waits for this journal any more."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.get_loop().run_in_executor(None, opening.result().close)

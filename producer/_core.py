@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.partition_queue import Lane, Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.journal.state import Recovered
+    from sequitur.producer.journal.recovered import Recovered
     from sequitur.producer.kafka.wire import Wire
 
 _STUCK_AFTER_S: Final = 1.0
@@ -134,7 +134,7 @@ class Core:
         return self._former.events
 
     def keeper(self) -> Callable[[], Awaitable[None]] | None:
-        """Waits for what was accepted until now to be in the journal; None without one."""
+        """Wait for what was accepted until now to be in the journal; None without one."""
         return partial(self.rounds.kept, self.rounds.next_cut) if self.rounds.journals else None
 
     @property
@@ -166,7 +166,7 @@ class Core:
         return route
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has.
+        """Return how many partitions a topic has.
 
         Raises:
             BrokerError: It is not known within `delivery_timeout`.
@@ -214,7 +214,7 @@ class Core:
             await asyncio.wait_for(self.rounds.close(), last_s)
 
     def statistics(self) -> ProducerStatistics:
-        """The counts at this moment."""
+        """Return the counts at this moment."""
         counters, accumulator = self._counters, self.accumulator
         return ProducerStatistics(
             accepted=accumulator.next_event - self._former.next_event_sequence,

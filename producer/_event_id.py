@@ -1,8 +1,8 @@
 """The event id: a header that names each event once and for all.
 
 The broker's own sequence numbers live in the batch and are gone for a reader; this id stays with
-the event. It is the oracle of every test here, tells `sequitur verify` of gaps and repeats, and
-lets the reorder job drop the repeats of producers that have no durable identity.
+the event. It is the oracle of every test here, tells `sequitur verify` of gaps and duplicates, and
+lets the reorder job drop the duplicates of producers that have no durable identity.
 
 The header's value is ASCII, `<producer name>~<generation>:<sequence>`: one header and not two,
 since each costs about a tenth of a microsecond an event on the hot path, and readable, since people
@@ -55,22 +55,22 @@ class EventId:
     generation: str = ""
 
     def encode(self) -> bytes:
-        """The header's value."""
+        """Return the header's value."""
         return encode_event_id(self.producer, self.sequence, self.generation)
 
 
 def new_generation() -> str:
-    """A generation that no other life has had, but for one in 2^32."""
+    """Return a generation that no other life has had, but for one in 2^32."""
     return secrets.token_hex(4)
 
 
 def name_in_ids(producer: str, generation: str) -> str:
-    """What stands before the colon."""
+    """Return what stands before the colon."""
     return f"{producer}~{generation}" if generation else producer
 
 
 def name_of_a_life(producer: str) -> str:
-    """The name of one life of a producer that has no journal."""
+    """Return the name of one life of a producer that has no journal."""
     return f"{producer}~~{new_generation()}"
 
 
@@ -95,7 +95,7 @@ def check_producer_name(name: str) -> str:
 
 
 def encode_event_id(producer: str, sequence: int, generation: str = "") -> bytes:
-    """The header's value for the event that `producer` accepted as its `sequence`-th, from 0."""
+    """Return the header's value for the `sequence`-th event of `producer`, counted from 0."""
     return b"%b:%d" % (name_in_ids(producer, generation).encode("ascii"), sequence)
 
 

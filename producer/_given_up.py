@@ -46,7 +46,7 @@ OnGivenUp: TypeAlias = Callable[[Sequence[GivenUp]], None]
 
 
 def events_of(batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> list[GivenUp]:
-    """The events of a batch that was given up."""
+    """Return the events of a batch that was given up."""
     data = batch.data
     if batch.builder is not None:
         data = seal(batch.builder, "none")

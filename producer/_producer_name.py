@@ -22,8 +22,7 @@ from sequitur.producer.journal.codec import (
     segment_seed,
 )
 from sequitur.producer.journal.frames import Head
-from sequitur.producer.journal.journal import segment_numbers
-from sequitur.producer.journal.scan import segment_name
+from sequitur.producer.journal.scan import segment_name, segment_numbers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +32,7 @@ _MAX_HOST_LENGTH: Final = 63
 
 
 def unnamed_producer(journal: Path | None, host: str | None = None) -> str:
-    """The name of a producer that was given none.
+    """Return the name of a producer that was given none.
 
     Args:
         journal: The journal's directory, which need not be there yet; None without a journal: then
@@ -51,7 +50,7 @@ def unnamed_producer(journal: Path | None, host: str | None = None) -> str:
 
 
 def journal_producer(journal: Path) -> str | None:
-    """Whose journal it is; None when there is none, or its segments do not begin as they should.
+    """Return the producer's name in a journal; None when there is no journal, or it is damaged.
 
     Takes no lock. Opening a journal that is damaged says what is wrong with it.
     """

@@ -123,7 +123,7 @@ def _kind(found: object) -> str:
 
 
 def records_of_arrow(data: Any) -> Iterator[Record]:
-    """The rows of an Arrow table or record batch.
+    """Yield the rows of an Arrow table or record batch.
 
     Args:
         data: Has a column `value` (binary or string), and may have `key` (likewise), `headers`

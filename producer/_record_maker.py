@@ -55,7 +55,7 @@ class RecordMaker:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Record:
-        """An event as a record.
+        """Return an event as a record.
 
         Raises:
             TypeError: A part of it is of a wrong type.
@@ -72,7 +72,7 @@ class RecordMaker:
         return record
 
     def record_of(self, event: Any) -> Record:
-        """The record of what `send_many` is given: a `Record`, or a value by itself.
+        """Return the record of what `send_many` is given: a `Record`, or a value by itself.
 
         Raises:
             TypeError: A part of it is of a wrong type.
@@ -84,7 +84,7 @@ class RecordMaker:
         )
 
     def placed(self, record: Record, topic: str, partitions: int) -> Record:
-        """The record with the partition that the partitioner chooses, if there is one.
+        """Return the record with the partition that the partitioner chooses, if there is one.
 
         Raises:
             ValueError: The topic has no such partition.

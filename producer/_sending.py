@@ -69,7 +69,7 @@ class Sending(ABC):
         if route is None or not accumulator.room.is_free:
             ready = await self._ready(core, topic)
             if isinstance(ready, NotPersisted):
-                return _settled(ready)
+                return _completed(ready)
             route = ready
         if not self._maker.is_plain:
             record = self._maker.placed(record, topic, route.partitions)
@@ -134,7 +134,7 @@ class Sending(ABC):
         return ticket
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The partitions of a topic; asks the cluster if need be.
+        """Return the partitions of a topic; asks the cluster if need be.
 
         Raises:
             ProducerClosedError: The producer is not started, or closed.
@@ -143,7 +143,7 @@ class Sending(ABC):
         return set(range(await self._accepting().partitions(topic)))
 
     async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
-        """The topic's route once there is room, or why there is none."""
+        """Return the topic's route once there is room, or why there is none."""
         route = core.accumulator.routes.get(topic)
         if route is not None and core.accumulator.room.is_free:
             return route
@@ -163,14 +163,14 @@ class Sending(ABC):
 
     @abstractmethod
     def _accepting(self) -> Core:
-        """The started parts of the producer.
+        """Return the started parts of the producer.
 
         Raises:
             ProducerClosedError: It takes nothing.
         """
 
 
-def _settled(outcome: Outcome) -> Delivery:
+def _completed(outcome: Outcome) -> Delivery:
     delivery = Delivery(loop=asyncio.get_running_loop())
     delivery.keeper = None
     delivery.set_result(outcome)

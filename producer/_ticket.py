@@ -84,16 +84,16 @@ class Ticket:
         Raises:
             JournalError: When awaited: the journal failed. The events may be kept or not.
         """
-        return self.settled_all() if self._kept is None else self._kept()
+        return self.wait_completed() if self._kept is None else self._kept()
 
-    async def settled_all(self) -> None:
+    async def wait_completed(self) -> None:
         """Wait until each event has its outcome."""
         if self._done is not None:  # else it was never used
             await asyncio.shield(self._done)
 
     def __await__(self) -> Generator[object, None, TicketResult]:
         """Wait until each event has its outcome; may be awaited again, and by several."""
-        yield from self.settled_all().__await__()
+        yield from self.wait_completed().__await__()
         return self.result()
 
     async def result_or_raise(self) -> TicketResult:
@@ -108,12 +108,12 @@ class Ticket:
         return result
 
     @property
-    def settled(self) -> int:
+    def completed(self) -> int:
         """How many of the events have their outcome."""
         return self.persisted + self.not_persisted + self.possibly_persisted
 
     def result(self) -> TicketResult:
-        """The counts as they are now."""
+        """Return the counts as they are now."""
         return TicketResult(
             accepted=self.accepted,
             persisted=self.persisted,
@@ -135,16 +135,16 @@ class Ticket:
         self._done = loop.create_future()
 
     def close(self, kept: Callable[[], Awaitable[object]] | None = None) -> None:
-        """No more events will be accepted under this ticket.
+        """Accept no more events under this ticket.
 
         Args:
             kept: Waits until those that were are in the journal, if there is one.
         """
         self._kept = kept
         self._closed = True
-        self._finish_if_settled()
+        self._finish_if_completed()
 
-    def settle(
+    def complete(
         self, indices: Sequence[int], outcome: NotPersisted | PossiblyPersisted | None
     ) -> None:
         """Count events as persisted (None), or as what else became of them."""
@@ -157,11 +157,11 @@ class Ticket:
                 self.possibly_persisted += len(indices)
             room = MAX_LISTED_FAILURES - len(self._failures)
             self._failures += [Failure(index, outcome) for index in indices[:room]]
-        self._finish_if_settled()
+        self._finish_if_completed()
 
-    def _finish_if_settled(self) -> None:
+    def _finish_if_completed(self) -> None:
         assert self._done is not None
-        if self._closed and self.settled == self.accepted and not self._done.done():
+        if self._closed and self.completed == self.accepted and not self._done.done():
             self._done.set_result(None)
 
 
@@ -190,7 +190,7 @@ class DeliveryClaim:
         """Take less memory: futures are their owners'."""
 
     def cut(self, place: int) -> tuple[DeliveryClaim, DeliveryClaim]:
-        """The claim as two, for a batch that is split before `place`."""
+        """Return the claim as two, for a batch that is split before `place`."""
         return DeliveryClaim(self.entries[:place]), DeliveryClaim(self.entries[place:])
 
 
@@ -206,18 +206,18 @@ class TicketClaim:
     def persisted(self, partition: int, first_offset: int | None) -> None:
         """They are in the log, from an offset on."""
         del partition, first_offset  # a ticket counts
-        self.ticket.settle(self.entries, None)
+        self.ticket.complete(self.entries, None)
 
     def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
         """They are not, or only possibly, in the log."""
-        self.ticket.settle(self.entries, outcome)
+        self.ticket.complete(self.entries, outcome)
 
     def compact(self) -> None:
         """Take less memory, for a long wait."""
         self.entries = array("Q", self.entries)
 
     def cut(self, place: int) -> tuple[TicketClaim, TicketClaim]:
-        """The claim as two, for a batch that is split before `place`."""
+        """Return the claim as two, for a batch that is split before `place`."""
         return (
             TicketClaim(self.ticket, self.entries[:place]),
             TicketClaim(self.ticket, self.entries[place:]),

@@ -30,7 +30,7 @@ _debug: ContextVar[bool] = ContextVar("debug", default=False)
 
 
 def is_debugging() -> bool:
-    """Whether `--debug` was given."""
+    """Return whether `--debug` was given."""
     return _debug.get()
 
 
@@ -66,7 +66,7 @@ def run_program(name: str, app: typer.Typer, *, errors: tuple[type[Exception], .
 
 
 def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
-    """What to tell a user of an exception.
+    """Return what to tell a user of an exception.
 
     Args:
         error: The exception.
@@ -83,7 +83,7 @@ def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
 
 
 def _debug_flag() -> Any:
-    """The flag, as typer makes it."""
+    """Return the flag, as typer makes it."""
 
     def template(
         debug: Annotated[

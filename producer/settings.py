@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from sequitur.producer._address import Address, parse_address
 from sequitur.producer._kafka_settings import KafkaSettings
 from sequitur.producer._section import Section, SettingsError
 from sequitur.producer._units import Duration, Size, format_duration, milliseconds
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "Address",
     "Duration",
     "KafkaSettings",
     "Section",
@@ -46,6 +48,7 @@ __all__ = [
     "is_secret",
     "load_settings",
     "milliseconds",
+    "parse_address",
 ]
 
 ENVIRONMENT_PREFIX: Final = "SEQUITUR_"
@@ -128,17 +131,17 @@ def load_settings(
 
 
 def flag_name(field: str) -> str:
-    """The flag of a field: `idle_timeout` is given as `--idle-timeout`."""
+    """Return the flag of a field: `idle_timeout` is given as `--idle-timeout`."""
     return "--" + field.replace("_", "-")
 
 
 def environment_name(section: str, field: str) -> str:
-    """The environment twin of a setting."""
+    """Return the environment twin of a setting."""
     return f"{ENVIRONMENT_PREFIX}{section}_{field}".upper()
 
 
 def is_secret(info: FieldInfo) -> bool:
-    """Whether a setting is never shown, and so has no flag: flags show in the list of processes."""
+    """Return whether a setting is secret, and so has no flag: flags show in process lists."""
     return SecretStr in (info.annotation, *get_args(info.annotation))
 
 
@@ -150,7 +153,7 @@ def fields_of(model: type[Settings]) -> Iterator[tuple[str, str, FieldInfo]]:
 
 
 def panel_of(model: type[Settings], section: str, field: str) -> str:
-    """The panel of `--help` that a setting's flag is in; its title names the section.
+    """Return the panel of `--help` that a setting's flag is in; its title names the section.
 
     Switches that no panel names are by themselves: their second form, `--no-...`, would take the
     width of all descriptions beside it.
@@ -216,7 +219,7 @@ def _from_environment(environ: Mapping[str, str], sections: Mapping[str, type[Se
 
 
 def _is_of_a_service(variable: str, environ: Mapping[str, str]) -> bool:
-    """Whether Kubernetes set a variable, for a service named `sequitur` or `sequitur-...`.
+    """Return whether Kubernetes set a variable, for a service named `sequitur` or `sequitur-...`.
 
     It sets all of them, in every pod of the namespace
     (https://kubernetes.io/docs/concepts/containers/container-environment/).
@@ -251,7 +254,7 @@ def _hint(name: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> str:
 
 
 def _explain(details: ErrorDetails, sections: Mapping[str, type[Section]]) -> str:
-    """One pydantic error as a sentence that names the setting, its value and what was expected."""
+    """Return a pydantic error as a sentence with the setting, its value and what was expected."""
     path = [str(part) for part in details["loc"]]
     name = ".".join(path)
     if details["type"] == "extra_forbidden":

@@ -100,7 +100,7 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A function's own parameter; its flag shows no type, which the help says in better words."""
+    """Return a function's own parameter; the help text, not the flag, tells its type."""
     for given in getattr(parameter.annotation, "__metadata__", ()):
         if isinstance(given, OptionInfo):
             given.metavar = given.metavar or ""
@@ -108,7 +108,7 @@ def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def given_flags(settings: Settings) -> list[str]:
-    """The settings of a program as flags, for handing them to another process.
+    """Return the settings of a program as flags, for handing them to another process.
 
     All that have a value, defaults too, so that the other process' own environment changes nothing;
     but never a secret: that goes by the environment. An empty list is no value.
@@ -154,7 +154,7 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
 
 
 def _by_panel(model: type[Settings]) -> list[tuple[str, str, FieldInfo]]:
-    """The settings with those of one panel side by side, panels in the order of their first."""
+    """Return the settings by panel, panels in the order of their first setting."""
     found = list(fields_of(model))
     panels = list(dict.fromkeys(panel_of(model, section, field) for section, field, _ in found))
     return sorted(found, key=lambda one: panels.index(panel_of(model, one[0], one[1])))
@@ -172,7 +172,7 @@ def _help(field: str, info: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values that a setting can have, where they are few."""
+    """Return the values that a setting can have, where they are few."""
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return [str(choice.value) for choice in annotation]
     inner = get_args(annotation)

@@ -82,7 +82,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
-        """The dead letter that a record is.
+        """Return the dead letter that a record is.
 
         Raises:
             NotADeadLetterError: It is none: a header that all of them have is missing or wrong.
@@ -111,7 +111,7 @@ class DeadLetter:
         )
 
     def whole(self, checkpoint: Path) -> Self:
-        """The dead letter with the whole event, from the job's checkpoint if it is there.
+        """Return the dead letter with the whole event, from the job's checkpoint if it is there.
 
         Args:
             checkpoint: The checkpoint.
@@ -133,7 +133,7 @@ class DeadLetter:
         return lines[-1].strip() if lines else ""
 
     def listed(self) -> dict[str, Any]:
-        """What is told of it in a list, as plain values."""
+        """Return what is told of it in a list, as plain values."""
         return {
             "partition": self.partition,
             "offset": self.offset,
@@ -149,7 +149,7 @@ class DeadLetter:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain values; bytes that are no text are base64."""
+        """Return all of it as plain values; bytes that are no text are base64."""
         return {
             **self.listed(),
             "topology": self.topology,
@@ -175,7 +175,7 @@ class Selection:
     foreign: int = 0
 
     def of(self, records: Iterable[TopicRecord]) -> Iterator[DeadLetter]:
-        """The wanted ones among records."""
+        """Yield the wanted ones among records."""
         for record in records:
             try:
                 letter = DeadLetter.of(record)
@@ -187,7 +187,7 @@ class Selection:
 
 
 def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
-    """The events of dead letters, as rows of a replay request.
+    """Return the events of dead letters, as rows of a replay request.
 
     An event that was given up several times is one row.
     """
@@ -215,7 +215,7 @@ def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
 def _own_headers(
     headers: tuple[tuple[str, bytes | None], ...],
 ) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers that an event came with: the job adds its own behind them, each once.
+    """Return the headers that an event came with: the job adds its own behind them, each once.
 
     An event may have had headers of the same names, as one of a late topic that is read again has.
     """

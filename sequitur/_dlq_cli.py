@@ -212,7 +212,7 @@ def _source(letter: dict[str, Any]) -> str:
 
 
 def _text(value: str | dict[str, str] | None) -> Text:
-    """What others wrote, as it stands: neither markup nor a terminal's control sequence."""
+    """Return what others wrote, as it stands: neither markup nor a terminal's control sequence."""
     if value is None:
         return Text("-")
     shown = f"base64 {value['base64']}" if isinstance(value, dict) else value

@@ -6,7 +6,7 @@ SequiturError
 ├── UnknownTopicError       a topic that does not exist
 ├── UnknownRecordError      a place in a topic where no record is
 ├── NotADeadLetterError     a record that the process job did not write
-└── DemoError               the demo found something lost, doubled or out of order
+└── DemoError               the demo found something lost, duplicated or out of order
 """
 
 

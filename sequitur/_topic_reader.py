@@ -52,7 +52,7 @@ class TopicRecord:
     headers: tuple[tuple[str, bytes | None], ...]
 
     def header(self, name: str) -> bytes | None:
-        """The last header called `name`, as Kafka's own `lastHeader` has it; None without one."""
+        """Return the last header called `name`, as Kafka's `lastHeader` does; None without one."""
         for header, value in reversed(self.headers):
             if header == name:
                 return value
@@ -60,7 +60,7 @@ class TopicRecord:
 
 
 def topic_exists(kafka: KafkaSettings, topic: str) -> bool:
-    """Whether the brokers know `topic`.
+    """Return whether the brokers know `topic`.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -70,7 +70,7 @@ def topic_exists(kafka: KafkaSettings, topic: str) -> bool:
 
 
 def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
-    """Whether retention or a deletion has removed the beginning of a partition of `topic`.
+    """Return whether retention or a deletion has removed the beginning of a partition of `topic`.
 
     Raises:
         UnknownTopicError: There is no such topic.
@@ -138,7 +138,7 @@ def read_records(
 def _read(
     consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[TopicRecord]:
-    """The records of each partition from the first offset of its span on, to before the second."""
+    """Yield the records of each partition's span, from its first offset to before its second."""
     spans = {partition: span for partition, span in spans.items() if span[0] < span[1]}
     consumer.assign([TopicPartition(topic, one, start) for one, (start, _) in spans.items()])
     ends = {partition: end for partition, (_, end) in spans.items()}
@@ -165,7 +165,7 @@ def _read(
 
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """First and next offset of a partition; a broker that does not lead it yet is waited for."""
+    """Return a partition's first and next offset; wait for its leader if need be."""
     deadline_s = time.monotonic() + _METADATA_TIMEOUT_S
     while True:
         try:

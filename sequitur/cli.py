@@ -88,12 +88,13 @@ def verify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table")] = False,
 ) -> None:
-    """Check a topic for order, gaps and repeats; status 1 when something does not hold.
+    """Check a topic for order, gaps and duplicates; status 1 when something does not hold.
 
     A producer's topic is in the order of sending, the reorder job's in that of event times.
 
-    A producer counts its events over all topics that it sends to, and a job may have put some aside
-    as late: with --also, gaps and repeats are looked for in these topics, too. Their order is not.
+    A producer numbers its events over all topics that it sends to, and a job may have moved late
+    ones to another topic. Name such topics with --also: they are searched for gaps and duplicates,
+    too, but their order is not checked.
     """
     spec = parse_event_time_spec(event_time or "kafka-timestamp")
     expected = order or (Order.SEND if event_time is None else Order.EVENT)
@@ -125,7 +126,7 @@ def _print_topic(report: TopicReport, console: Console) -> None:
     console.print(table)
     if report.producers:
         producers = Table(title="Producers", title_justify="left")
-        for column in ("producer", "events", "first", "last", "missing", "repeated"):
+        for column in ("producer", "events", "first", "last", "missing", "duplicates"):
             producers.add_column(column, justify="left" if column == "producer" else "right")
         for found in report.producers:
             producers.add_row(
@@ -134,7 +135,7 @@ def _print_topic(report: TopicReport, console: Console) -> None:
                 f"{found.first_sequence:,}",
                 f"{found.last_sequence:,}",
                 f"{found.missing:,}",
-                f"{found.repeated:,}",
+                f"{found.duplicates:,}",
             )
         console.print(producers)
         for found in report.producers:

@@ -3,7 +3,7 @@
 Three daemons sample the CPU usage of this machine and send it with different delays, so that the
 topic's arrival order is truly broken, as in the article this project starts from. The reorder job
 restores event-time order. Then a reader that shares no code with either compares what came out with
-what went in, event by event, and the demo fails if one is lost, doubled or out of order.
+what went in, event by event, and the demo fails if one is lost, duplicated or out of order.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DemoReport:
         quarantined: Events in the quarantine topic.
         held: Events the job still held when it ended.
         lost: Events of the input topic that are in none of the three.
-        doubled: Event ids that are there more than once, over the three.
+        duplicates: Records beyond the first of their event id, over the three.
         before: The check of the input topic.
         after: The check of the ordered topic.
     """
@@ -76,14 +76,14 @@ class DemoReport:
     quarantined: int
     held: int
     lost: int
-    doubled: int
+    duplicates: int
     before: TopicReport
     after: TopicReport
     problems: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values, for `json.dumps`."""
-        counts = ("sent", "read", "released", "late", "quarantined", "held", "lost", "doubled")
+        counts = ("sent", "read", "released", "late", "quarantined", "held", "lost", "duplicates")
         return {
             **{name: getattr(self, name) for name in counts},
             "before": self.before.as_json(),
@@ -131,7 +131,7 @@ def print_report(report: DemoReport, console: Console) -> None:
     table = Table(title="From arrival order to event-time order", title_justify="left")
     table.add_column("events")
     table.add_column("", justify="right")
-    for name in ("sent", "read", "released", "late", "quarantined", "held", "lost", "doubled"):
+    for name in ("sent", "read", "released", "late", "quarantined", "held", "lost", "duplicates"):
         table.add_row(name, f"{getattr(report, name):,}")
     table.add_section()
     table.add_row("keys", f"{report.before.keys:,}")
@@ -141,7 +141,7 @@ def print_report(report: DemoReport, console: Console) -> None:
     for problem in report.problems:
         console.print(f"[bold red]{problem}")
     if not report.problems:
-        console.print("[bold green]nothing lost, nothing doubled, every key in event-time order")
+        console.print("[bold green]nothing lost, nothing duplicated, every key in event-time order")
 
 
 @contextlib.contextmanager
@@ -234,14 +234,14 @@ def _compare(kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path
     quarantined = _check(kafka, QUARANTINE_TOPIC, came_out, [])
     plot_arrivals(plot, before_arrivals, after_arrivals)
     lost = len(went_in.keys() - came_out.keys())
-    doubled = sum(count - 1 for count in came_out.values())
+    duplicates = sum(count - 1 for count in came_out.values())
     out = after.records + late.records + quarantined.records + job["held"]
     claims = {
         f"{lost} events lost on the way out": lost == 0,
-        f"{doubled} events doubled on the way out": doubled == 0,
+        f"{duplicates} duplicates on the way out": duplicates == 0,
         f"{sent} events sent, but {before.records} in the topic": sent == before.records,
         f"{before.missing} events missing from the topic": before.missing == 0,
-        f"{before.repeated} events doubled in the topic": before.repeated == 0,
+        f"{before.duplicates} duplicates in the topic": before.duplicates == 0,
         f"{before.send_inversions} events sent out of order": before.send_inversions == 0,
         f"{job['read']} events read, but {before.records} in the topic": job["read"]
         == before.records,
@@ -257,7 +257,7 @@ def _compare(kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path
         quarantined=quarantined.records,
         held=job["held"],
         lost=lost,
-        doubled=doubled,
+        duplicates=duplicates,
         before=before,
         after=after,
         problems=tuple(problem for problem, holds in claims.items() if not holds),

@@ -1,24 +1,22 @@
-"""Check a topic: is it in event-time order, and is anything missing or there twice?
+"""Check a topic: is it in event-time order, and is anything missing or duplicated?
 
-Order is counted twice, since two things can be broken on their own:
+Two orders are checked, since each can be broken without the other:
 
-- *event order*: a record is an inversion when an earlier record of its key is younger than it. This
-is
-  what the reorder job restores.
-- *send order*: a record is out of order when an earlier record of its partition, by the same
-producer,
-  has a higher sequence. This is what the idempotent producer rules out.
+- *event order*: a record is an inversion when a record before it, of the same key, has a later
+  event time. This is what the reorder job restores.
+- *send order*: a record is out of order when a record before it in its partition, by the same
+  producer, has a higher sequence. This is what the idempotent producer rules out.
 
 A topic is in one order or in the other: the producer keeps the order of sending, whatever the event
 times are, and the reorder job gives it up for theirs. Both are counted, and `Order` says which is
 expected.
 
-Gaps and repeats come from the event ids: the sequences of one producer count from 0 without a hole,
-over all its generations and all topics that it sends to. So a gap in the topics that were read is
-either an event that was lost, or one that went to another topic: which of them, a topic does not
-tell. A repeat is the same id twice: the same sequence of two generations is not one event but two,
-by two holders of one journal. Where retention has removed a topic's beginning, sequences count from
-the first one left.
+Gaps and duplicates come from the event ids: the sequences of one producer count from 0 without a
+hole, over all its generations and all topics that it sends to. So a gap in the topics that were
+read is either an event that was lost, or one that went to another topic: a topic does not tell
+which. A duplicate is the same id again; the same sequence of two generations is two events, by two
+holders of one journal. Where retention has removed a topic's beginning, sequences count from the
+first one left.
 """
 
 from __future__ import annotations
@@ -54,12 +52,12 @@ class ProducerReport:
 
     Attributes:
         producer: The producer's name, from the event ids.
-        events: Records with its name, repeats included.
+        events: Records with its name, duplicates included.
         first_sequence: The lowest sequence seen.
         last_sequence: The highest sequence seen.
         missing: Sequences up to the highest that are in none of the topics read: lost, or sent to a
             topic that was not read.
-        repeated: Records beyond the first of their event id.
+        duplicates: Records beyond the first of their event id.
         shared: Sequences that more than one generation gave: two processes held copies of the
             producer's journal, or one that was put back from a copy. No event is lost by that.
         generations: How many lives of the producer the topic has events of.
@@ -70,7 +68,7 @@ class ProducerReport:
     first_sequence: int
     last_sequence: int
     missing: int
-    repeated: int
+    duplicates: int
     shared: int = 0
     generations: int = 1
 
@@ -113,13 +111,13 @@ class TopicReport:
         return sum(producer.missing for producer in self.producers)
 
     @property
-    def repeated(self) -> int:
+    def duplicates(self) -> int:
         """Records beyond the first of their event id."""
-        return sum(producer.repeated for producer in self.producers)
+        return sum(producer.duplicates for producer in self.producers)
 
     @property
     def holds(self) -> bool:
-        """Whether the topic has records, in order, and nothing is missing or there twice."""
+        """Whether the topic has records, in order, and nothing is missing or duplicated."""
         return not self.problems
 
     @property
@@ -133,8 +131,8 @@ class TopicReport:
         if self.send_inversions and self.order is not Order.EVENT:
             found.append(f"{_records(self.send_inversions)} behind one that was sent later")
         for producer in self.producers:
-            if producer.repeated:
-                found.append(f"{producer.producer}: {_records(producer.repeated)} there twice")
+            if producer.duplicates:
+                found.append(f"{producer.producer}: {_records(producer.duplicates)} duplicated")
             if producer.missing:
                 found.append(f"{producer.producer}: {self._gap(producer)}")
         return tuple(found)
@@ -147,12 +145,12 @@ class TopicReport:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, for `json.dumps`."""
+        """Return the report as plain values, for `json.dumps`."""
         return {
             **asdict(self),
             "order": self.order.value,
             "missing": self.missing,
-            "repeated": self.repeated,
+            "duplicates": self.duplicates,
             "problems": self.problems,
             "holds": self.holds,
         }
@@ -222,7 +220,7 @@ class TopicCheck:
             self._sequences[event_id.producer][event_id.generation].append(event_id.sequence)
 
     def report(self) -> TopicReport:
-        """What was found so far."""
+        """Return what was found so far."""
         return TopicReport(
             topic=self._topic,
             records=self._records,
@@ -282,7 +280,7 @@ class TopicCheck:
             first_sequence=first,
             last_sequence=last,
             missing=expected - len(distinct),
-            repeated=events - distinct_ids,
+            duplicates=events - distinct_ids,
             shared=distinct_ids - len(distinct),
             generations=len(generations),
         )

@@ -172,7 +172,7 @@ class TimeFormat:
         return self.form.text if self.form is not None else str(self.unit)
 
     def read(self, text: str) -> int | None:
-        """Epoch ms of a text; None when it is not written so. Blanks around it are cut."""
+        """Return epoch ms of a text; None when it is not written so. Blanks around it are cut."""
         trimmed = text.strip(BLANKS)
         if self.form is not None:
             return _of_iso(self.form.as_iso(trimmed) or "")
@@ -181,7 +181,7 @@ class TimeFormat:
         return _of_iso(trimmed)
 
     def of_whole(self, number: int) -> int:
-        """Epoch ms of a whole number; beyond 64 bits the greatest number of these."""
+        """Return epoch ms of a whole number; beyond 64 bits the greatest number of these."""
         match self._unit_of(number):
             case TimeUnit.S:
                 return max(-MAX_EVENT_TIME_MS, min(number * 1000, MAX_EVENT_TIME_MS))

@@ -1,4 +1,8 @@
-"""Topologies: bolts over the ordered stream, with each event tracked until its tree is done."""
+"""Topologies: bolts over the ordered stream, with each event tracked until its tree is done.
+
+These are the names for users of topologies. The jobs import from the rooms: `api`, `settling`,
+`engine`, `step` and `tester`.
+"""
 
 from sequitur.consumer.topology._errors import (
     BoltError,
@@ -35,62 +39,22 @@ from sequitur.consumer.topology.api.dead_letters import (
 )
 from sequitur.consumer.topology.api.declarer import ComponentDeclarer
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
-from sequitur.consumer.topology.api.groupings import (
-    AllGrouping,
-    CustomGrouping,
-    CustomStreamGrouping,
-    DirectGrouping,
-    Emitter,
-    FieldsGrouping,
-    GlobalGrouping,
-    Grouping,
-    GroupingContext,
-    LocalGrouping,
-    LocalOrShuffleGrouping,
-    PartialKeyGrouping,
-    ShuffleGrouping,
-)
-from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, notify
-from sequitur.consumer.topology.api.moment import (
-    TICK_STREAM,
-    Moment,
-    next_tick_ms,
-    ticks_due,
-    watermark_after,
-)
+from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping, GroupingContext
+from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent
+from sequitur.consumer.topology.api.moment import TICK_STREAM
 from sequitur.consumer.topology.api.stable_hash import stable_hash
-from sequitur.consumer.topology.api.topology import (
-    Component,
-    KafkaOutput,
-    Kind,
-    Subscription,
-    Topology,
-)
+from sequitur.consumer.topology.api.topology import Component, Topology
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     SYSTEM_COMPONENT,
     Event,
     EventValues,
     Place,
-    Stream,
     Tuple,
 )
-from sequitur.consumer.topology.engine.emission import OutputRecord, Sent
-from sequitur.consumer.topology.engine.executor import Executor, ExecutorResult
-from sequitur.consumer.topology.engine.instances import Instances
-from sequitur.consumer.topology.engine.plan import Plan, Stage, plan
-from sequitur.consumer.topology.engine.rules import Ordering, Placement, Rules, random_ids
-from sequitur.consumer.topology.engine.trace import Trace
-from sequitur.consumer.topology.settling.acker import Acker, AckFlag, Verdicts, acker_of
-from sequitur.consumer.topology.settling.pending import due_ms, next_due_ms, numbered, runs_now
+from sequitur.consumer.topology.engine.emission import OutputRecord
+from sequitur.consumer.topology.engine.rules import Ordering
 from sequitur.consumer.topology.settling.retry import RetryPolicy
-from sequitur.consumer.topology.settling.root import Root
-from sequitur.consumer.topology.settling.settlement import (
-    EventOutcome,
-    Settlement,
-    held_back,
-    settle,
-)
 from sequitur.consumer.topology.tester.tester import DeadLetteredEvent, TopologyTester
 from sequitur.consumer.topology.tester.tree_view import StepKind, TreeStep, TupleTree
 
@@ -106,10 +70,7 @@ __all__ = [
     "DEFAULT_STREAM",
     "SYSTEM_COMPONENT",
     "TICK_STREAM",
-    "AckFlag",
     "AckedEvent",
-    "Acker",
-    "AllGrouping",
     "BaseBolt",
     "BasicBolt",
     "BasicOutputCollector",
@@ -120,52 +81,27 @@ __all__ = [
     "BoltTimeoutError",
     "Component",
     "ComponentDeclarer",
-    "CustomGrouping",
     "CustomStreamGrouping",
     "DeadLetteredEvent",
-    "DirectGrouping",
     "DoubleAckError",
     "EmitError",
-    "Emitter",
     "Event",
     "EventHook",
-    "EventOutcome",
     "EventValues",
-    "Executor",
-    "ExecutorResult",
     "FailReason",
     "FailedEvent",
-    "FieldsGrouping",
     "ForeignTupleError",
     "FunctionBolt",
-    "GlobalGrouping",
     "Grouping",
     "GroupingContext",
-    "Instances",
-    "KafkaOutput",
-    "Kind",
-    "LocalGrouping",
-    "LocalOrShuffleGrouping",
-    "Moment",
     "Ordering",
     "OutputCollector",
     "OutputRecord",
     "Outputs",
-    "PartialKeyGrouping",
     "Place",
-    "Placement",
-    "Plan",
     "ProcessSettings",
     "RetryPolicy",
-    "Root",
-    "Rules",
-    "Sent",
-    "Settlement",
-    "ShuffleGrouping",
-    "Stage",
     "StepKind",
-    "Stream",
-    "Subscription",
     "TaskId",
     "To",
     "Topology",
@@ -174,25 +110,10 @@ __all__ = [
     "TopologyContext",
     "TopologyError",
     "TopologyTester",
-    "Trace",
     "TreeFailure",
     "TreeStep",
     "Tuple",
     "TupleTree",
-    "Verdicts",
-    "acker_of",
     "bolt",
-    "due_ms",
-    "held_back",
-    "next_due_ms",
-    "next_tick_ms",
-    "notify",
-    "numbered",
-    "plan",
-    "random_ids",
-    "runs_now",
-    "settle",
     "stable_hash",
-    "ticks_due",
-    "watermark_after",
 ]

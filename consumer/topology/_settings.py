@@ -54,7 +54,10 @@ class ProcessSettings(Section):
         default=timedelta(milliseconds=100), description="Time before the second attempt"
     )
     retry_factor: float = Field(
-        default=2.0, ge=1, description="Each further delay is so many times the one before"
+        default=2.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="Each further delay is so many times the one before",
     )
     retry_maximum: Duration = Field(
         default=timedelta(minutes=1), description="The longest delay between two attempts"

@@ -47,7 +47,7 @@ _PASSING: Final = (
     RetriableError,
     TransactionUnansweredError,
     TransactionOutcomeError,  # the token that is read again says what became of it
-    TransactionFencedError,  # so does that of whoever has the transactional id now
+    TransactionFencedError,  # so does the token of the id's newer holder
 )
 _RENEWED_EACH_S: Final = 3600.0
 """Offsets expire after a week unless a broker is told otherwise, and some partitions, of the late
@@ -64,7 +64,7 @@ class Documents(Protocol):
     def read_document(
         self, name: str, meaning: Callable[[dict[str, Any]], _Found]
     ) -> _Found | None:
-        """What a document says; None when there is none."""
+        """Return what a document says; None when there is none."""
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """Write one that is not there yet, whole or not at all."""
@@ -134,7 +134,7 @@ class CommitTokens:
             self._documents.write_document(_ESTABLISHED, {"format": DELIVERY_FORMAT})
 
     def step_is_done(self, step: int) -> None:
-        """Commit all tokens anew when they have not been for long; no task may be running.
+        """Commit all tokens again when that was long ago; no task may be running.
 
         Raises:
             CommitTokenError: A token is not ours any more.
@@ -190,7 +190,7 @@ class CommitTokens:
             names = TransactionNames.of(self._app, place, self._timeout_ms)
             transaction = Transaction(connections.wire, coordinators, place, names)
             connections.run(transaction.open())
-            # From here on whoever else writes a token there fences us off.
+            # From here on another writer of a token there fences this one.
             for token in renewed([place]).values():
                 connections.run(transaction.commit(token.offset, token.metadata))
                 committed[place] = token.offset, token.metadata
@@ -212,7 +212,7 @@ class CommitTokens:
 
 
 def _whose(document: Mapping[str, Any]) -> tuple[str, str]:
-    """Id of the checkpoint and name of the job, as they stand in a document."""
+    """Return id of the checkpoint and name of the job, as they stand in a document."""
     if document.get("format") != DELIVERY_FORMAT:
         raise ValueError(
             f"it has format {document.get('format')}; this version reads {DELIVERY_FORMAT}"

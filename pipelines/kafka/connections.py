@@ -41,7 +41,7 @@ class Connections:
 
     Raises:
         RetriableError: No broker answers.
-        FatalError: A broker answers, and turns us down.
+        FatalError: A broker refuses the login or TLS.
     """
 
     def __init__(self, kafka: KafkaSettings) -> None:
@@ -59,7 +59,7 @@ class Connections:
             self._used_s = time.monotonic()
 
     def batch_bytes(self, topic: str) -> int:
-        """How large a batch of a topic may be before compression; asked for once a minute."""
+        """Return how large a topic's batch may be before compression; asked for once a minute."""
         now_s = time.monotonic()
         known = self._limits.get(topic)
         if known is not None and now_s - known[0] < _KNOWN_FOR_S:
@@ -73,11 +73,11 @@ class Connections:
         return limit
 
     def forget_limit(self, topic: str) -> None:
-        """Ask for a topic's limit anew: a batch was refused that kept to it."""
+        """Ask for a topic's limit again: a batch within it was refused."""
         self._limits.pop(topic, None)
 
     def is_fresh(self) -> bool:
-        """Whether they were used not long ago."""
+        """Return whether they were used not long ago."""
         return time.monotonic() - self._used_s < _RELIED_ON_S
 
     def close(self) -> None:
@@ -87,11 +87,11 @@ class Connections:
 
 
 def kept_connections(kafka: KafkaSettings) -> Connections:
-    """This process's connections to a cluster, made anew when they are not fresh.
+    """This process's connections to a cluster, reopened when they are not fresh.
 
     Raises:
         RetriableError: No broker answers.
-        FatalError: A broker answers, and turns us down.
+        FatalError: A broker refuses the login or TLS.
     """
     key = repr(kafka.librdkafka())
     known = _kept.get(key)

@@ -1,7 +1,7 @@
 """Coordinators, the brokers that keep groups' offsets and transactions: asked until they answer.
 
-What is asked of them here does the same when it is asked again, so each request is repeated while
-its coordinator moves or has just come up, or gives no answer.
+All requests here are idempotent, so each is repeated while its coordinator moves, starts, or gives
+no answer.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Attempts:
     """Attempts at one thing, with growing pauses between them.
 
     Args:
-        patience_s: For how long.
-        complaint: What to say in the end.
+        patience_s: How long they may take together.
+        complaint: The message of the error in the end.
     """
 
     def __init__(self, patience_s: float, complaint: str) -> None:
@@ -52,7 +52,7 @@ class Attempts:
         """Wait before the next attempt.
 
         Raises:
-            TransactionUnansweredError: There is none any more.
+            TransactionUnansweredError: The time is over.
         """
         if time.monotonic() > self._deadline:
             raise TransactionUnansweredError(self._complaint)
@@ -76,7 +76,7 @@ class Coordinators:
     async def ask(
         self, kind: CoordinatorKind, key: str, request: Any, code_of: Callable[[Any], int]
     ) -> Any:
-        """The answer to a request, once it is one for good.
+        """Return the answer to a request, retried while its error is retriable.
 
         Args:
             kind: Which of a name's coordinators.
@@ -85,8 +85,8 @@ class Coordinators:
             code_of: The error code in an answer.
 
         Raises:
-            TransactionError: There is none, or the coordinator turns us down.
-            TransactionFencedError: Someone newer has the transactional id.
+            TransactionError: No answer came, or the coordinator refused.
+            TransactionFencedError: A newer holder has the transactional id.
         """
         what = type(request).__name__.removesuffix("Request")
         attempts = self.attempts(f"{key}: {what} has no answer")
@@ -109,16 +109,16 @@ class Coordinators:
             await attempts.pause()
 
     def attempts(self, complaint: str) -> Attempts:
-        """A number of attempts, with the patience given."""
+        """Return attempts within the given patience."""
         return Attempts(self._patience_s, complaint)
 
     async def offsets(
         self, group: str, partitions: Iterable[OutputPartition]
     ) -> dict[OutputPartition, tuple[int, str | None]]:
-        """A group's offset for each partition, negative without one, and its metadata.
+        """Return a group's offset for each partition, negative without one, and its metadata.
 
         Raises:
-            TransactionError: The coordinator does not answer, or turns us down.
+            TransactionError: The coordinator does not answer, or refuses.
         """
         answer = await self.ask(
             CoordinatorKind.GROUP,
@@ -140,7 +140,7 @@ class Coordinators:
         A commit is answered when it is decided; the group's coordinator hears of it a moment later.
 
         Raises:
-            TransactionError: It does not have them, does not answer, or turns us down.
+            TransactionError: The coordinator does not have them, does not answer, or refuses.
         """
         attempts = self.attempts(f"{group}: what was committed is not there")
         while offsets and await self.offsets(group, offsets) != offsets:
@@ -153,7 +153,7 @@ class Coordinators:
 
 
 def error_of(what: str, code: int) -> TransactionError:
-    """What a broker's error code means for the transaction."""
+    """Return what a broker's error code means for the transaction."""
     if action_of(Request.TRANSACTION, code) is Action.FENCED:
         return TransactionFencedError(
             f"{what}: fenced off: a newer attempt has the transaction's name, or it was open for "
@@ -171,6 +171,6 @@ def _by_topic(of: Iterable[tuple[OutputPartition, Any]]) -> list[tuple[str, list
 
 
 def _first_code(topics: Iterable[Any]) -> int:
-    """The first error of a list of partitions whose last field is one; 0 without."""
+    """Return the first error of a list of partitions whose last field is one; 0 without."""
     codes = (partition[-1] for _topic, partitions in topics for partition in partitions)
     return next((code for code in codes if code != NO_ERROR), NO_ERROR)

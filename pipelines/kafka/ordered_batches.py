@@ -67,7 +67,7 @@ class OrderedBatches:
         """Get a producer id.
 
         Raises:
-            TransactionError: The brokers do not answer, or turn us down.
+            TransactionError: The brokers do not answer, or refuse.
         """
         attempts = self._coordinators.attempts(f"{self._name}: there is no producer id")
         while True:

@@ -1,7 +1,7 @@
-"""What passes by itself is waited for: brokers that are away, partitions without a leader.
+"""Waiting for what passes by itself: brokers that are away, partitions without a leader.
 
-One `Outages` is shared by all that asks Kafka something in the driver. It keeps the patience, tells
-of each wait, and knows for the metrics since when the job has been waiting.
+All requests that the driver makes to Kafka share one `Outages`. It knows how long to wait, logs
+each wait, and tells the metrics since when the job has been waiting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BETWEEN_RESTARTS: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0
 _BRIEFLY_S: Final = 30.0
 _TOLD_EACH_S: Final = 30.0
 _TOLD_AFTER_S: Final = 1.0
-"""A leader that moves is no news."""
+"""A leader that moves is not worth a line."""
 
 
 def _print(line: str) -> None:
@@ -36,23 +36,23 @@ def _sleep(pause_s: float) -> bool:
 
 
 def brief_outages() -> Outages:
-    """For whoever asks outside of a job: half a minute, and not a word."""
+    """Return outages for requests outside of a job: half a minute, and nothing logged."""
     return Outages(_BRIEFLY_S, 0, wait=_sleep, tell=len)
 
 
 class Outages:
-    """Patience, and how much of it is left.
+    """How long to wait for what is expected to pass, and how much of that is left.
 
     Args:
         patience_s: How long one thing is waited for.
-        restarts: How often the query may be started anew until a step is done.
+        restarts: How often the query may be restarted until a step is done.
         wait: Waits for so many seconds; whether waiting is to be given up.
-        tell: Gets a line for whoever reads the log.
+        tell: Gets a line for the log.
         clock: Monotonic seconds.
 
     Attributes:
-        restarted: How often the query was started anew in all.
-        tell: Gets a line for whoever reads the log.
+        restarted: How often the query was restarted in all.
+        tell: Gets a line for the log.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class Outages:
         return 0.0 if since_s is None else self._clock() - since_s
 
     def outlast(self, ask: Callable[[], T], passes: Callable[[Exception], str | None]) -> T:
-        """The answer to a question, which is asked again as long as what fails passes by itself.
+        """Return the answer to a question; ask again while what fails is expected to pass.
 
         Args:
             ask: Asks it.
-            passes: Says in words what is waited for; None of an error that nothing will change.
+            passes: Says in words what is waited for; None for an error that will not pass.
 
         Raises:
-            Exception: What `ask` raised last: it does not pass, it has not passed for as long as
-                the patience goes, or waiting is to be given up.
+            Exception: What `ask` raised last, when it will not pass, has not passed within the
+                patience, or waiting is to be given up.
         """
         begun_s, this = self._clock(), object()
         told_s, failures = begun_s + _TOLD_AFTER_S - _TOLD_EACH_S, 0
@@ -118,14 +118,14 @@ class Outages:
             self._waits.pop(this, None)
 
     def step_is_done(self) -> None:
-        """To be told of each step: what was wrong has passed, and all restarts are there again."""
+        """Note that a step is done: all restarts are allowed again."""
         self._fruitless = 0
 
     def may_restart(self, why: str) -> bool:
-        """Wait before the query is started anew; False when it must not be, or is not to be.
+        """Wait before the query is restarted; False when no restart is left, or it is to stop.
 
         Args:
-            why: What it died of.
+            why: Why the query ended.
         """
         if self._fruitless >= self._restarts:
             return False
@@ -133,7 +133,7 @@ class Outages:
         pause_s = _BETWEEN_RESTARTS.delay_ms(self._fruitless) / 1000
         self.restarted += 1
         self.tell(
-            f"the query is started anew in {pause_s:g} s ({self._fruitless} of {self._restarts} "
+            f"the query restarts in {pause_s:g} s ({self._fruitless} of {self._restarts} "
             f"times without a step): {why}"
         )
         this = object()

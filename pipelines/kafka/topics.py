@@ -134,7 +134,7 @@ class KafkaTopics:
         }
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids that the brokers have given topics: one that is made anew gets another.
+        """Return the brokers' ids of topics: a topic that is recreated gets another.
 
         Topics that are not there are left out, and so are all where brokers give no ids.
 
@@ -193,7 +193,7 @@ class KafkaTopics:
         return partitions if is_new else self.require(topic)
 
     def record_limit(self, topic: str) -> RecordLimit:
-        """What a topic takes of one record; a broker's default without the right to ask.
+        """Return what a topic takes of one record; a broker's default without the right to ask.
 
         Raises:
             TopicError: The brokers do not answer.
@@ -214,7 +214,7 @@ class KafkaTopics:
             )
 
     def timestamps(self, topic: str) -> TopicTimestamps:
-        """What a topic does with timestamps.
+        """Return what a topic does with timestamps.
 
         Raises:
             TopicError: The brokers do not answer.
@@ -222,7 +222,7 @@ class KafkaTopics:
         return TopicTimestamps.of(self._configuration(topic))
 
     def _configuration(self, topic: str) -> dict[str, str]:
-        """A topic's settings, the brokers' defaults among them; empty without the right to ask."""
+        """Return a topic's settings, with the brokers' defaults; empty without the right to ask."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
 
         def describe() -> dict[str, str]:
@@ -239,7 +239,7 @@ class KafkaTopics:
         return self._told(Request.TOPIC_CONFIGS, complaint, describe)
 
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """The offset behind the last record of each partition.
+        """Return the offset behind the last record of each partition.
 
         Raises:
             TopicError: The brokers do not answer.
@@ -247,7 +247,7 @@ class KafkaTopics:
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call] # has no annotations
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """The offset of the first record that is still there of each partition.
+        """Return the offset of the first record that is still there of each partition.
 
         Raises:
             TopicError: The brokers do not answer.
@@ -274,7 +274,7 @@ class KafkaTopics:
     def _told(
         self, request: Request, complaint: str, ask: Callable[[], T], *, learns: bool = False
     ) -> T:
-        """What the brokers answer, which is waited for.
+        """Return what the brokers answer, which is waited for.
 
         Args:
             request: What is asked, for the table of error codes.

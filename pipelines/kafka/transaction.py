@@ -1,7 +1,7 @@
 """A Kafka transaction on one output partition: batches that are laid out already, and one offset.
 
 The protocol is KIP-98's, as brokers of every version speak it: `InitProducerId` takes the
-transactional id (which ends what another had open, and fences him off), `AddPartitionsToTxn`,
+transactional id (which aborts what another holder had open, and fences it), `AddPartitionsToTxn`,
 batches, `AddOffsetsToTxn` with `TxnOffsetCommit`, `EndTxn`.
 """
 
@@ -14,7 +14,6 @@ from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
 
@@ -25,6 +24,7 @@ from sequitur.pipelines._errors import (
     TransactionOutcomeError,
 )
 from sequitur.pipelines.kafka.ordered_batches import OrderedBatches
+from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.producer.kafka.wire import CoordinatorKind
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TransactionNames:
     Attributes:
         transactional_id: One holder at a time.
         group: The consumer group whose offset it commits.
-        timeout_ms: The brokers give it up when it is open for so long.
+        timeout_ms: The brokers abort it when it is open for longer.
     """
 
     transactional_id: str
@@ -51,7 +51,7 @@ class TransactionNames:
 
     @classmethod
     def of(cls, app: str, where: OutputPartition, timeout_ms: int) -> Self:
-        """Those of a job's transactions on an output partition."""
+        """Return those of a job's transactions on an output partition."""
         return cls(f"{app}.{where.topic}.{where.partition}", commits_group(app), timeout_ms)
 
 
@@ -76,12 +76,14 @@ class Transaction(OrderedBatches):
         self._names = names
 
     async def open(self) -> None:
-        """Take the transactional id; what another had open under it is ended.
+        """Take the transactional id; a transaction that another holder left open is aborted.
 
         Raises:
-            TransactionError: The brokers do not answer, or turn us down.
+            TransactionError: The brokers do not answer, or refuse.
         """
-        request = InitProducerIdRequest(self._names.transactional_id, self._names.timeout_ms)
+        request = InitProducerIdRequest(
+            self._names.transactional_id, transaction_timeout_ms=self._names.timeout_ms
+        )
         answer = await self._ask(request, lambda answer: answer.error_code)
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
 
@@ -89,8 +91,8 @@ class Transaction(OrderedBatches):
         """Make the partition part of the transaction; to be called before the first `send`.
 
         Raises:
-            TransactionError: The brokers do not answer, or turn us down.
-            TransactionFencedError: Someone newer has the transactional id.
+            TransactionError: The brokers do not answer, or refuse.
+            TransactionFencedError: A newer holder has the transactional id.
         """
         await super().begin()
         topic, partition = self._where
@@ -103,8 +105,8 @@ class Transaction(OrderedBatches):
         """Wait for all batches, if there were any, and commit them with the group's offset.
 
         Raises:
-            TransactionError: A batch is not taken, or the brokers turn us down: nothing is visible.
-            TransactionFencedError: Someone newer has the transactional id: nothing is visible.
+            TransactionError: A batch is refused, or a request is: nothing is visible.
+            TransactionFencedError: A newer holder has the transactional id: nothing is visible.
             TransactionOutcomeError: It is not known whether the commit was carried out.
         """
         await self.settle()
@@ -129,10 +131,10 @@ class Transaction(OrderedBatches):
             raise TransactionOutcomeError(str(error)) from error
 
     async def abort(self) -> None:
-        """Give the transaction up; best effort, as the next holder of the id ends it anyway.
+        """Abort the transaction; best effort, as the next holder of the id aborts it anyway.
 
         Raises:
-            TransactionError: The brokers do not answer, or turn us down.
+            TransactionError: The brokers do not answer, or refuse.
         """
         await self.give_up()
         await self._end(commit=False)

@@ -12,7 +12,7 @@ from sequitur.pipelines.ordering.input_topics import input_topics
 from sequitur.pipelines.ordering.keys import KeyHistory
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.sink.sink import Outputs, OutputTopic, TopicSink
-from sequitur.pipelines.sink.topic_limits import Limits
+from sequitur.pipelines.sink.topic_limits import TopicLimits
 from sequitur.pipelines.store.checkpoint import JobIdentity
 from sequitur.pipelines.topology.checks import check_settings
 from sequitur.pipelines.topology.processing import Processing
@@ -108,7 +108,7 @@ def open_engine(
             topology=None if process is None else process.topology.name,
         )
     )
-    limits = Limits(topics, settings, releases=process is None)
+    limits = TopicLimits(topics, settings, releases=process is None)
     processing = None
     if process is not None:
         output = settings.output_topic

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from sequitur.consumer import QUARANTINE_REASONS
 from sequitur.pipelines._errors import ReorderError
-from sequitur.producer.sources._spec import parse_address
+from sequitur.producer.settings import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage, local_path
 from sequitur.producer.kafka.reach import require_broker
-from sequitur.producer.sources._spec import parse_address
+from sequitur.producer.settings import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

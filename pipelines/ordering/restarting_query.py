@@ -42,7 +42,7 @@ _LONGEST_TICK_S: Final = 1.0
 
 
 class RestartingQuery:
-    """The query of a job, started anew after what passes by itself.
+    """The query of a job, restarted after errors that pass by themselves.
 
     Args:
         spark: The session.
@@ -51,7 +51,7 @@ class RestartingQuery:
         engine: The engine, recovered.
         topics: Admin client.
         checkpoint: The job's folder.
-        outages: How often the query may be started anew.
+        outages: How often the query may be restarted.
         stop: Ends the job, after the running batch.
         available_now: End when what is there is read.
     """

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         TimeBounds,
     )
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
-    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 _BATCH_ROWS: Final = 1024
@@ -112,7 +112,7 @@ class SortedRuns:
         checkpoint: Checkpoint,
         settings: ReorderSettings,
         outputs: Outputs,
-        limits: Limits,
+        limits: TopicLimits,
     ) -> None:
         self._checkpoint = checkpoint
         self._event_time = settings.event_time

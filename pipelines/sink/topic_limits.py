@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KNOWN_FOR_S: Final = 60.0
 
 
-class Limits:
+class TopicLimits:
     """The limits of a job's topics.
 
     Args:

@@ -1,4 +1,4 @@
-"""Spark itself: the session, its Python daemon, tasks, and jobs that spark-submit has started.
+"""Spark itself: tasks, and columns on their way between the JVM and Python.
 
 Called by everything in `pipelines`; it knows of none of it.
 """

@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from sequitur.consumer.topology import acker_of
+from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.step.events import EmittedRoots
 from sequitur.pipelines.store.part_files import PartFile
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.consumer.topology import Root
+    from sequitur.consumer.topology.settling.root import Root
 
 ROOTS_SCHEMA: Final = pa.schema(
     [("key", pa.binary()), ("id", pa.uint64()), ("attempt", pa.int32())]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import ConservationError
-from sequitur.consumer.topology import random_ids
+from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import TaskInput
 from sequitur.pipelines.store.part_files import publish
@@ -37,7 +37,10 @@ from sequitur.producer.kafka.record_limit import RecordLimit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer.topology import Executor, Instances, Root, Sent
+    from sequitur.consumer.topology.engine.emission import Sent
+    from sequitur.consumer.topology.engine.executor import Executor
+    from sequitur.consumer.topology.engine.instances import Instances
+    from sequitur.consumer.topology.settling.root import Root
     from sequitur.consumer.topology.step.batch import Sources
     from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
     from sequitur.pipelines.rows.selection import Selection

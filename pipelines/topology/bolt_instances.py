@@ -1,14 +1,14 @@
 """The bolts that a Python process of Spark's keeps from one step to the next.
 
 Spark gives a task to whichever of its processes is free, so a bolt may find another one's work
-done on its state meanwhile: `sequitur.consumer.topology.Instances` looks at that.
+done on its state meanwhile: `engine.instances.Instances` looks at that.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer.topology import Instances
+from sequitur.consumer.topology.engine.instances import Instances
 
 if TYPE_CHECKING:
     from sequitur.pipelines.topology.batch import FileBatch

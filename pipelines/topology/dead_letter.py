@@ -19,8 +19,8 @@ from sequitur.consumer.topology import (
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
     OutputRecord,
-    Root,
 )
+from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.rows.oversized import MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS
 

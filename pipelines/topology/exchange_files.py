@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from sequitur.consumer.topology import Sent
-from sequitur.consumer.topology.engine.emission import order_of
+from sequitur.consumer.topology.engine.emission import Sent, order_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
-from sequitur.consumer.topology import (
-    Outputs,
-    due_ms,
-    next_tick_ms,
-    plan,
-    ticks_due,
-    watermark_after,
-)
+from sequitur.consumer.topology import Outputs
+from sequitur.consumer.topology.api.moment import next_tick_ms, ticks_due, watermark_after
+from sequitur.consumer.topology.engine.plan import plan
+from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.pipelines.sink.sink import OutputTopic
-    from sequitur.pipelines.sink.topic_limits import Limits
+    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer.kafka.record_limit import RecordLimit
 
@@ -78,7 +74,7 @@ class Processing:
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
         dead_letters: OutputTopic,
-        limits: Limits,
+        limits: TopicLimits,
         timestamps: OutputTimestamp,
     ) -> None:
         self._spark = spark

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sequitur.consumer.topology import Executor
+    from sequitur.consumer.topology.engine.executor import Executor
     from sequitur.consumer.topology.engine.user_code import UserCode
 
 _SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGVTALRM)

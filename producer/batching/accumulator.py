@@ -193,7 +193,7 @@ class Accumulator:
             except _BAD_RECORD as error:
                 index += 1
                 ticket.accepted = index
-                ticket.settle([index - 1], self._refused(route, record, error))
+                ticket.complete([index - 1], self._refused(route, record, error))
                 continue
             entries = lane.entries
             if entries is None or lane.owner is not ticket:

@@ -121,4 +121,4 @@ class ManySender:
         ticket = self._ticket
         indices = list(range(ticket.accepted, ticket.accepted + count))
         ticket.accepted += count
-        ticket.settle(indices, outcome)
+        ticket.complete(indices, outcome)

@@ -26,12 +26,12 @@ from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake
 from sequitur.producer.daemon.log import configure_logging
 from sequitur.producer.daemon.report import DaemonReport, health_snapshot
 from sequitur.producer.daemon.settings import dead_letter_file
+from sequitur.producer.settings import parse_address
 from sequitur.producer.sources import (
     DeadLetterFile,
     StoppingError,
     check_source,
     make_source,
-    parse_address,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run_daemon(
     """Run the daemon until its source ends or a signal comes; logs go to standard error.
 
     Raises:
-        BrokerError: The cluster turned us down.
+        BrokerError: The cluster refused the login or the topic.
         SourceError: The source cannot be made of these settings, or read.
     """
     configure_logging(produce.log_format)
@@ -229,15 +229,15 @@ class _Daemon:
         )
 
     def _kept(self) -> int:
-        """Events that have no answer and are in the journal, from where the next start sends them.
+        """Return how many events are unanswered and in the journal, for the next start to send.
 
         Known once the producer is closed.
         """
         if not self._has_journal:
             return 0
         counts = self._producer.statistics()
-        settled = counts.persisted + counts.not_persisted + self._given_up.possibly_persisted
-        return counts.accepted + counts.recovered - settled
+        with_outcome = counts.persisted + counts.not_persisted + self._given_up.possibly_persisted
+        return counts.accepted + counts.recovered - with_outcome
 
     async def _serve_health(self, stack: AsyncExitStack, address: str) -> None:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - only with health

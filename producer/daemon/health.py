@@ -104,7 +104,7 @@ class DaemonCollector:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now."""
+        """Yield the metrics now."""
         snapshot = self._snapshot()
         for name, text in _COUNTERS.items():
             if name in snapshot.counts:
@@ -151,7 +151,7 @@ class Heartbeat:
         return self._now_s() - self._beaten_s
 
     def beat(self) -> None:
-        """The loop moves."""
+        """Note that the event loop still runs."""
         self._beaten_s = self._now_s()
 
     async def _run(self) -> None:
@@ -167,7 +167,7 @@ def health_application(
     *,
     stalled_after_s: float = STALLED_AFTER_S,
 ) -> web.Application:
-    """The web application, without a server.
+    """Return the web application, without a server.
 
     Args:
         snapshot: Gives the daemon's state.
@@ -252,7 +252,7 @@ class HealthServer:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """The head of a request has come."""
+        """Note that a request's head has come, and handle it."""
         if self._site is not None:
             self._site.begun(request.transport)
         return await handler(request)

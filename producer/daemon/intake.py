@@ -93,7 +93,7 @@ class ProducerIntake:
         return True
 
     async def _position(self, position: bytes) -> Position:
-        """The position, once all that was refused before it is on disk."""
+        """Return the position, once all that was refused before it is on disk."""
         if self._dead_letters.owes_sync:
             await asyncio.to_thread(self._dead_letters.sync)
         return Position(self._source, position)

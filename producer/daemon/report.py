@@ -62,7 +62,7 @@ class DaemonReport:
         error: str | None,
         has_journal: bool,
     ) -> DaemonReport:
-        """The report of a producer that is closed."""
+        """Return the report of a producer that is closed."""
         return cls(
             name=name,
             topic=topic,
@@ -86,7 +86,7 @@ class DaemonReport:
         return NOT_ALL_SENT if unsure and not self.has_journal else DONE
 
     def as_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return {name: value for name, value in asdict(self).items() if name != "has_journal"}
 
 
@@ -97,7 +97,7 @@ def health_snapshot(
     *,
     dead_lettered: int,
 ) -> HealthSnapshot:
-    """The daemon's state under the names of its metrics."""
+    """Return the daemon's state under the names of its metrics."""
     from sequitur.producer.daemon.health import HealthSnapshot  # noqa: PLC0415 - imports a web server
 
     counts: dict[str, float] = {

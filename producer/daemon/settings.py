@@ -11,12 +11,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from sequitur.producer._event_id import UNNAMED_PREFIX
 from sequitur.producer._settings import ProducerSettings
-from sequitur.producer.settings import Duration, KafkaSettings, Section, Settings, Size
-from sequitur.producer.sources import SourceSettings, parse_address
+from sequitur.producer.settings import (
+    Address,
+    Duration,
+    KafkaSettings,
+    Section,
+    Settings,
+    Size,
+)
+from sequitur.producer.sources import SourceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,20 +72,13 @@ class ProduceSettings(SourceSettings, Section):
         gt=0,
         description="Bytes the dead-letter file may have, beyond which the daemon ends",
     )
-    health: str | None = Field(
+    health: Address | None = Field(
         default=None,
         description="HOST:PORT to answer /livez, /readyz and /metrics at; without it, nowhere",
     )
     log_format: LogFormat = Field(
         default="console", description="How log lines look on standard error: console or json"
     )
-
-    @field_validator("health")
-    @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_address(value)
-        return value
 
 
 class ProduceJob(Settings):
@@ -95,7 +95,7 @@ class ProduceJob(Settings):
     @model_validator(mode="before")
     @classmethod
     def _has_a_journal(cls, values: Any) -> Any:
-        """Runs before the sections check themselves, who want a directory for a durability."""
+        """Run before the sections check themselves, who want a directory for a durability."""
         if not isinstance(values, dict):
             return values
         given = dict(values.get("producer") or {})
@@ -106,13 +106,13 @@ class ProduceJob(Settings):
 
 
 def default_journal(name: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the daemon keeps the journal of a producer name, unless it is told otherwise."""
+    """Return where the daemon keeps the journal of a producer name, unless it is told otherwise."""
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state, "sequitur", "producers", f"{name or UNNAMED_PREFIX}.journal")
 
 
 def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
-    """Where what could not be sent goes: what the settings say, or beside the journal."""
+    """Return where what could not be sent goes: what the settings say, or beside the journal."""
     if produce.dead_letter is not None:
         return produce.dead_letter
     journal = producer.journal or default_journal(producer.name)

@@ -25,7 +25,7 @@ from sequitur.producer.kafka.identity import Identity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.producer.journal.state import Recovered
+    from sequitur.producer.journal.recovered import Recovered
     from sequitur.producer.kafka.wire import Wire
 
 _TRANSACTIONAL_ID_PREFIX: Final = "sequitur.producer."

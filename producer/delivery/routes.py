@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.sender import Sender
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.journal.frames import BatchFrame, Waiting
-    from sequitur.producer.journal.state import Recovered
+    from sequitur.producer.journal.recovered import Recovered
     from sequitur.producer.kafka.wire import Wire
 
 _T = TypeVar("_T")

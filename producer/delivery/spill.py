@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.buffer_budget import Room
     from sequitur.producer.batching.partition_queue import Batch
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.journal.state import Key
+    from sequitur.producer.journal.live import Key
 
 REFERENCE_BYTES: Final = 1024
 """A batch without its bytes: its name and place, here and in the journal, and who waits for it."""

@@ -94,12 +94,12 @@ class PlacedFrame(NamedTuple):
 
 
 def segment_seed(segment: int) -> int:
-    """The checksum every frame of this segment starts from."""
+    """Return the checksum every frame of this segment starts from."""
     return int(google_crc32c.value(_SEGMENT.pack(segment)))
 
 
 def encode_preamble(segment: int, version: int = FORMAT_VERSION) -> bytes:
-    """The first bytes of a segment."""
+    """Return the first bytes of a segment."""
     head = _PREAMBLE.pack(_PREAMBLE_MAGIC, version, segment)
     return head + _CRC.pack(google_crc32c.value(head))
 
@@ -189,7 +189,7 @@ class EncodedRound(NamedTuple):
 def encode_round(
     frames: Sequence[Frame], *, seed: int, offset: int, synced: int, part: bool = False
 ) -> EncodedRound:
-    """One round, to be written at `offset`; arguments as of `encode_frame`."""
+    """Return one round, to be written at `offset`; arguments as of `encode_frame`."""
     encoded = EncodedRound([], [])
     final = len(frames) - 1
     for index, frame in enumerate(frames):
@@ -204,7 +204,7 @@ def encode_round(
 
 
 def decode_frame(data: bytes, at: int, seed: int) -> PlacedFrame | None:
-    """The frame at `at`, or None when there is no whole and sound one."""
+    """Return the frame at `at`, or None when there is no whole and sound one."""
     if at + HEADER_LENGTH > len(data):
         return None
     header = data[at : at + _HEADER.size]
@@ -228,7 +228,7 @@ def decode_frame(data: bytes, at: int, seed: int) -> PlacedFrame | None:
 
 
 def stated_frame(data: bytes, at: int) -> str:
-    """What a damaged frame's header says it was, as far as it can be believed."""
+    """Return what a damaged frame's header says it was, as far as it can be believed."""
     if data[at : at + len(_MAGIC)] != _MAGIC or at + HEADER_LENGTH > len(data):
         return "no readable header"
     _, type_, _, meta_length, data_length, _, _ = _HEADER.unpack_from(data, at)
@@ -238,7 +238,7 @@ def stated_frame(data: bytes, at: int) -> str:
 
 
 def find_frame(data: bytes, at: int, seed: int, lowest_offset: int) -> PlacedFrame | None:
-    """The first sound frame at or behind `at` whose writer put it at `lowest_offset` or later.
+    """Return the first sound frame from `at` on that was written at `lowest_offset` or later.
 
     Older offsets are refused: they are copies inside a payload, not what was written next.
     """

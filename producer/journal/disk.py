@@ -23,16 +23,16 @@ class DiskFile(Protocol):
     """A file that is only ever appended to."""
 
     def append(self, buffers: Sequence[bytes]) -> None:
-        """Writes all buffers at the end, or raises OSError with some of them written."""
+        """Write all buffers at the end; an OSError may leave some of them written."""
 
     def sync(self) -> None:
-        """Returns once what was appended survives a power cut."""
+        """Return once what was appended survives a power cut."""
 
     def truncate(self, length: int) -> None:
-        """Cuts the file to `length` bytes."""
+        """Cut the file to `length` bytes."""
 
     def close(self) -> None:
-        """Gives the handle back."""
+        """Give the handle back."""
 
 
 class Disk(Protocol):
@@ -43,38 +43,38 @@ class Disk(Protocol):
         """The directory, as shown to users."""
 
     def lock(self) -> None:
-        """Takes the directory for this process alone.
+        """Take the directory for this process alone.
 
         Raises:
             JournalLockedError: another process has it.
         """
 
     def unlock(self) -> None:
-        """Gives the directory back."""
+        """Give the directory back."""
 
     def names(self) -> list[str]:
         """Names of all files."""
 
     def read(self, name: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
 
     def read_part(self, name: str, offset: int, length: int) -> bytes:
         """So many bytes of a file from an offset on; fewer at its end."""
 
     def free_bytes(self) -> int:
-        """How much more the disk has room for, as far as it tells."""
+        """Return how much more the disk has room for, as far as it tells."""
 
     def open(self, name: str) -> DiskFile:
-        """A handle that appends; the file is created when missing."""
+        """Return a handle that appends; the file is created when missing."""
 
     def rename(self, name: str, new_name: str) -> None:
-        """Renames a file at once; durable after `sync_directory`."""
+        """Rename a file at once; durable after `sync_directory`."""
 
     def unlink(self, name: str) -> None:
-        """Removes a file; durable after `sync_directory`."""
+        """Remove a file; durable after `sync_directory`."""
 
     def sync_directory(self) -> None:
-        """Returns once created, renamed and removed files survive a power cut as such."""
+        """Return once created, renamed and removed files survive a power cut as such."""
 
 
 class _RealFile:
@@ -120,7 +120,7 @@ class RealDisk:
         return str(self._directory)
 
     def lock(self) -> None:
-        """Takes an flock; the kernel gives it back when the process dies, however it dies."""
+        """Take an flock; the kernel gives it back when the process dies, however it dies."""
         self._directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(self._directory / _LOCK_NAME, flags, _PRIVATE_FILE)
@@ -137,7 +137,7 @@ class RealDisk:
         self._handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def unlock(self) -> None:
-        """Gives the flock back; the lock file stays, so that two cannot lock different files."""
+        """Give the flock back; the lock file stays, so that two cannot lock different files."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -150,7 +150,7 @@ class RealDisk:
         return [path.name for path in self._directory.iterdir()]
 
     def read(self, name: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
         return (self._directory / name).read_bytes()
 
     def read_part(self, name: str, offset: int, length: int) -> bytes:
@@ -162,24 +162,24 @@ class RealDisk:
             os.close(descriptor)
 
     def free_bytes(self) -> int:
-        """What the file system has left for users; a quota is not known before it is met."""
+        """Return what the file system has left for users; a quota is not known before it is met."""
         found = os.statvfs(self._directory)
         return found.f_bavail * found.f_frsize
 
     def open(self, name: str) -> DiskFile:
-        """A handle that appends."""
+        """Return a handle that appends."""
         return _RealFile(self._directory / name)
 
     def rename(self, name: str, new_name: str) -> None:
-        """Renames a file."""
+        """Rename a file."""
         (self._directory / name).rename(self._directory / new_name)
 
     def unlink(self, name: str) -> None:
-        """Removes a file, if it is there."""
+        """Remove a file, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             (self._directory / name).unlink()
 
     def sync_directory(self) -> None:
-        """Syncs the directory itself, without which a new file may have no name after a crash."""
+        """Sync the directory itself, without which a new file may have no name after a crash."""
         assert self._handle is not None
         os.fsync(self._handle)

@@ -257,7 +257,7 @@ class Restamp(msgspec.Struct, frozen=True, array_like=True):
 class Renewal(msgspec.Struct, frozen=True, array_like=True):
     """A new identity, the partitions that go on under it, and their renumbered batches.
 
-    The batches' bytes are not repeated: stamping them anew gives the same bytes every time.
+    The batches' bytes are not repeated: stamping them again gives the same bytes every time.
 
     Attributes:
         identity: the new identity.
@@ -277,12 +277,12 @@ Frame = Head | Renewal | BatchFrame | Acks | Waiting | Numbered | Drop | Commit 
 
 
 def frame_name(kind: type) -> str:
-    """What a kind of frame is called in reports."""
+    """Return what a kind of frame is called in reports."""
     return kind.__name__.removesuffix("Frame")
 
 
 def without_bytes(frame: Frame) -> Frame:
-    """A frame without the bytes of its batch, which stay in the file."""
+    """Return a frame without the bytes of its batch, which stay in the file."""
     if isinstance(frame, BatchFrame | Waiting):
         return msgspec.structs.replace(frame, topic=sys.intern(frame.topic), data=b"")
     return frame

@@ -47,12 +47,12 @@ class JournalLimits:
 
     @classmethod
     def within(cls, limit_bytes: int) -> Self:
-        """The sizes that go with a limit of at least 16 KiB."""
+        """Return the sizes that go with a limit of at least 16 KiB."""
         segment_bytes = max(min(_SEGMENT_BYTES, limit_bytes // _SMALL_SEGMENTS), MIN_SEGMENT_BYTES)
         return cls(segment_bytes=segment_bytes, limit_bytes=limit_bytes)
 
     def on_disk(self, total: int, free: int) -> Self:
-        """The sizes while the files take `total` bytes and the disk has `free` more.
+        """Return the sizes while the files take `total` bytes and the disk has `free` more.
 
         A disk that is smaller than the limit, or is filled by others, is a smaller limit.
         """
@@ -63,7 +63,7 @@ class JournalLimits:
         return dataclasses.replace(self, segment_bytes=segment, limit_bytes=limit)
 
     def few(self, live: int) -> bool:
-        """Whether so little of a segment is needed that it is copied without another reason.
+        """Return whether so little of a segment is needed that it is copied without another reason.
 
         Otherwise one slow partition would keep the segments of all the others.
         """
@@ -75,11 +75,11 @@ class JournalLimits:
         return min(self.limit_bytes // _ROUNDS_PER_LIMIT, _ROUND_BYTES)
 
     def crowded(self, live: int, total: int) -> bool:
-        """Whether to copy what is needed of old segments: it gives back more than it takes."""
+        """Return whether copying what is needed of old segments frees more than it takes."""
         return total > self.limit_bytes // 2 and live * 4 <= total * 3
 
     def room_bytes(self, total: int, in_segment: int, *, reserve: bool) -> int:
-        """How long a round may be.
+        """Return how long a round may be.
 
         Marks, numbers and renewals may go on when batches and events may not, into half of a
         reserve. The other half is for the heads of segments, and for what is copied out of old

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 
 from sequitur.producer.journal.errors import JournalCorruptError, JournalNameError
 from sequitur.producer.journal.frames import Head
+from sequitur.producer.journal.live import Place
 from sequitur.producer.journal.scan import TornTail, scan_segment, segment_name
-from sequitur.producer.journal.state import JournalState, Place
+from sequitur.producer.journal.state import JournalState
 
 
 def replay(
     segments: Iterable[tuple[int, bytes]], *, newest: int, producer: str
 ) -> tuple[JournalState, TornTail | None, Sequence[int]]:
-    """The state that segments hold, oldest first.
+    """Return the state that segments hold, oldest first.
 
     Returns:
         The state, the torn tail of the newest segment, and the length of each segment's sound part.

@@ -19,9 +19,10 @@ from rich.text import Text
 from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.errors import JournalVersionError
 from sequitur.producer.journal.frames import BatchFrame, Head, Waiting, frame_name
-from sequitur.producer.journal.journal import segment_numbers
-from sequitur.producer.journal.scan import Scan, scan_segment, segment_name
-from sequitur.producer.journal.state import JournalState, Place, Recovered
+from sequitur.producer.journal.live import Place
+from sequitur.producer.journal.recovered import Recovered
+from sequitur.producer.journal.scan import Scan, scan_segment, segment_name, segment_numbers
+from sequitur.producer.journal.state import JournalState
 
 # A live producer may remove a segment between the listing and the reading.
 _READ_ATTEMPTS = 5
@@ -153,7 +154,7 @@ class JournalReport:
 
 
 def inspect_journal(directory: Path) -> JournalReport:
-    """Reads all of a journal and judges it; never raises for what the files hold."""
+    """Read and check all of a journal; raise nothing for what the files hold."""
     try:
         scans = _scan_segments(directory)
     except OSError as error:
@@ -186,12 +187,12 @@ def inspect_journal(directory: Path) -> JournalReport:
 
 
 def report_as_json(report: JournalReport) -> str:
-    """The report as JSON, two spaces deep."""
+    """Return the report as JSON, two spaces deep."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
 def report_as_tables(report: JournalReport) -> RenderableType:
-    """The report for a terminal."""
+    """Return the report for a terminal."""
     summary = Table(show_header=False, box=None)
     identity = "none yet" if report.producer_id is None else f"{report.producer_id}"
     for name, value in (
@@ -214,7 +215,7 @@ def report_as_tables(report: JournalReport) -> RenderableType:
 
 
 def _scan_segments(directory: Path) -> list[Scan]:
-    """Reads one segment at a time: all together may be larger than memory."""
+    """Read one segment at a time: all together may be larger than memory."""
     disk = RealDisk(directory)
     for attempt in range(_READ_ATTEMPTS):
         numbers = segment_numbers(disk.names())
@@ -245,7 +246,7 @@ def _unreadable(directory: Path, problem: str) -> JournalReport:
 
 
 def _sequence_problems(scans: list[Scan]) -> Iterable[str]:
-    """Segments missing from the middle."""
+    """Yield segments missing from the middle."""
     for before, after in itertools.pairwise(scans):
         if after.segment != before.segment + 1:
             first, last = segment_name(before.segment + 1), segment_name(after.segment - 1)
@@ -279,7 +280,7 @@ def _head_problems(scans: list[Scan]) -> Iterable[str]:
 
 
 def _best_state(scans: list[Scan]) -> JournalState:
-    """The state as far as the good frames tell it."""
+    """Return the state as far as the good frames tell it."""
     heads = [p.frame for scan in scans for p in scan.frames if isinstance(p.frame, Head)]
     state = JournalState(heads[0].producer if heads else "")
     for scan in scans:
@@ -339,7 +340,7 @@ def _partition_reports(state: JournalState, recovered: Recovered) -> Iterable[Pa
 
 
 def _bytes_of(state: JournalState, batch: BatchFrame | Waiting) -> int:
-    live = state.find(batch.key)
+    live = state.live.find(batch.key)
     return 0 if live is None else live.length
 
 

@@ -15,6 +15,7 @@ a page never written reads as.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Final
 
 from sequitur.producer.journal.codec import (
@@ -31,6 +32,7 @@ from sequitur.producer.journal.errors import JournalCorruptError, JournalVersion
 from sequitur.producer.journal.frames import without_bytes
 
 _SECTOR_BYTES: Final = 512
+_SUFFIX: Final = ".journal"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Damage:
         return f"{self.frames_after} good frame(s) follow from offset {self.resumes_at}"
 
     def error(self, name: str) -> JournalCorruptError:
-        """The error that refuses to read on."""
+        """Return the error that refuses to read on."""
         return JournalCorruptError(name, self.offset, self.lost, self.follows)
 
 
@@ -111,11 +113,17 @@ class _Gap:
 
 def segment_name(segment: int) -> str:
     """File name of a segment."""
-    return f"{segment:020d}.journal"
+    return f"{segment:020d}{_SUFFIX}"
+
+
+def segment_numbers(names: Sequence[str]) -> list[int]:
+    """Return the segments among file names, oldest first."""
+    stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
 def scan_segment(data: bytes, segment: int, *, newest: bool) -> Scan:
-    """Reads all frames of a segment.
+    """Read all frames of a segment.
 
     Args:
         data: the whole file.
@@ -145,7 +153,7 @@ def scan_segment(data: bytes, segment: int, *, newest: bool) -> Scan:
 
 
 def _walk(data: bytes, segment: int) -> tuple[list[PlacedFrame], list[_Gap]]:
-    """All good frames, and the stretches between them that hold none."""
+    """Return all good frames, and the stretches between them that hold none."""
     seed = segment_seed(segment)
     frames: list[PlacedFrame] = []
     gaps: list[_Gap] = []
@@ -170,7 +178,7 @@ def _walk(data: bytes, segment: int) -> tuple[list[PlacedFrame], list[_Gap]]:
 def _torn_tail(
     data: bytes, segment: int, frames: list[PlacedFrame], gaps: list[_Gap]
 ) -> TornTail | None:
-    """The unfinished round that may be cut off; None when all is well or it is damage."""
+    """Return the unfinished round that may be cut off; None when all is well or it is damage."""
     unfinished = _unfinished_round(frames)
     bad = gaps[0].start if gaps else unfinished
     if bad is None:
@@ -189,7 +197,7 @@ def _torn_tail(
 
 
 def _unfinished_round(frames: list[PlacedFrame]) -> int | None:
-    """Where the last round begins if its end is missing."""
+    """Return where the last round begins if its end is missing."""
     if not frames or frames[-1].last_in_round:
         return None
     index = len(frames) - 1
@@ -199,7 +207,7 @@ def _unfinished_round(frames: list[PlacedFrame]) -> int | None:
 
 
 def _has_zero_sector(data: bytes, start: int, end: int) -> bool:
-    """Whether the bytes from `start` to `end` hold a (rest of a) sector that was never written."""
+    """Return whether a sector between `start` and `end` was never written."""
     while start < end:
         sector_end = start - start % _SECTOR_BYTES + _SECTOR_BYTES
         if sector_end <= end and not data[start:sector_end].strip(b"\0"):

@@ -3,16 +3,12 @@
 The same object serves the writer, which keeps it beside the files to know what each segment is
 still needed for, and recovery, which builds it from the files. So what is recovered is what was
 in memory, as far as it was synced.
-
-Of a batch's bytes only the places in the files are kept: what waits may be larger than memory.
 """
 
-import dataclasses
 import operator
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -20,7 +16,6 @@ from sequitur.producer.journal.frames import (
     SEQUENCE_MODULUS,
     Acks,
     BatchFrame,
-    BatchKey,
     Commit,
     Drop,
     Frame,
@@ -34,95 +29,28 @@ from sequitur.producer.journal.frames import (
     WaitingKey,
     without_bytes,
 )
+from sequitur.producer.journal.live import Key, Live, LiveBatches, Place
+from sequitur.producer.journal.recovered import Recovered, TopicPartition
 from sequitur.producer.journal.scan import TornTail
 from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped, times_of
-from sequitur.producer.kafka.record_format import HEADER_SIZE
-
-TopicPartition = tuple[str, int]
-Key: TypeAlias = BatchKey | WaitingKey
+from sequitur.producer.kafka.record_batch import Stamp
 
 _FIRST_EVENT: Final = operator.attrgetter("first_event_sequence")
-
-
-class Place(NamedTuple):
-    """Where a frame lies: its segment, its first byte there, and how many bytes it has."""
-
-    segment: int
-    offset: int
-    length: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recovered:
-    """What a journal held when it was opened. `Journal.read` gives the batches' bytes.
-
-    Attributes:
-        identity: the newest producer id and epoch; None before the first one.
-        unacked: per partition the batches to send again, oldest first, without their bytes.
-        waiting: per partition the batches that have no numbers yet, oldest first, without their
-            bytes.
-        next_event_sequence: sequence of the next event to be accepted.
-        partitions: where each partition's numbering stood. No later life goes on from there: a copy
-            of the journal would, too.
-        positions: last position of each source.
-        torn: the unfinished round that was cut off, None when there was none.
-        fresh: there was no journal; it was created.
-        cluster_id: the cluster that the events are for, empty while it is not known.
-    """
-
-    identity: Identity | None
-    unacked: Mapping[TopicPartition, tuple[BatchFrame, ...]]
-    waiting: Mapping[TopicPartition, tuple[Waiting, ...]]
-    next_event_sequence: int
-    partitions: Mapping[TopicPartition, PartitionState]
-    positions: Mapping[str, bytes]
-    torn: TornTail | None = None
-    fresh: bool = False
-    cluster_id: str = ""
-
-    def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has, as far as the journal knows; None if it does not."""
-        places = (*self.partitions, *self.waiting)
-        known = [partition for name, partition in places if name == topic]
-        return max(known) + 1 if known else None
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics that have batches to be sent."""
-        return frozenset(topic for topic, _ in (*self.unacked, *self.waiting))
-
-    @property
-    def events(self) -> int:
-        """How many events are to be sent."""
-        unacked = sum(b.record_count for batches in self.unacked.values() for b in batches)
-        return unacked + sum(b.record_count for batches in self.waiting.values() for b in batches)
-
-
-NOTHING_RECOVERED: Final = Recovered(None, {}, {}, 0, {}, {}, fresh=True)
-
-
-class Live(NamedTuple):
-    """A batch that is still needed, without its bytes, and the places of the frames that have them.
-
-    A batch that grew while it waited is in several frames.
-    """
-
-    batch: BatchFrame | Waiting
-    places: tuple[Place, ...]
-
-    @property
-    def length(self) -> int:
-        """Bytes of the frames that it is in."""
-        return sum(place.length for place in self.places)
 
 
 class JournalState:
     """The sum of all frames so far.
 
-    `_live` has what is still needed by its key, and `_in_segment`, per segment, the keys of what
-    has a frame in it: a segment may go once it and all before it have none. The parts of a round
-    that is not whole yet are `_parted`, and count as needed.
+    The parts of a round that is not whole yet are `_parted`, and count as needed.
+
+    Attributes:
+        producer: The name of the producer that the journal belongs to.
+        identity: The newest producer id and epoch.
+        cluster_id: The cluster that the events are for; empty while it is not known.
+        next_event_sequence: The sequence of the next event to be accepted.
+        partitions: Where each partition's numbering stands.
+        positions: The last position of each source.
+        live: The batches that are still needed.
     """
 
     def __init__(self, producer: str) -> None:
@@ -132,17 +60,19 @@ class JournalState:
         self.next_event_sequence = 0
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.positions: dict[str, bytes] = {}
-        self.live_bytes = 0
-        self.waiting_count = 0
-        self._live: dict[Key, Live] = {}
-        self._in_segment: defaultdict[int, dict[Key, None]] = defaultdict(dict)
-        self._bytes_in: defaultdict[int, int] = defaultdict(int)
+        self.live = LiveBatches()
         self._parted: list[tuple[Frame, Place]] = []
+        self._parted_bytes = 0
+
+    @property
+    def live_bytes(self) -> int:
+        """How long the frames are that are still needed, those of unfinished rounds among them."""
+        return self.live.total_bytes + self._parted_bytes
 
     @property
     def unacked_count(self) -> int:
         """Batches that have numbers, and no ack mark."""
-        return len(self._live) - self.waiting_count
+        return len(self.live) - self.live.waiting_count
 
     @property
     def is_parted(self) -> bool:
@@ -150,7 +80,7 @@ class JournalState:
         return bool(self._parted)
 
     def check(self, frames: Iterable[Frame]) -> None:
-        """Refuses frames that `apply` could not take.
+        """Refuse frames that `apply` could not take.
 
         Raises:
             ValueError: a frame names a batch the journal does not hold, repeats one it holds,
@@ -180,34 +110,36 @@ class JournalState:
                         self._check_held(restamp.key, added, gone)
 
     def _check_new(self, key: Key, added: set[Key], gone: set[Key]) -> None:
-        if key in added or (key in self._live and key not in gone):
+        if key in added or (key in self.live and key not in gone):
             raise ValueError(f"{key} is in the journal already")
         added.add(key)
 
     def _check_held(self, key: Key, added: set[Key], gone: set[Key]) -> None:
-        if key not in added and (key not in self._live or key in gone):
+        if key not in added and (key not in self.live or key in gone):
             raise ValueError(f"{key} is not in the journal")
 
     def _check_whole(self, number: Number, added: set[Key]) -> None:
-        """What came of a batch after its numbers would be held, and sent, as another batch."""
+        """Check that all of a batch is numbered: its rest would be sent as another batch."""
         key = number.waiting_key
         if key in added:
             return
-        count = self._live[key].batch.record_count
+        live = self.live.find(key)
+        assert live is not None  # `check` has looked
+        count = live.batch.record_count
         if count != number.record_count:
             raise ValueError(
                 f"{key} is in the journal with {count} records, not {number.record_count}"
             )
 
     def apply(self, frame: Frame, place: Place, *, part: bool = False) -> None:
-        """Takes in one frame; one of a part when its round is whole.
+        """Take in one frame; one of a part when its round is whole.
 
         Never refuses one: frames that name a batch may outlive it, when the batch was acked later
         and went with its segment.
         """
         if part:
             self._parted.append((without_bytes(frame), place))
-            self.live_bytes += place.length
+            self._parted_bytes += place.length
         elif isinstance(frame, BatchFrame):
             self._apply_batch(frame, place)
         elif isinstance(frame, Waiting):
@@ -216,14 +148,14 @@ class JournalState:
             self._apply_small(frame)
 
     def _apply_small(self, frame: Frame) -> None:
-        """Takes in a frame that is needed for nothing but what it says."""
+        """Take in a frame that is needed for nothing but what it says."""
         match frame:
             case Numbered():
                 self._apply_numbers(frame.numbers)
             case Acks():
-                self._forget_all(mark.key for mark in frame.marks)
+                self.live.forget_all(mark.key for mark in frame.marks)
             case Drop():
-                self._forget_all(WaitingKey(*name) for name in frame.waiting)
+                self.live.forget_all(WaitingKey(*name) for name in frame.waiting)
             case Commit():
                 self._apply_commit(frame)
             case Position():
@@ -234,13 +166,14 @@ class JournalState:
                 self._apply_head(frame)
 
     def oldest_live_segment(self) -> int | None:
-        """The oldest segment that holds something still needed."""
-        segments = [segment for segment, keys in self._in_segment.items() if keys]
-        segments += [place.segment for _, place in self._parted[:1]]
+        """Return the oldest segment that holds something still needed."""
+        segments = [place.segment for _, place in self._parted[:1]]
+        if (oldest := self.live.oldest_segment()) is not None:
+            segments.append(oldest)
         return min(segments, default=None)
 
     def head(self, previous_length: int) -> Head:
-        """The first frame of a new segment."""
+        """Return the first frame of a new segment."""
         return Head(
             producer=self.producer,
             previous_length=previous_length,
@@ -251,31 +184,12 @@ class JournalState:
             cluster_id=self.cluster_id,
         )
 
-    def find(self, key: Key) -> Live | None:
-        """A batch and the places of its frames; None once it is needed no more."""
-        return self._live.get(key)
-
-    def live_in(self, segment: int, limit_bytes: int) -> list[Live]:
-        """What has a frame in a segment: as much as fits `limit_bytes`, and at least one."""
-        found: list[Live] = []
-        for key in self._in_segment.get(segment, ()):
-            live = self._live[key]
-            limit_bytes -= live.length
-            if found and limit_bytes < 0:
-                break
-            found.append(live)
-        return found
-
-    def live_bytes_in(self, segment: int) -> int:
-        """Bytes of a segment that are needed."""
-        return self._bytes_in[segment]
-
     def recovered(self, torn: TornTail | None, *, fresh: bool) -> Recovered:
-        """The state as a value."""
+        """Return the state as a value."""
         unacked: dict[TopicPartition, list[BatchFrame]] = {}
         waiting: dict[TopicPartition, list[Waiting]] = {}
         # Halves of a split batch are appended behind batches that come after them.
-        for batch in sorted((live.batch for live in self._live.values()), key=_FIRST_EVENT):
+        for batch in sorted((live.batch for live in self.live), key=_FIRST_EVENT):
             partition = (batch.topic, batch.partition)
             if isinstance(batch, BatchFrame):
                 unacked.setdefault(partition, []).append(batch)
@@ -293,10 +207,6 @@ class JournalState:
             cluster_id=self.cluster_id,
         )
 
-    def keys(self) -> Iterator[Key]:
-        """What is still needed."""
-        return iter(self._live)
-
     def _apply_head(self, head: Head) -> None:
         self.identity = head.identity
         self.cluster_id = head.cluster_id
@@ -305,24 +215,24 @@ class JournalState:
         self.positions = {position.source: position.value for position in head.positions}
 
     def _apply_batch(self, batch: BatchFrame, place: Place) -> None:
-        self._forget(batch.key)
-        self._forget(WaitingKey(batch.topic, batch.partition, batch.first_event_sequence))
+        self.live.forget(batch.key)
+        self.live.forget(WaitingKey(batch.topic, batch.partition, batch.first_event_sequence))
         # The head of a segment has the newest positions; an old batch must not put them back.
         bare = msgspec.structs.replace(
             batch, topic=sys.intern(batch.topic), position=None, data=b""
         )
-        self._hold(batch.key, Live(bare, (place,)))
+        self.live.hold(batch.key, Live(bare, (place,)))
         self._take_numbers(batch)
         self._seen(batch.last_event_sequence)
         if batch.position is not None:
             self.positions[batch.position.source] = batch.position.value
 
     def _apply_waiting(self, waiting: Waiting, place: Place) -> None:
-        before = self._forget(waiting.key)
+        before = self.live.forget(waiting.key)
         places: tuple[Place, ...] = (place,)
         if waiting.piece and before is not None:
             places = (*before.places, place)
-        self._hold(
+        self.live.hold(
             waiting.key,
             Live(
                 msgspec.structs.replace(waiting, topic=sys.intern(waiting.topic), data=b""), places
@@ -348,13 +258,13 @@ class JournalState:
             number.timestamp_ms,
         )
         self._take_numbers(batch)
-        live = self._forget(number.waiting_key)
+        live = self.live.forget(number.waiting_key)
         if live is None:  # acked since, and gone with the segment it was in
             return
         if number.timestamp_ms == -1 and isinstance(live.batch, Waiting):
             batch = msgspec.structs.replace(batch, timestamp_ms=live.batch.last_ms)
-        self._forget(batch.key)
-        self._hold(batch.key, Live(batch, live.places))
+        self.live.forget(batch.key)
+        self.live.hold(batch.key, Live(batch, live.places))
 
     def _take_numbers(self, batch: BatchFrame) -> None:
         stamp = Stamp(batch.producer_id, batch.epoch, batch.base_sequence)
@@ -364,7 +274,7 @@ class JournalState:
     def _advance(
         self, partition: TopicPartition, stamp: Stamp, record_count: int, through: int
     ) -> None:
-        """Moves the partition's numbering behind a batch, unless it is behind it already.
+        """Move the partition's numbering behind a batch, unless it is behind it already.
 
         Batches do not always come in order: a snapshot repeats old ones, and the halves of a split
         batch come behind the renumbered batches that follow them.
@@ -394,7 +304,7 @@ class JournalState:
         for restamp in renewal.restamps:
             stamp = Stamp(producer_id, epoch, restamp.new_base_sequence)
             self._advance((restamp.topic, restamp.partition), stamp, restamp.record_count, -1)
-            live = self._forget(restamp.key)
+            live = self.live.forget(restamp.key)
             if live is None:  # acked since, and gone with the segment it was in
                 continue
             batch = msgspec.structs.replace(
@@ -406,69 +316,14 @@ class JournalState:
             renamed.append(Live(batch, live.places))
         # All old names are gone before the first new one comes: they may be the same.
         for live in renamed:
-            self._hold(live.batch.key, live)
+            self.live.hold(live.batch.key, live)
 
     def _apply_commit(self, commit: Commit) -> None:
         parted, self._parted = self._parted, []
         for frame, place in parted:
-            self.live_bytes -= place.length
+            self._parted_bytes -= place.length
             if commit.whole:
                 self.apply(frame, place)
 
     def _seen(self, event_sequence: int) -> None:
         self.next_event_sequence = max(self.next_event_sequence, event_sequence + 1)
-
-    def _hold(self, key: Key, live: Live) -> None:
-        self._live[key] = live
-        self.waiting_count += type(key) is WaitingKey
-        for place in live.places:
-            self._in_segment[place.segment][key] = None
-            self._bytes_in[place.segment] += place.length
-            self.live_bytes += place.length
-
-    def _forget_all(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self._forget(key)
-
-    def _forget(self, key: Key) -> Live | None:
-        live = self._live.pop(key, None)
-        if live is not None:  # a mark may come twice: the broker may answer twice
-            self.waiting_count -= type(key) is WaitingKey
-            for place in live.places:
-                self.live_bytes -= place.length
-                self._bytes_in[place.segment] -= place.length
-                self._in_segment[place.segment].pop(key, None)
-                if not self._in_segment[place.segment]:
-                    del self._in_segment[place.segment], self._bytes_in[place.segment]
-        return live
-
-
-def whole(batch: BatchFrame | Waiting, frames: Sequence[Frame]) -> BatchFrame | Waiting:
-    """A batch with its exact bytes, as one frame, made of the frames it is in."""
-    data = _data_of(frames)
-    if isinstance(batch, Waiting):
-        return msgspec.structs.replace(batch, piece=False, data=data)
-    stamp = Stamp(batch.producer_id, batch.epoch, batch.base_sequence)
-    _first_ms, last_ms = times_of(data)
-    if Stamp.of(data) != stamp or batch.timestamp_ms not in {-1, last_ms}:
-        data = stamped(data, stamp, None if batch.timestamp_ms == -1 else batch.timestamp_ms)
-    return msgspec.structs.replace(batch, data=data)
-
-
-def _data_of(frames: Sequence[Frame]) -> bytes:
-    """A batch's bytes, of the frames it is in: of a whole one, or of one and what was added."""
-    first, *added = frames
-    assert isinstance(first, BatchFrame | Waiting)
-    if not added and not (isinstance(first, Waiting) and first.piece):
-        return first.data
-    is_piece = isinstance(first, Waiting) and first.piece
-    records = [first.data if is_piece else first.data[HEADER_SIZE:]]
-    last = first
-    for frame in added:
-        assert isinstance(frame, Waiting)
-        records.append(frame.data)
-        last = frame
-    assert isinstance(last, Waiting)
-    return batch_of(
-        b"".join(records), last.record_count, first_ms=last.first_ms, last_ms=last.last_ms
-    )

@@ -31,7 +31,7 @@ _LZ4_BLOCK: Final = struct.Struct("<I")
 
 
 def lz4_frame(data: memoryview) -> bytes:
-    """An LZ4 frame by blocks of `cramjam`, whose own frames hold the interpreter's lock."""
+    """Return an LZ4 frame by blocks of `cramjam`, whose own frames hold the interpreter's lock."""
     block_bytes, descriptor = next(
         (d for d in _LZ4_DESCRIPTORS if len(data) <= d[0]), _LZ4_DESCRIPTORS[-1]
     )
@@ -74,5 +74,5 @@ CODECS: Final[dict[str, Callable[[memoryview], bytes]]] = {
 
 
 def packed_bytes(records: bytes) -> int:
-    """How large records are in a batch of the reorder job's, without the batch's header."""
+    """Return how large records are in a batch of the reorder job's, without the batch's header."""
     return min(len(records), len(lz4_frame(memoryview(records))))

@@ -1,4 +1,4 @@
-"""Why a broker cannot be connected to; aiokafka keeps that to itself, so it is tried once more."""
+"""Find out why a broker cannot be connected to: aiokafka does not say, so connect once more."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ async def why_no_connection(
     timeout_ms: int,
     security: Mapping[str, Any],
 ) -> BrokerError:
-    """The error of the first address that refuses; without one, that of the last.
+    """Return the error of the first address that refuses; without one, that of the last.
 
-    A refusal is told before anything that may pass, such as another broker that is down.
+    A refused login comes before anything that may pass, such as another broker that is down.
 
     Args:
         addresses: Host and port of each broker that was tried.
         kafka: How they were reached.
-        client_id: Under which name.
+        client_id: The client id that was used.
         timeout_ms: How long each is waited for.
-        security: What aiokafka was given for TLS and SASL.
+        security: aiokafka's options for TLS and SASL.
     """
     found: BrokerError = RetriableError("it works at the second attempt")
     for host, port in addresses:
@@ -63,11 +63,11 @@ async def why_no_connection(
 async def _check_token(connection: AIOKafkaConnection) -> None:
     """See whether the broker has taken the token of a login that seemed to work.
 
-    It refuses one by a challenge, to be answered before it says so by an error (RFC 7628, 3.2.3);
-    the client takes the challenge for a welcome. A login that is over is no longer answered to.
+    The broker refuses a token by a challenge, and sends the error after the client's next message
+    (RFC 7628, 3.2.3); aiokafka takes the challenge for success.
 
     Raises:
-        SaslAuthenticationFailed: It has refused it, and says why.
+        SaslAuthenticationFailed: The broker refused the token; the message says why.
     """
     answer = await connection.send(SaslAuthenticateRequest(_TOKEN_REFUSAL_SEEN))
     refused = kafka_errors.SaslAuthenticationFailed

@@ -1,4 +1,4 @@
-"""The errors of connections in our own tree: which will pass, and which somebody has to mend."""
+"""What errors of connections mean: which are retriable, and which a person has to correct."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _REFUSED_BY_CLIENT: Final = (
 )
 """What aiokafka raises without a code of the broker's."""
 _BROKER_NOT_PROVEN: Final = (KeyError, ValueError)
-"""SCRAM proves the broker, too: aiokafka raises these when it knows no more than we do."""
+"""SCRAM proves the broker, too: what aiokafka raises when the broker's proof is wrong."""
 _BROKEN_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""TLS errors of a broker that goes away in the middle of it."""
+"""TLS errors of a broker that goes away during the handshake."""
 
 
 def translated(error: BaseException) -> BrokerError:
-    """An error of a request in our own tree."""
+    """Return aiokafka's error of a request as one of ours."""
     is_fatal = _is_refused(error) or isinstance(error, kafka_errors.IncompatibleBrokerVersion)
     return (FatalError if is_fatal else RetriableError)(_sentence(error))
 
 
 def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) -> BrokerError:
-    """An error of a connection in our own tree: fatal when it is the broker, or we, who refuse.
+    """Return an error of connecting as one of ours; fatal if TLS or the login failed.
 
     Args:
         error: What was raised while connecting, TLS and SASL included.
         address: The broker's, as host:port.
-        kafka: What we came with; the user is named, the password never.
+        kafka: The settings that were used; the message names the user, never the password.
     """
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return FatalError(
-                f"{address}: its certificate is refused: {_sentence(cause)}; "
-                f"trusted is what ssl_ca says: {kafka.ssl_ca or 'the system'}"
+                f"{address}: certificate verification failed: {_sentence(cause)}; "
+                f"ssl_ca is {kafka.ssl_ca or 'the system'}"
             )
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _BROKEN_OFF):
-            return FatalError(f"{address}: TLS is refused: {_sentence(cause)}")
+            return FatalError(f"{address}: TLS failed: {_sentence(cause)}")
         if kafka.uses_sasl and (_is_refused(cause) or isinstance(cause, _BROKER_NOT_PROVEN)):
             user = "our token" if kafka.sasl_username is None else f"user {kafka.sasl_username!r}"
             who = f"{user} by {kafka.sasl_mechanism}"
@@ -56,7 +56,7 @@ def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) 
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Whether a login was refused: by the client, or by a code of the broker's."""
+    """Return whether a login was refused: by the client, or by a code of the broker's."""
     if isinstance(error, kafka_errors.BrokerResponseError):
         return action_of(Request.LOGIN, error.errno) is Action.FAIL
     return isinstance(error, _REFUSED_BY_CLIENT)

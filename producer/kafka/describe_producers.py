@@ -69,7 +69,7 @@ class DescribeProducersResponseV0(Response):  # type: ignore[misc]  # aiokafka i
 
 
 class DescribeProducersRequestV0(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """Which partitions to tell of."""
+    """The partitions whose producers are asked for."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 61
@@ -100,14 +100,14 @@ class DescribeProducersRequest(
         self._partition = partition
 
     def build(self, request_struct_class: type[DescribeProducersRequestV0]) -> Any:
-        """The request in the version that the broker knows."""
+        """Return the request in the version that the broker knows."""
         return request_struct_class([(self._topic, [self._partition], {})], {})
 
 
 async def last_sequence(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, identity: Identity
 ) -> int | None:
-    """The last sequence that a partition's in-sync replicas hold of a producer.
+    """Return the last sequence that a partition's in-sync replicas hold of a producer.
 
     Args:
         ask: Sends a request to the partition's leader.
@@ -116,7 +116,7 @@ async def last_sequence(
         identity: The producer's id and epoch.
 
     Returns:
-        None when it holds nothing under them, or would not say.
+        None when the partition has nothing of the identity, or the broker does not say.
 
     Raises:
         RetriableError: The leader does not answer, or is none any more.

@@ -1,8 +1,8 @@
 """Kafka's error codes: for each request, what a code means and what follows. The one table.
 
 The numbers are Kafka's (https://kafka.apache.org/protocol#protocol_error_codes); those below -1 are
-librdkafka's own, for what it finds out by itself. Whoever gets a code asks `meaning_of` what a
-produce request came to, and `action_of` what follows from the answer to any other `Request`.
+librdkafka's own, for what it finds out by itself. `meaning_of` says what a code means for a batch
+of a produce request, and `action_of` what follows from a code in the answer to any other `Request`.
 
 Of a produce request the question is not whether the code is an error, but whether the batch may be
 in the log. With acks=all a leader appends a batch and then waits for its replicas. So a code says
@@ -27,21 +27,21 @@ class Answer(enum.Enum):
     """What became of one attempt to send a batch."""
 
     PERSISTED = enum.auto()
-    """In the log, at an offset that we were told."""
+    """In the log, at the offset of the answer."""
     DUPLICATE = enum.auto()
     """In the log since an earlier attempt; the broker no longer knows the offset."""
     RETRIABLE = enum.auto()
-    """Not appended by this attempt; the next may do better."""
+    """Not appended by this attempt; a retry may succeed."""
     UNKNOWN = enum.auto()
-    """No answer, or one that leaves it open: it may be in the log."""
+    """No answer, or one that leaves it open: the batch may be in the log."""
     OUT_OF_ORDER = enum.auto()
-    """Not appended: its sequence is not the one the broker waits for."""
+    """Not appended: its sequence is not the next one that the broker expects."""
     FORGOTTEN = enum.auto()
-    """Not appended: the broker has lost what it knew of our producer id."""
+    """Not appended: the broker has no state of the producer id any more."""
     FENCED = enum.auto()
-    """Not appended: the broker knows a newer epoch of our producer id."""
+    """Not appended: the broker knows a newer epoch of the producer id."""
     TOO_LARGE = enum.auto()
-    """Not appended, since some record in it is bad or the whole too large: halves may go."""
+    """Not appended: a record in it is invalid, or it is too large; its halves may be accepted."""
     REFUSED = enum.auto()
     """Not appended, and no retry will change that."""
 
@@ -68,13 +68,13 @@ class Request(enum.Flag):
     TOPICS = enum.auto()
     """A job's look at topics and where they end (Metadata, ListOffsets), by librdkafka."""
     TOPIC_IDS = enum.auto()
-    """Their ids (DescribeTopicPartitions), by librdkafka."""
+    """Topics' ids (DescribeTopicPartitions), by librdkafka."""
     TOPIC_CONFIGS = enum.auto()
-    """Their configuration (DescribeConfigs), by librdkafka."""
+    """Topics' configuration (DescribeConfigs), by librdkafka."""
     TOPIC_OF_JOB = enum.auto()
     """Creating a topic that a job writes to (CreateTopics), by librdkafka."""
     TOPIC_OF_DAEMON = enum.auto()
-    """Creating the topic that somebody names to a daemon (CreateTopics), by librdkafka."""
+    """Creating the topic that a user names to a daemon (CreateTopics), by librdkafka."""
     WATERMARKS = enum.auto()
     """The ends of a topic that is read back to be checked (ListOffsets), by librdkafka."""
     SOURCE = enum.auto()
@@ -85,19 +85,19 @@ class Action(enum.Enum):
     """What follows from an answer that is not a batch's."""
 
     DONE = enum.auto()
-    """It is as was asked for."""
+    """The request was carried out."""
     RETRY = enum.auto()
-    """It passes by itself: the same again, after a pause."""
+    """It passes by itself: repeat the request after a pause."""
     RETRY_BRIEFLY = enum.auto()
-    """It passes if what was asked for is new; if that has gone, it never will."""
+    """It passes if the topic was just created, and never if it was deleted."""
     FIND_COORDINATOR = enum.auto()
-    """The coordinator has moved, or just come up: find it, and the same again."""
+    """The coordinator has moved, or just started: find it again, and repeat the request."""
     GO_WITHOUT = enum.auto()
-    """We may not know, or there is none: whoever asked goes on without."""
+    """The answer is not available, or not allowed: the caller goes on without it."""
     FENCED = enum.auto()
-    """Somebody has a newer epoch of the producer id: give way."""
+    """Another process has a newer epoch of the producer id: stop."""
     FAIL = enum.auto()
-    """Somebody has to change something."""
+    """Nothing will change without a person's help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Meaning:
 
 
 def _of_no_batch(name: str, follows: Mapping[Action, Request]) -> Meaning:
-    """The row of a code that no broker should give to a batch."""
+    """Return the row of a code that no broker should give to a batch."""
     return Meaning(name, Answer.UNKNOWN, limited=True, follows=follows)
 
 
@@ -139,7 +139,7 @@ _READERS: Final = Request.READ | _ADMIN | Request.SOURCE
 
 _OTHERWISE: Final = {Request.LOGIN: Action.RETRY, Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT}
 """What follows from codes without a word on the request. A login is refused by few errors, and
-most are of connections; a broker that does not tell of producers is searched instead."""
+most are of connections; a partition whose broker does not describe producers is read instead."""
 
 _OF_BATCHES: Final = {
     Answer.PERSISTED: Action.DONE,
@@ -244,8 +244,8 @@ MEANINGS: Final[dict[int, Meaning]] = {
     34: _of_no_batch("ILLEGAL_SASL_STATE", {Action.FAIL: Request.LOGIN}),
     35: Meaning("UNSUPPORTED_VERSION", Answer.REFUSED),
     36: _of_no_batch("TOPIC_ALREADY_EXISTS", {Action.DONE: _CREATION}),
-    # Fewer brokers are up than a topic needs; or there are no more of them, and whoever has just
-    # named the number to a daemon is told so at once.
+    # Fewer brokers are up than a topic needs; or the cluster has no more, and a user who has just
+    # given the number to a daemon is told so at once.
     38: _of_no_batch("INVALID_REPLICATION_FACTOR", {_RETRY: _ADMIN}),
     41: _of_no_batch("NOT_CONTROLLER", {_RETRY: _WIRE | _ADMIN | Request.TOPIC_OF_DAEMON}),
     42: Meaning("INVALID_REQUEST", Answer.REFUSED),
@@ -311,13 +311,13 @@ MEANINGS: Final[dict[int, Meaning]] = {
 
 
 def meaning_of(code: int) -> Meaning:
-    """The row of `code`; of one that the table does not have, that nothing is known."""
+    """Return the row of `code`; of one that the table does not have, that nothing is known."""
     known = MEANINGS.get(code)
     return known or _of_no_batch(f"error code {code}", {})
 
 
 def action_of(request: Request, code: int) -> Action:
-    """What follows from a code in the answer to a request.
+    """Return what follows from a code in the answer to a request.
 
     Args:
         request: One, which is not a producer's batch: for those see `meaning_of`.
@@ -333,12 +333,12 @@ def action_of(request: Request, code: int) -> Action:
 
 
 def codes_of(request: Request, action: Action) -> list[int]:
-    """The codes from which an action follows."""
+    """Return the codes from which an action follows."""
     return [code for code in MEANINGS if action_of(request, code) is action]
 
 
 def java_exception(code: int) -> str:
-    """The exception of Kafka's client in Java for a code of the table, without its package."""
+    """Return the name of the Java client's exception for a code, without its package."""
     name = MEANINGS[code].name
     if code == _REQUEST_TIMED_OUT:
         return "TimeoutException"

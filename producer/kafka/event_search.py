@@ -1,7 +1,7 @@
 """Looking for events in a partition by their ids, as a consumer reads it.
 
-Needed when a broker has forgotten a producer (its state expires 24 hours after its last record, and
-goes with a topic or a truncated log), so that only the log itself can tell what is in it.
+Needed when a broker has lost a producer's state (which expires 24 hours after its last record, and
+is deleted with a topic or a truncated log), so that only the log itself can tell what is in it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ async def find_events(
     wanted: Collection[bytes],
     since_ms: int,
 ) -> set[bytes]:
-    """Those event ids of `wanted` that a partition holds, once all replicas have what it has now.
+    """Return the event ids of `wanted` that a partition holds.
 
-    What only the leader has is shown to no reader, and may stay: it is waited for.
+    A consumer sees only what all in-sync replicas have, and what the leader alone has may still
+    become visible. So this waits until all of them have what the leader has now.
 
     Args:
         ask: Sends a request to the partition's leader.
@@ -51,7 +52,7 @@ async def find_events(
 
     Raises:
         RetriableError: The leader does not answer, or is none any more.
-        FatalError: We may not read the topic.
+        FatalError: The topic may not be read.
     """
     await until_replicated(ask, topic, partition)
     found: set[bytes] = set()
@@ -80,8 +81,8 @@ async def until_replicated(
     """Wait until all in-sync replicas have what the partition's leader has now.
 
     Raises:
-        RetriableError: They don't within some seconds, or the leader does not answer, or is none.
-        FatalError: We may not know.
+        RetriableError: They do not within some seconds, or the leader does not answer.
+        FatalError: The topic may not be read.
     """
     end = await _offset_at(ask, topic, partition, _LATEST, replica=_DEBUGGING_REPLICA)
     for _ in range(_REPLICATION_POLLS):
@@ -106,7 +107,7 @@ async def _offset_at(
     *,
     replica: int = _ANY_REPLICA,
 ) -> int:
-    """The first offset from a time on, of what is replicated or, to a debugger, of all there is."""
+    """Return the first offset from a time on, of what is replicated or of all that there is."""
     topics = [(topic, [(partition, time_ms)])]
     answer = await ask(OffsetRequest(replica, _READ_UNCOMMITTED, topics))
     for _topic, partitions in answer.topics:

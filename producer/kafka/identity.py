@@ -1,4 +1,4 @@
-"""Producer id and epoch: by what brokers tell producers, and lives of one, from each other."""
+"""Producer id and epoch, by which brokers tell producers, and lives of one producer, apart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def provisional(cls) -> Identity:
-        """What stands for an identity until a broker gives one; no life has the same.
+        """Return a placeholder for use until a broker gives an identity; different in each life.
 
         Batches get their numbers under it, so that a journal can keep them, and are never sent
         under it.
@@ -31,9 +31,9 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_provisional(self) -> bool:
-        """Whether no broker has given it."""
+        """Whether it is a placeholder, which no broker has given."""
         return self.producer_id < _NO_PRODUCER
 
     def bumped(self) -> Identity | None:
-        """The next epoch of this producer id; None when there is none, and a new id is needed."""
+        """Return the next epoch of this producer id; None after the last one."""
         return None if self.epoch == MAX_EPOCH else Identity(self.producer_id, self.epoch + 1)

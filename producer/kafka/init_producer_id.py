@@ -1,6 +1,6 @@
 """InitProducerId (API 22) in version 4 (KIP-360): a producer id, or the next epoch of one held.
 
-aiokafka knows version 0 only, in which nobody says which id and epoch it holds.
+aiokafka has version 0 only, in which the producer cannot say which id and epoch it holds.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from aiokafka.protocol.types import CompactString, Int16, Int32, Int64, Schema, 
 if TYPE_CHECKING:
     from sequitur.producer.kafka.identity import Identity
 
-_TRANSACTION_TIMEOUT_MS: Final = 60_000
-"""Of transactions, of which there are none; brokers refuse more than their own limit."""
+_NO_TRANSACTIONS_MS: Final = 60_000
+"""The timeout of transactions where there are none; brokers refuse more than their own limit."""
 _NONE: Final = -1
 
 
 class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The identity to go on under."""
+    """The producer id and epoch to go on with."""
 
     API_KEY = 22
     API_VERSION = 4
@@ -33,7 +33,7 @@ class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is u
 
 
 class InitProducerIdRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """Who asks, and what it holds."""
+    """The transactional id, and the identity that its holder has."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 22
@@ -54,17 +54,25 @@ class InitProducerIdRequest(
     """Ask for an identity.
 
     Args:
-        transactional_id: The name that it goes with; None for a producer id of nobody's.
+        transactional_id: The name that it belongs to; None for a producer id without a name.
         held: The identity that the asker has; a coordinator that has given a newer one refuses.
+        transaction_timeout_ms: How long a transaction may be open before the broker aborts it.
     """
 
     API_KEY = 22
 
-    def __init__(self, transactional_id: str | None, held: Identity | None = None) -> None:
+    def __init__(
+        self,
+        transactional_id: str | None,
+        held: Identity | None = None,
+        *,
+        transaction_timeout_ms: int = _NO_TRANSACTIONS_MS,
+    ) -> None:
         self._transactional_id = transactional_id
         self._held = held
+        self._transaction_timeout_ms = transaction_timeout_ms
 
     def build(self, request_struct_class: type[InitProducerIdRequestV4]) -> Any:
-        """The request in the version that the broker knows."""
+        """Return the request in the version that the broker knows."""
         held = (_NONE, _NONE) if self._held is None else (self._held.producer_id, self._held.epoch)
-        return request_struct_class(self._transactional_id, _TRANSACTION_TIMEOUT_MS, *held, {})
+        return request_struct_class(self._transactional_id, self._transaction_timeout_ms, *held, {})

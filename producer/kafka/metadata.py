@@ -2,7 +2,7 @@
 
 aiokafka asks in a version that has neither the cluster's id nor those of topics, and lets brokers
 create the topics that are asked for. This client asks in version 10 (Kafka 2.8): it creates
-nothing, and notices a topic that was deleted and made anew.
+nothing, and notices a topic that was deleted and recreated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NEEDED_VERSIONS: Final = {
 
 
 def too_old(versions: Mapping[int, tuple[int, int]]) -> str | None:
-    """What a broker does not know of what a producer needs; None if it knows all.
+    """Return what a broker does not know of what a producer needs; None if it knows all.
 
     Args:
         versions: The first and last version that it knows of each request, by Kafka's number.
@@ -154,7 +154,7 @@ class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aio
         self._topics = topics
 
     def build(self, request_struct_class: type[MetadataRequestV10]) -> Any:
-        """The request in the version that the broker knows."""
+        """Return the request in the version that the broker knows."""
         topics: list[Any] = [(_NO_ID, topic, {}) for topic in self._topics]
         return request_struct_class(topics, False, False, False, {})
 

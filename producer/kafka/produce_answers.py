@@ -32,7 +32,7 @@ class PartitionAnswer:
 async def read_answers(
     connection: AIOKafkaConnection, answer: Awaitable[Any]
 ) -> dict[tuple[str, int], PartitionAnswer]:
-    """The answer for each topic and partition of a request.
+    """Return the answer for each topic and partition of a request.
 
     Raises:
         OutcomeUnknownError: None came.

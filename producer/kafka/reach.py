@@ -1,4 +1,4 @@
-"""Whether there is a broker at all: told at once, where clients would try again and again."""
+"""Check that a broker can be reached, and fail at once where clients would retry for long."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S: Final = 2.0
 _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
-"""A broker that is there may be busy: who refuses it for that is wrong more often than right."""
+"""A broker that accepts connections may be busy: it gets more time."""
 _CLIENT_ID: Final = "sequitur-check"
 
 
 def require_broker(kafka: KafkaSettings, *, timeout_s: float = _CONNECT_TIMEOUT_S) -> None:
-    """Return when a broker lets us in and answers.
+    """Return once a broker accepts the login and answers.
 
     All addresses are tried side by side, and the first that accepts a connection is enough.
 
@@ -34,7 +34,7 @@ def require_broker(kafka: KafkaSettings, *, timeout_s: float = _CONNECT_TIMEOUT_
     Raises:
         BrokerUnreachableError: No address accepts one; the message has each, and why.
         RetriableError: A broker is there, and does not answer.
-        FatalError: A broker refuses us: login, certificate, TLS.
+        FatalError: A broker refuses the login, the certificate or TLS.
         SettingsError: A PEM file cannot be read.
     """
     _require_listener(kafka, timeout_s)
@@ -74,7 +74,7 @@ def _require_listener(kafka: KafkaSettings, timeout_s: float) -> None:
 
 
 def _refusal(address: str, timeout_s: float) -> str | None:
-    """Why an address accepts no connection; None when it does."""
+    """Return why an address accepts no connection; None when it does."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()

@@ -46,7 +46,7 @@ _NO_PRODUCER: Final = -1
 
 
 class Builder(Protocol):
-    """What we use of aiokafka's builder."""
+    """The part of aiokafka's builder that is used here."""
 
     def append(
         self,
@@ -59,15 +59,15 @@ class Builder(Protocol):
         """Add a record; None when it does not fit. The first one always fits."""
 
     def build(self) -> bytes | bytearray:
-        """The batch, uncompressed."""
+        """Return the batch, uncompressed."""
 
     def size(self) -> int:
-        """Its bytes so far, with the header."""
+        """Return how many bytes it has so far, with the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What the broker tells repeats by."""
+    """What the broker recognises duplicates by."""
 
     producer_id: int
     epoch: int
@@ -75,7 +75,7 @@ class Stamp:
 
     @classmethod
     def of(cls, batch: bytes) -> Self:
-        """The stamp that a batch carries."""
+        """Return the stamp that a batch carries."""
         return cls(*STAMP.unpack_from(batch, STAMP_OFFSET))
 
 
@@ -93,7 +93,7 @@ class StoredRecord:
 
 
 def new_builder(batch_bytes: int) -> Builder:
-    """An empty batch that takes records up to `batch_bytes`, uncompressed and with its header."""
+    """Return an empty batch for up to `batch_bytes`, uncompressed and with its header."""
     builder: Builder = DefaultRecordBatchBuilder(
         MAGIC, 0, 0, _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, batch_bytes
     )
@@ -101,7 +101,7 @@ def new_builder(batch_bytes: int) -> Builder:
 
 
 def seal(builder: Builder, compression: Compression, stamp: Stamp = NO_STAMP) -> bytes:
-    """The batch's bytes, compressed if that makes it smaller."""
+    """Return the batch's bytes, compressed if that makes it smaller."""
     plain = builder.build()
     if compression == "none":
         return stamped(plain, stamp)
@@ -120,7 +120,7 @@ def seal(builder: Builder, compression: Compression, stamp: Stamp = NO_STAMP) ->
 
 
 def stamped(batch: bytes | bytearray, stamp: Stamp, last_ms: int | None = None) -> bytes:
-    """The batch under a producer id, epoch and base sequence, with its checksum.
+    """Return the batch under a producer id, epoch and base sequence, with its checksum.
 
     Args:
         batch: The batch.
@@ -142,7 +142,7 @@ def stamped(batch: bytes | bytearray, stamp: Stamp, last_ms: int | None = None) 
 
 
 def batch_of(records: bytes, count: int, *, first_ms: int, last_ms: int) -> bytes:
-    """A batch without a stamp of records that are laid out already.
+    """Return a batch without a stamp, of encoded records.
 
     Args:
         records: One behind the other, their offset deltas from 0.
@@ -160,7 +160,7 @@ def batch_of(records: bytes, count: int, *, first_ms: int, last_ms: int) -> byte
 
 
 def times_of(batch: bytes | bytearray) -> tuple[int, int]:
-    """What the timestamps of a batch's records are counted from, and the newest of them."""
+    """Return what the timestamps of a batch's records are counted from, and the newest of them."""
     _attributes, _last_offset, first_ms, last_ms = MIDDLE.unpack_from(batch, ATTRIBUTES_OFFSET)
     return first_ms, last_ms
 
@@ -176,7 +176,7 @@ def _assembled(front: Buffer, middle: Buffer, stamp: Stamp, count: Buffer, recor
 def transactional_batch(
     records: memoryview, count: int, *, base_ms: int, max_ms: int, stamp: Stamp
 ) -> bytes:
-    """A batch of a transaction, LZ4 if that makes it smaller, of records that are laid out already.
+    """Return a batch of a transaction, of encoded records; LZ4 if that makes it smaller.
 
     Args:
         records: One behind the other, their offset deltas from 0.
@@ -212,13 +212,13 @@ def _packed(
 
 
 def count_of(batch: bytes) -> int:
-    """How many records a batch holds."""
+    """Return how many records a batch holds."""
     (count,) = COUNT.unpack_from(batch, COUNT_OFFSET)
     return int(count)
 
 
 def records_of(batch: bytes) -> list[StoredRecord]:
-    """The records of a batch."""
+    """Return the records of a batch."""
     return [
         StoredRecord(
             timestamp_ms=record.timestamp,
@@ -231,7 +231,7 @@ def records_of(batch: bytes) -> list[StoredRecord]:
 
 
 def halved(batch: bytes, compression: Compression) -> tuple[bytes, bytes]:
-    """The batch as two, for a broker that refused it as too large."""
+    """Return the batch as two, for a broker that refused it as too large."""
     records = records_of(batch)
     assert len(records) > 1
     middle = len(records) // 2

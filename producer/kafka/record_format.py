@@ -69,7 +69,7 @@ CONTINUED: Final = 1 << VARINT_BITS
 
 
 def varint(number: int) -> bytes:
-    """A zigzag varint of a number that is not negative."""
+    """Return a zigzag varint of a number that is not negative."""
     zigzag = number << 1
     found = bytearray()
     while zigzag >= CONTINUED:
@@ -80,7 +80,7 @@ def varint(number: int) -> bytes:
 
 
 def after_varint(record: memoryview, at: int) -> int:
-    """Where what follows a varint begins."""
+    """Return where what follows a varint begins."""
     while record[at] & CONTINUED:
         at += 1
     return at + 1

@@ -1,8 +1,8 @@
-"""Whether a topic takes a record, judged before it is sent, as its broker will judge it.
+"""Whether a topic takes a record, checked before it is sent, as its broker will check it.
 
 A broker holds a batch against the topic's `max.message.bytes` as it stands in the request, so
-compressed. Where the topic has a compression of its own the broker packs the batch anew and judges
-it once more; then the record is judged as if it were not compressed at all, which is safe.
+compressed. Where the topic has a compression of its own the broker compresses the batch again and
+checks it once more; then the record is checked as if it were not compressed at all, which is safe.
 
 A topic that is compacted takes no record without a key.
 """
@@ -37,7 +37,7 @@ class RecordLimit:
 
     Attributes:
         max_bytes: Its `max.message.bytes`.
-        is_packed: Whether batches are judged as we compress them.
+        is_packed: Whether batches are checked with the compression that we send.
         needs_key: Whether a record has to have a key.
     """
 
@@ -56,11 +56,11 @@ class RecordLimit:
 
     @property
     def surely_bytes(self) -> int:
-        """A record without headers whose key and value have no more than that is always taken."""
+        """A record without headers whose key and value have at most this many bytes always fits."""
         return self.max_bytes - HEADER_SIZE - _LENGTHS
 
     def takes(self, payload: Iterable[bytes | None], headers: int = 0) -> bool:
-        """Whether the topic takes a record, by its size.
+        """Return whether the topic takes a record, by its size.
 
         Args:
             payload: Its key, its value, and the names and values of its headers.

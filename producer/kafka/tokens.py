@@ -1,4 +1,4 @@
-"""Tokens for OAUTHBEARER: from code of the user's, or from a file that somebody else renews."""
+"""Tokens for OAUTHBEARER: from the user's code, or from a file that another program renews."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 
 
 def aiokafka_provider(token_provider: TokenProvider) -> Any:
-    """A provider as aiokafka's clients want it."""
+    """Return a provider as aiokafka's clients want it."""
     from aiokafka.abc import AbstractTokenProvider  # noqa: PLC0415 - few need the client
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
@@ -24,7 +24,7 @@ def aiokafka_provider(token_provider: TokenProvider) -> Any:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file, which may end with a newline.
+    """Return the token in a file, which may end with a newline.
 
     Raises:
         OSError: The file cannot be read.

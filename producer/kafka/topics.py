@@ -79,7 +79,7 @@ class TopicCreation:
         return self._created.done()
 
     def is_new(self, request: Request, *, timeout_s: float = _TIMEOUT_S) -> bool:
-        """Whether the topic was not there; the answer is waited for.
+        """Return whether the topic was not there; the answer is waited for.
 
         Args:
             request: Who asked, for the table of error codes.

@@ -76,7 +76,7 @@ class Wire:
 
     Args:
         kafka: How to reach it.
-        client_id: Under which name we appear in the brokers' logs and quotas.
+        client_id: The client's name in the brokers' logs and quotas.
         request_timeout: How long an answer is waited for.
         token_provider: Gives the token for OAUTHBEARER; the token file by default.
     """
@@ -106,7 +106,7 @@ class Wire:
 
         Raises:
             RetriableError: No broker answers.
-            FatalError: A broker answers, and turns us down.
+            FatalError: A broker answers, and refuses the login, TLS or the request.
         """
         if self._bootstrapped:
             return
@@ -121,7 +121,7 @@ class Wire:
             reason = await self._why_not_bootstrapped()
             if isinstance(reason, FatalError):
                 raise reason
-            raise RetriableError("no broker tells of its cluster")
+            raise RetriableError("no broker answered a metadata request")
         self._bootstrapped = True
 
     async def close(self) -> None:
@@ -133,10 +133,10 @@ class Wire:
         await self._client.close()
 
     async def _bootstrap(self) -> None:
-        """Ask the addresses we started from.
+        """Fetch metadata from the bootstrap servers.
 
-        Who is cancelled meanwhile does not cut it short: the client would forget the connection it
-        asks on, and leave it open.
+        Cancelling a caller does not cancel the request: the client would forget its connection, and
+        leave it open.
         """
         if self._bootstrapping is None:
             self._bootstrapping = asyncio.get_running_loop().create_task(self._client.bootstrap())
@@ -146,7 +146,7 @@ class Wire:
     def _on_bootstrapped(self, bootstrapping: asyncio.Task[None]) -> None:
         self._bootstrapping = None
         if not bootstrapping.cancelled():
-            bootstrapping.exception()  # whoever wanted to know may be gone
+            bootstrapping.exception()  # retrieved: the caller may have been cancelled
 
     @property
     def cluster_id(self) -> str | None:
@@ -154,30 +154,30 @@ class Wire:
         return self._client.cluster_id
 
     def watch(self, on_update: Callable[[], None]) -> None:
-        """Call this whenever the cluster has told of its topics."""
+        """Call `on_update` after each metadata update."""
         self._client.on_update = on_update
 
     def topic_id(self, topic: str) -> bytes | None:
-        """The id of a topic, another one after it was deleted and made anew; None if not known."""
+        """Return a topic's id, which changes when the topic is recreated; None while not known."""
         return self._client.topic_ids.get(topic)
 
     def partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has; None while that is not known."""
+        """Return how many partitions a topic has; None while that is not known."""
         known = self._client.cluster.partitions_for_topic(topic)
         return len(known) if known else None
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The broker that takes a partition's batches; None while there is none."""
+        """Return the broker that takes a partition's batches; None while there is none."""
         node: int | None = self._client.cluster.leader_for_partition(
             TopicPartition(topic, partition)
         )
         return None if node == -1 else node
 
     async def refresh(self, topics: Iterable[str] = ()) -> bool:
-        """Ask the cluster for its topics and leaders anew; also for `topics` from now on.
+        """Fetch the metadata of topics and leaders again; also of `topics` from now on.
 
-        When no broker that we know answers, the addresses we started from are asked again, since
-        brokers move (KIP-899).
+        When no known broker answers, the bootstrap servers are asked again, since brokers move
+        (KIP-899).
 
         Returns:
             Whether some broker answered.
@@ -185,12 +185,12 @@ class Wire:
         for topic in topics:
             self._client.add_topic(topic)
         if not self._bootstrapped:
-            # Before it has been, the client would wait for ever.
+            # Without a first bootstrap the client would wait for ever.
             try:
                 await self.start()
             except BrokerError as error:
                 if isinstance(error, FatalError):
-                    _log.warning("no broker takes us", reason=str(error))
+                    _log.warning("no broker accepts the login", reason=str(error))
                 return False
         if await self._client.force_metadata_update():
             return True
@@ -201,7 +201,7 @@ class Wire:
         return bool(await self._client.force_metadata_update())
 
     def is_connected(self, node: int) -> bool:
-        """Whether `produce` may be called for a broker."""
+        """Return whether `produce` may be called for a broker."""
         return self._connection(node) is not None
 
     async def connect(self, node: int) -> bool:
@@ -209,7 +209,7 @@ class Wire:
 
         Raises:
             RetriableError: It cannot be reached.
-            FatalError: It turns us down, or we it.
+            FatalError: Authentication or TLS failed.
         """
         try:
             if await self._client._get_conn(node) is not None:  # noqa: SLF001 - see the module
@@ -249,31 +249,31 @@ class Wire:
         return read_answers(connection, answer)
 
     async def new_producer_id(self) -> Identity:
-        """A producer id that no one else has, with epoch 0.
+        """Return a new producer id, with epoch 0.
 
         Raises:
             RetriableError: No broker answers, or none is ready yet.
-            FatalError: We may not write to this cluster.
+            FatalError: The client may not write to this cluster.
         """
         answer = await self._ask_any(InitProducerIdRequest(None))
         _check(Request.INIT_PRODUCER_ID, answer.error_code, "a producer id")
         return Identity(answer.producer_id, answer.producer_epoch)
 
     async def claim(self, transactional_id: str, held: Identity | None) -> Identity:
-        """The next epoch of the producer id that belongs to a transactional id.
+        """Return the next epoch of the producer id that belongs to a transactional id.
 
-        No transaction is begun. Each caller gets an epoch that nobody had before, and batches
-        under an older one are refused wherever the newer one has written.
+        No transaction is begun. Each caller gets a new epoch, and a partition to which it has
+        written refuses batches of older epochs.
 
         Args:
             transactional_id: The name.
-            held: What the caller got last; None takes the name over from whoever has it.
+            held: The identity that the caller has; None takes the name over from its holder.
 
         Raises:
-            TakenOverError: Somebody else has got a newer epoch since.
-            NameNotAllowedError: We may not use that transactional id.
+            TakenOverError: Another process has got a newer epoch since.
+            NameNotAllowedError: The transactional id may not be used.
             RetriableError: The coordinator does not answer, or is not ready.
-            FatalError: We may not write to this cluster.
+            FatalError: The client may not write to this cluster.
         """
         node = await self.coordinator(CoordinatorKind.TRANSACTION, transactional_id)
         answer = await self._ask(node, InitProducerIdRequest(transactional_id, held))
@@ -284,11 +284,11 @@ class Wire:
         return Identity(answer.producer_id, answer.producer_epoch)
 
     async def max_message_bytes(self, topic: str) -> int:
-        """The largest batch that a topic takes (its `max.message.bytes`).
+        """Return the largest batch that a topic takes (its `max.message.bytes`).
 
         Raises:
             RetriableError: No broker answers.
-            FatalError: We may not read the topic's configuration.
+            FatalError: The topic's configuration may not be read.
         """
         resources = [(_TOPIC_RESOURCE, topic, [_MAX_MESSAGE_BYTES])]
         answer = await self._ask_any(DescribeConfigsRequest(resources))
@@ -300,11 +300,11 @@ class Wire:
         raise FatalError(f"topic {topic} has no {_MAX_MESSAGE_BYTES}")
 
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
-        """The last sequence of us that a partition's in-sync replicas hold (KIP-664).
+        """Return an identity's last sequence that a partition's in-sync replicas hold (KIP-664).
 
         Returns:
-            None when it holds nothing of this producer id under this epoch, or would not say: that
-            takes the right to read the topic.
+            None when it holds nothing of this producer id and epoch, or the broker does not say,
+            which takes the right to read the topic.
 
         Raises:
             RetriableError: The leader does not answer, or is none.
@@ -318,11 +318,11 @@ class Wire:
     async def find_events(
         self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
     ) -> set[bytes]:
-        """Those event ids of `wanted` that a partition holds; see `kafka.event_search`.
+        """Return the event ids of `wanted` that a partition holds; see `kafka.event_search`.
 
         Raises:
             RetriableError: The leader does not answer, or is none.
-            FatalError: We may not read the topic.
+            FatalError: The topic may not be read.
         """
         node = self.leader(topic, partition)
         if node is None:
@@ -343,22 +343,22 @@ class Wire:
         )
 
     async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
-        """The broker that keeps a group's offsets, or the state of a transactional id.
+        """Return the broker that keeps a group's offsets, or the state of a transactional id.
 
         Raises:
             RetriableError: No broker answers, or there is none yet.
-            FatalError: We may not use that name.
+            FatalError: The name may not be used.
         """
         answer = await self._ask_any(FindCoordinatorRequest(key, kind.value))
         _check(Request.FIND_COORDINATOR, answer.error_code, f"the coordinator of {key}")
         return int(answer.coordinator_id)
 
     async def ask(self, node: int, request: Any) -> Any:
-        """Send any request to a broker; its answer.
+        """Send a request to a broker, and return its answer.
 
         Raises:
             RetriableError: No answer; whether it was carried out is not known.
-            FatalError: The broker turns us down.
+            FatalError: The broker refuses the login or the request.
         """
         return await self._ask(node, request)
 

@@ -14,7 +14,7 @@ from sequitur.producer.sources._errors import (
 from sequitur.producer.sources._intake import Intake, IntakeTicket, Source, SourceStatistics
 from sequitur.producer.sources._make import check_source, make_source
 from sequitur.producer.sources._settings import SourceSettings
-from sequitur.producer.sources._spec import SourceSpec, parse_address, parse_source
+from sequitur.producer.sources._spec import SourceSpec, parse_source
 
 __all__ = [
     "DeadLetterFile",
@@ -34,6 +34,5 @@ __all__ = [
     "StoppingError",
     "check_source",
     "make_source",
-    "parse_address",
     "parse_source",
 ]

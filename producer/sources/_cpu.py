@@ -46,7 +46,7 @@ class UsageMeter:
         self._usages: list[float] = []
 
     def usages(self, readings: Sequence[tuple[float, float]]) -> list[float]:
-        """The usage of each cpu in per cent.
+        """Return the usage of each cpu in per cent.
 
         Args:
             readings: For each cpu its total and its idle time so far, in seconds.
@@ -86,7 +86,7 @@ class CpuSource:
         self._stopped.set()
 
     async def events(self) -> AsyncIterator[Record]:
-        """One event a cpu and sample. Samples that would be late are left out, not bunched."""
+        """Yield one event per CPU and sample; samples that would be late are skipped."""
         meter = UsageMeter()
         meter.usages(_readings())
         loop = asyncio.get_running_loop()

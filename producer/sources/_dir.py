@@ -81,7 +81,7 @@ class DirectorySource:
         self._left: tuple[Path, FilePosition] | None = None
 
     def statistics(self) -> SourceStatistics:
-        """What went wrong so far."""
+        """Return what went wrong so far."""
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
@@ -114,7 +114,7 @@ class DirectorySource:
                 ticket = await hand_over(intake, self._parser, file, file.finish())
                 if ticket is not None:
                     await window.add(ticket, CHUNK_BYTES)
-                await window.settle()
+                await window.drain()
                 await intake.note_position(file.position(finished=True).encode())
                 self._finish(file)
                 return
@@ -123,7 +123,7 @@ class DirectorySource:
                 await window.add(ticket, CHUNK_BYTES)
 
     def _resume(self, position: FilePosition) -> LineFile | None:
-        """The file that was being read, or was not renamed yet; None if there is none."""
+        """Return the file that was being read, or was not renamed yet; None if there is none."""
         for path in self._names_of(position.name):
             try:
                 file = LineFile(path, self._parser.limit_bytes)
@@ -142,7 +142,7 @@ class DirectorySource:
         return None
 
     def _names_of(self, name: str) -> Iterator[Path]:
-        """A file's name, and those that it may have while it is checked."""
+        """Yield a file's name, and those that it may have while it is checked."""
         yield self._folder / name
         checked = _CHECKING.fullmatch(name)
         if checked is None:
@@ -152,7 +152,7 @@ class DirectorySource:
                     yield self._folder / entry.name
 
     def _rest_of_last(self) -> LineFile | None:
-        """The file that was read last, if it was written on while its end was read."""
+        """Return the file that was read last, if it was written on while its end was read."""
         if self._left is None:
             return None
         path, position = self._left
@@ -166,7 +166,7 @@ class DirectorySource:
         return file
 
     def _next_file(self) -> LineFile | None:
-        """The first file in name order that can be opened."""
+        """Return the first file in name order that can be opened."""
         # Those that are being checked come first: they were there before the others.
         entries = sorted(
             self._entries(),
@@ -231,7 +231,7 @@ class DirectorySource:
         _log.info("file done", path=str(target))
 
     def _free(self, form: str, first: int) -> Path:
-        """The first name of this form that no file has."""
+        """Return the first name of this form that no file has."""
         paths = (self._folder / form.format(number) for number in count(first))
         return next(path for path in paths if not path.exists())
 
@@ -239,7 +239,7 @@ class DirectorySource:
         self._count(files_lost=1)
         message = (
             f"{self._folder / position.name} (inode {position.inode}) was read to byte "
-            f"{position.offset}, and is gone or was written anew since"
+            f"{position.offset}, and is gone or was rewritten since"
         )
         if self._on_lost_file == "fail":
             raise LostFileError(message)
@@ -251,7 +251,7 @@ class DirectorySource:
 
 
 def _is_due(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file to be read.
+    """Return whether it is a file to be read.
 
     Raises:
         OSError: Nobody can say, as of a link to itself.
@@ -268,6 +268,6 @@ def _is_due(entry: os.DirEntry[str]) -> bool:
 
 
 def _shortened(name: str) -> str:
-    """A name to which something can be added. One near the file system's limit loses its end."""
+    """Return a name to which a suffix can be added: a very long one is cut at its end."""
     room = _LONGEST_NAME_BYTES - _ADDED_BYTES
     return os.fsdecode(os.fsencode(name)[:room])

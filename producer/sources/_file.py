@@ -81,7 +81,7 @@ class FileSource:
         self._ended = False
 
     def statistics(self) -> SourceStatistics:
-        """What went wrong so far."""
+        """Return what went wrong so far."""
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
@@ -123,7 +123,7 @@ class FileSource:
         await intake.note_position(file.position().encode())
 
     async def _at_end(self, intake: Intake, file: LineFile, end: ReadEnd) -> LineFile | None:
-        """What to read after `end` of a file: itself again, or what came after it."""
+        """Return what to read after `end` of a file: itself again, or what came after it."""
         if end is ReadEnd.OVERWRITTEN:
             self._polls_left = None
             following = self._locate(file.position())
@@ -183,7 +183,7 @@ class FileSource:
             self._left = None
 
     def _locate(self, position: FilePosition) -> LineFile | None:
-        """The file that holds a position, there; else the file to go on with, at its beginning.
+        """Return the file that holds a position, opened there; else the next one, at its beginning.
 
         First by inode, under any name; then among the rotated files by content, for copies; then a
         copy of which we had read more than there is in it.
@@ -228,7 +228,7 @@ class FileSource:
         _log.error("source file lost", path=str(self._path), problem=message)
 
     def _successor(self, file: LineFile) -> Generation | None:
-        """The generation after the file, None if there is none (yet)."""
+        """Return the generation after the file, None if there is none (yet)."""
         live = _generation(self._path)
         if live is not None and live.is_same_file(file.device, file.inode):
             return None
@@ -260,7 +260,7 @@ class FileSource:
             other.close()
 
     def _generations(self) -> list[Generation]:
-        """All files of the folder: a rotated file is found by inode under any name."""
+        """Return all files of the folder: a rotated file is found by inode under any name."""
         try:
             paths = list(self._path.parent.iterdir())
         except FileNotFoundError:

@@ -92,7 +92,7 @@ class HttpSource:
         self._site: LimitedSite | None = None
 
     def statistics(self) -> SourceStatistics:
-        """What went wrong so far."""
+        """Return what went wrong so far."""
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
@@ -142,7 +142,7 @@ class HttpSource:
 
     @web.middleware
     async def _take_note(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """The head of a request has come; its client may go before the rest has."""
+        """Handle a request; its client may leave before all of it has come."""
         if self._site is not None:
             self._site.begun(request.transport)
         try:

@@ -120,7 +120,7 @@ class Bodies:
             raise web.HTTPBadRequest(text=f"the {encoding} body ends before its end")
 
     async def _chunks(self, request: web.Request) -> AsyncGenerator[bytes, None]:
-        """What comes from the client, as it comes."""
+        """Yield what comes from the client, as it comes."""
         if self._stopped:
             raise StoppingError("the daemon stops")
         deadline_s = asyncio.get_running_loop().time() + self._limits.body_timeout_s
@@ -157,7 +157,7 @@ class Inflater:
         return not self._begun
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What is in `data`, at most 64 KiB at a time.
+        """Yield what is in `data`, at most 64 KiB at a time.
 
         Raises:
             zlib.error: It is nothing of the kind.

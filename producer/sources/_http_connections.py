@@ -67,7 +67,7 @@ class LimitedSite(web.BaseSite):
         )
 
     def begun(self, transport: asyncio.BaseTransport | None) -> None:
-        """A request's head has come on this connection."""
+        """Note that a request's head has come on this connection."""
         if transport is not None and (timer := self._silent.pop(transport, None)) is not None:
             timer.cancel()
 

@@ -60,7 +60,7 @@ class BodyEvents:
         self._kept_bytes = 0
 
     async def parse_lines(self, parser: EventParser, body: bytes, key: bytes | None) -> None:
-        """Each line is an event."""
+        """Parse a body whose lines are events."""
         splitter = LineSplitter(parser.limit_bytes)
         for start in range(0, len(body), _SLICE_BYTES):
             self._take(parser, splitter.feed(body[start : start + _SLICE_BYTES]), key)
@@ -69,7 +69,7 @@ class BodyEvents:
         self._close()
 
     def parse_value(self, parser: EventParser, body: bytes, key: bytes | None) -> None:
-        """The body is an event."""
+        """Parse a body that is one event."""
         fits = len(body) <= parser.limit_bytes
         parsed = parser.parse_value(body, key) if fits else parser.too_long(len(body))
         if isinstance(parsed, Record):
@@ -105,7 +105,7 @@ class BodyEvents:
 
 
 def _place_of(reason: str) -> int:
-    """The byte that a refusal of the JSON reader names; 0 if it names none."""
+    """Return the byte that a refusal of the JSON reader names; 0 if it names none."""
     _, _, place = reason.rpartition("(byte ")
     digits = place.rstrip(")")
     return int(digits) if digits.isascii() and digits.isdigit() else 0

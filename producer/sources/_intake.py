@@ -132,7 +132,7 @@ class Source(Protocol):
         ...
 
     def statistics(self) -> SourceStatistics:
-        """What went wrong so far."""
+        """Return what went wrong so far."""
         ...
 
 
@@ -159,14 +159,14 @@ class UnjournaledWindow:
         self._tickets.append((ticket, size_bytes))
         self._held_bytes += size_bytes
         while self._held_bytes > self._limit_bytes:
-            await self._settle_oldest()
+            await self._await_oldest()
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait until all are durable."""
         while self._tickets:
-            await self._settle_oldest()
+            await self._await_oldest()
 
-    async def _settle_oldest(self) -> None:
+    async def _await_oldest(self) -> None:
         ticket, size_bytes = self._tickets[0]
         await ticket.journaled
         self._tickets.popleft()

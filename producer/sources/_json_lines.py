@@ -1,7 +1,7 @@
 r"""Events out of lines of JSON. No I/O.
 
 A line's bytes are the event's value, untouched: they are checked to be one JSON value in UTF-8, and
-not written anew. The line ends with `\n` or `\r\n`; blank lines are no events.
+not rewritten. The line ends with `\n` or `\r\n`; blank lines are no events.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JsonField:
         self.path = path
 
     def of(self, value: bytes) -> bytes | None:
-        """The field as written, None where there is none.
+        """Return the field as written, None where there is none.
 
         Raises:
             msgspec.DecodeError: `value` is no JSON.
@@ -118,7 +118,7 @@ class EventParser:
     def parse(
         self, batch: LineBatch, key: bytes | None = None
     ) -> tuple[list[Record], list[Refusal]]:
-        """The events of a batch, and what is none. `key`, if given, is the key of all."""
+        """Return the events of a batch, and what is none. `key`, if given, is the key of all."""
         records = []
         refusals = []
         for index, line in enumerate(batch.lines):
@@ -135,7 +135,7 @@ class EventParser:
         return records, refusals
 
     def parse_value(self, value: bytes, key: bytes | None = None) -> Record | str:
-        """The event with this value, or why it is none."""
+        """Return the event with this value, or why it is none."""
         try:
             if not value.isascii():
                 value.decode()
@@ -150,7 +150,7 @@ class EventParser:
         return Record(value=value, key=key)
 
     def is_value(self, body: bytes) -> bool:
-        """Whether all of it is one JSON value that fits, and not several, one a line."""
+        """Return whether all of it is one JSON value that fits, and not several, one a line."""
         if len(body) > self.limit_bytes:
             return False
         try:
@@ -160,7 +160,7 @@ class EventParser:
         return True
 
     def too_long(self, length: int) -> str:
-        """Why a line of `length` bytes is no event."""
+        """Return why a line of `length` bytes is no event."""
         return f"too long: {length} bytes, at most {self.limit_bytes}"
 
 
@@ -177,10 +177,10 @@ class TextParser(EventParser):
         super().__init__(None, limit_bytes)
 
     def parse_value(self, value: bytes, key: bytes | None = None) -> Record | str:
-        """The event with this value; a blank one is none."""
+        """Return the event with this value; a blank one is none."""
         return Record(value=value, key=key) if value.strip() else "blank"
 
     def is_value(self, body: bytes) -> bool:
-        """Text is lines."""
+        """Return False: text is lines."""
         del body
         return False

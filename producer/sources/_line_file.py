@@ -1,9 +1,9 @@
 """One file read line by line, and a position in it that finds it again.
 
 A name does not find a file again after a rotation, and an inode not after its number was given to
-another file, or after the file was cut and written anew. So a position also carries a digest of the
-file's first bytes and one of the last bytes before the offset: a file holds a position when both
-are what they were. What neither sees: a file replaced by one whose first and last KiB before the
+another file, or after the file was truncated and rewritten. So a position also has digests of the
+file's first bytes and of the last bytes before the offset: a file holds a position when both are
+unchanged. Neither sees that a file was replaced by one whose first KiB and last KiB before the
 offset are the same.
 """
 
@@ -35,7 +35,7 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name then, for messages and for folders.
-        device: Its device then; devices may be numbered anew when the machine starts.
+        device: Its device then; devices may get other numbers when the machine starts.
         inode: Its inode.
         offset: The first byte that was not read; it begins a line.
         line: The number of that line, from 1.
@@ -65,7 +65,7 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
         return self.offset == 0 and self.head_length == 0
 
     def encode(self) -> bytes:
-        """The position as the journal keeps it."""
+        """Return the position as the journal keeps it."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -145,7 +145,7 @@ class LineFile:
         return True
 
     def read(self) -> LineBatch | ReadEnd:
-        """The next lines; none of them if the next one is not whole yet. Blocks on the disk.
+        """Return the next lines; none of them if the next one is not whole yet. Blocks on the disk.
 
         The last bytes read before are read again: a file that was cut and has grown beyond where
         we were would otherwise give the middle of a line. Of a file that was empty nothing can be
@@ -176,7 +176,7 @@ class LineFile:
         return batch
 
     def finish(self) -> LineBatch:
-        """The last line, if it has no newline. Nothing may be read after it."""
+        """Return the last line, if it has no newline. Nothing may be read after it."""
         batch = self._splitter.finish()
         if batch.lines:
             self._given_tail = self._tail
@@ -199,7 +199,7 @@ class LineFile:
         )
 
     def was_read_whole(self, path: Path) -> bool:
-        """Whether this name is of this very file, and nothing was written since its end was read.
+        """Return whether this name is of the same file, unchanged since its end was read.
 
         Raises:
             OSError: There is no file of this name.
@@ -219,7 +219,7 @@ class LineFile:
         return max(0, os.fstat(self._file).st_size - self._read_to)
 
     def begins_with(self, other: LineFile) -> bool:
-        """Whether the other file is a copy of this one's beginning, as far as it was read."""
+        """Return whether the other file begins with what was read of this one."""
         if self._head[: len(other._head)] != other._head[: len(self._head)]:
             return False
         length = os.fstat(other._file).st_size

@@ -30,7 +30,7 @@ class LineBatch:
     overlong: Mapping[int, int] = field(default_factory=dict)
 
     def offset_of(self, index: int) -> int:
-        """Where a line begins, in bytes from the beginning."""
+        """Return where a line begins, in bytes from the beginning."""
         lengths = (
             self.overlong.get(place, len(line)) + 1
             for place, line in enumerate(islice(self.lines, index))
@@ -70,7 +70,7 @@ class LineSplitter:
         return self._pending_length
 
     def feed(self, data: bytes) -> LineBatch:
-        """The lines that end in `data`."""
+        """Return the lines that end in `data`."""
         first, *others = data.split(b"\n")
         self._keep(first)
         if not others:
@@ -91,7 +91,7 @@ class LineSplitter:
         return self._batch(lines, overlong, end)
 
     def finish(self) -> LineBatch:
-        """The last line, if it has no newline; no bytes can follow."""
+        """Return the last line, if it has no newline; no bytes can follow."""
         if not self._pending_length:
             return self._batch([], {})
         length = self._pending_length

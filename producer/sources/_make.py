@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
-    """The source, ready to run. What only one source needs is imported with it.
+    """Return the source, ready to run. What only one source needs is imported with it.
 
     Args:
         settings: Which source, and how it reads.

@@ -211,7 +211,7 @@ class ReplaySource:
 
 
 def parse_time_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them or an ISO 8601 time; `NO_TIME` for neither.
+    """Return the epoch ms of a number of them or an ISO 8601 time; `NO_TIME` for neither.
 
     Without a zone it is UTC.
     """

@@ -37,7 +37,7 @@ class Generation:
     modified_ns: int
 
     def is_same_file(self, device: int, inode: int) -> bool:
-        """Whether it is the file with this device and inode."""
+        """Return whether it is the file with this device and inode."""
         return (self.device, self.inode) == (device, inode)
 
 
@@ -57,17 +57,17 @@ class Rotation:
         self._pattern = re.compile("|".join(patterns))
 
     def is_rotated(self, name: str) -> bool:
-        """Whether this is the name of an older generation, as rotation gives them."""
+        """Return whether this is the name of an older generation, as rotation gives them."""
         return self._pattern.fullmatch(name) is not None
 
     def in_order(self, generations: Iterable[Generation]) -> list[Generation]:
-        """Oldest first."""
+        """Return the generations, oldest first."""
         return sorted(generations, key=self._age)
 
     def younger(
         self, current: Generation, generations: Iterable[Generation], *, previous_inode: int = 0
     ) -> list[Generation]:
-        """Those rotated after `current`, oldest first.
+        """Return those rotated after `current`, oldest first.
 
         Not the one read before it: whoever wrote it may have ended after the new one was made.
         """
@@ -84,7 +84,7 @@ class Rotation:
     def written_since(
         self, modified_ns: int, generations: Iterable[Generation], *, previous_inode: int = 0
     ) -> list[Generation]:
-        """Those rotated and last written after a moment, oldest first."""
+        """Return those rotated and last written after a moment, oldest first."""
         rotated = (
             generation
             for generation in generations

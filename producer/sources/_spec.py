@@ -6,12 +6,12 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from sequitur.producer._address import parse_address
 from sequitur.producer.sources._errors import SourceSpecError
 
 SourceKind = Literal["cpu", "stdin", "file", "dir", "http", "replay"]
 
 _EXPECTED: Final = "expected cpu, stdin, file:PATH, dir:PATH, http:HOST:PORT or replay:PATH"
-_MAX_PORT: Final = 65_535
 _PATH_KINDS: Final[dict[str, SourceKind]] = {"file": "file", "dir": "dir", "replay": "replay"}
 
 
@@ -60,27 +60,7 @@ def parse_source(text: str) -> SourceSpec:
     if kind == "http":
         try:
             host, port = parse_address(rest)
-        except SourceSpecError as error:
+        except ValueError as error:
             raise SourceSpecError(f"source {text!r}: {error}") from None
         return SourceSpec("http", host=host, port=port)
     raise SourceSpecError(f"source {text!r}: {_EXPECTED}")
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Read `HOST:PORT`; an IPv6 host stands in brackets, port 0 is any free one.
-
-    Raises:
-        SourceSpecError: It is no such address; the message says what is wrong with it.
-    """
-    host, _, port = text.rpartition(":")
-    if text.startswith("//"):
-        raise SourceSpecError(f"{text!r}: expected HOST:PORT, without slashes")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise SourceSpecError(f"{text!r}: an IPv6 address stands in brackets, [::1]")
-    if not host or any(sign in host for sign in "/[] "):
-        raise SourceSpecError(f"{text!r}: expected a host, as in 127.0.0.1:8080")
-    if not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-        raise SourceSpecError(f"{text!r}: expected a port from 0 to {_MAX_PORT}")
-    return host, int(port)

@@ -60,7 +60,7 @@ class StdinSource:
                 self._give_up(intake, splitter.finish(), "the daemon stopped inside the line")
         finally:
             reader.close()
-        await self._window.settle()
+        await self._window.drain()
 
     async def _take(self, intake: Intake, batch: LineBatch) -> None:
         records, refusals = self._parser.parse(batch)
@@ -107,7 +107,7 @@ class _Reader:
             raise SourceError(f"standard input cannot be read: {error}") from error
 
     async def read(self) -> bytes | None:
-        """The next bytes, none at the end; None when the daemon stops."""
+        """Return the next bytes, none at the end; None when the daemon stops."""
         if self._can_wait and not await self._is_readable():
             return None
         if self._stopping.is_set():

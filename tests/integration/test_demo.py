@@ -37,7 +37,7 @@ def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads(report_file.read_text())
     assert report["problems"] == []
-    assert (report["lost"], report["doubled"], report["held"]) == (0, 0, 0)
+    assert (report["lost"], report["duplicates"], report["held"]) == (0, 0, 0)
     assert report["sent"] == report["read"] == report["before"]["records"] > 0
     assert report["read"] == report["released"] + report["late"] + report["quarantined"]
     assert report["before"]["event_inversions"] > 0
@@ -48,7 +48,7 @@ def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
         "cpu-3",
     }
     assert plot.read_bytes().startswith(PNG_SIGNATURE)
-    assert "nothing lost, nothing doubled" in run.stdout
+    assert "nothing lost, nothing duplicated" in run.stdout
 
 
 def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:

@@ -55,14 +55,14 @@ def test_an_orderly_topic_holds(broker: Broker, make_topic: MakeTopic) -> None:
 def test_what_is_wrong_is_counted_and_told_by_the_status(
     broker: Broker, make_topic: MakeTopic
 ) -> None:
-    """One inversion, one gap, one repeat: each in its place in the JSON, and status 1."""
+    """One inversion, one gap, one duplicate: each in its place in the JSON, and status 1."""
     topic = make_topic(1)
     _fill(broker, topic, [(0, 5), (1, 9), (1, 9), (3, 7)])
     run = _verify(broker, topic, "--json")
     assert run.returncode == 1, run.stderr
     found = json.loads(run.stdout)
     assert (found["records"], found["event_inversions"]) == (4, 1)
-    assert (found["missing"], found["repeated"], found["holds"]) == (1, 1, False)
+    assert (found["missing"], found["duplicates"], found["holds"]) == (1, 1, False)
 
 
 def test_a_producer_of_two_topics_has_no_gap_in_both_together(

@@ -17,20 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import (
-    Acker,
-    AckFlag,
     Bolt,
     EventValues,
-    Executor,
     FailReason,
     Ordering,
-    Placement,
-    Root,
-    Rules,
     TopologyBuilder,
     Tuple,
-    random_ids,
 )
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.settling.acker import Acker, AckFlag
+from sequitur.consumer.topology.settling.root import Root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,12 +256,12 @@ def _check_acker(
         )
         if data.draw(st.booleans(), label="merge"):
             assert len(acker) == len({one[0] for one in messages[:end]})
-    verdicts = acker.verdicts()
-    assert verdicts.acked == len(done)
-    assert len(verdicts.unfinished) == roots - len(done)
+    trees = acker.outcomes()
+    assert trees.acked == len(done)
+    assert len(trees.unfinished) == roots - len(done)
     flagged = {
         int(root)
-        for root, flags in zip(verdicts.unfinished, verdicts.flags, strict=True)
+        for root, flags in zip(trees.unfinished, trees.flags, strict=True)
         if flags & AckFlag.FAILED
     }
     assert flagged == failed

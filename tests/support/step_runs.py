@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sequitur.consumer.topology import EventValues, ProcessSettings, due_ms, plan
+from sequitur.consumer.topology import EventValues, ProcessSettings
+from sequitur.consumer.topology.engine.plan import plan
+from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA

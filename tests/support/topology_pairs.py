@@ -21,8 +21,8 @@ from sequitur.consumer.topology import (
     Topology,
     TopologyBuilder,
     TopologyTester,
-    ticks_due,
 )
+from sequitur.consumer.topology.api.moment import ticks_due
 from sequitur.producer.batching.partitioner import KeyPartitioner
 from tests.support.bolts import Neighbours
 from tests.support.step_runs import StepRuns

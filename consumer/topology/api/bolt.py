@@ -188,7 +188,7 @@ class FunctionBolt(Bolt):
         self._global = getattr(function, "__qualname__", None) if is_decorator else None
 
     def __call__(self, tuple: Any) -> Any:  # noqa: A002
-        """The function itself, for tests of it."""
+        """Return the function itself, for tests of it."""
         return self.function(tuple)
 
     def process(self, tuple: Tuple, /) -> Any:  # noqa: A002
@@ -238,7 +238,7 @@ def bolt(
 
 
 def is_async(found: BaseBolt) -> bool:
-    """Whether a bolt's calls are coroutines."""
+    """Return whether a bolt's calls are coroutines."""
     call: Any = found
     target = call.function if isinstance(found, FunctionBolt) else call.process
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)

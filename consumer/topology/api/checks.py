@@ -74,7 +74,7 @@ def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]
 
 
 def _circle(waiting: Mapping[str, Component]) -> str:
-    """One of the circles, as text."""
+    """Return one of the circles, as text."""
     path: list[str] = []
     name = next(iter(waiting))
     while name not in path:

@@ -29,29 +29,29 @@ class ComponentDeclarer:
         self._inputs = inputs
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Tuples go evenly to all tasks."""
+        """Distribute tuples evenly over all tasks."""
         return self.grouping(component, ShuffleGrouping(), stream)
 
     def fields_grouping(
         self, component: str, *fields: str, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """Tuples with equal values in these fields go to one task."""
+        """Send tuples with equal values in these fields to one task."""
         return self.grouping(component, FieldsGrouping(fields), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Each tuple goes to each task."""
+        """Send each tuple to every task."""
         return self.grouping(component, AllGrouping(), stream)
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """All tuples go to the first task."""
+        """Send all tuples to the first task."""
         return self.grouping(component, GlobalGrouping(), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """The emitter names the task; the stream has to be one of `direct_streams`."""
+        """Let the emitter name the task; the stream has to be one of `direct_streams`."""
         return self.grouping(component, DirectGrouping(), stream)
 
     def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """A tuple stays in the task where it is."""
+        """Keep each tuple in the task where it is."""
         return self.grouping(component, LocalGrouping(), stream)
 
     none_grouping = local_grouping
@@ -59,19 +59,19 @@ class ComponentDeclarer:
     def local_or_shuffle_grouping(
         self, component: str, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """A tuple stays where it is if the bolt runs there; else tuples go evenly to all tasks."""
+        """Keep a tuple in its task if the bolt runs there; else distribute tuples evenly."""
         return self.grouping(component, LocalOrShuffleGrouping(), stream)
 
     def partial_key_grouping(
         self, component: str, *fields: str, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """Tuples with equal values in these fields go to two tasks, each to the one with less."""
+        """Send tuples with equal values in these fields to the less loaded of two tasks."""
         return self.grouping(component, PartialKeyGrouping(fields), stream)
 
     def custom_grouping(
         self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """Tuples go to the tasks that your `CustomStreamGrouping` chooses."""
+        """Send tuples to the tasks that your `CustomStreamGrouping` chooses."""
         return self.grouping(component, CustomGrouping(grouping), stream)
 
     def grouping(

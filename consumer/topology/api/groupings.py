@@ -127,7 +127,7 @@ class Grouping(ABC):
         return None
 
     def keeps_local(self, *, of_spout: bool) -> bool:
-        """Whether a tuple may stay where it is, in a bolt with as many tasks as its input.
+        """Return whether a tuple may stay where it is, in a bolt with as many tasks as its input.
 
         Args:
             of_spout: Whether the stream is the spout's, whose tasks have all events of a key.
@@ -174,7 +174,7 @@ class AllGrouping(Grouping):
     title = "all"
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """All tasks, always."""
+        """Return all tasks, always."""
         del stream, emitter, reader
         return _always(range(tasks))
 
@@ -186,7 +186,7 @@ class GlobalGrouping(Grouping):
     title = "global"
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """The first task, always."""
+        """Return the first task, always."""
         del stream, tasks, emitter, reader
         return _always((0,))
 
@@ -199,7 +199,7 @@ class DirectGrouping(Grouping):
     is_direct = True
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """The task that the emit names."""
+        """Return the task that the emit names."""
         del emitter, reader
 
         def choose(_values: Any, task: int | None) -> Sequence[int]:
@@ -220,7 +220,7 @@ class LocalGrouping(Grouping):
     title = "local"
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Each task of the reader is that of one task here, so none is left without any tuples."""
+        """Give each task of the reader tuples of one task here, so that none is left without."""
         del stream, reader
         first = emitter.task % min(tasks, emitter.tasks)
         return _round_robin(range(first, tasks, emitter.tasks), emitter.turn)
@@ -267,7 +267,7 @@ class FieldsGrouping(_ByFields):
     fields: tuple[str, ...] = ()
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """The task that the values' hash names."""
+        """Return the task that the values' hash names."""
         del emitter, reader
         places = [stream.index[name] for name in self.fields]
         each = [(task,) for task in range(tasks)]
@@ -325,7 +325,7 @@ class CustomGrouping(Grouping):
     is_users = True
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """A copy of the user's grouping, prepared for the task that emits.
+        """Return a copy of the user's grouping, prepared for the task that emits.
 
         Raises:
             BoltError: Its `prepare` raised.

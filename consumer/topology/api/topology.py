@@ -70,7 +70,7 @@ class Component:
         bolt: Of a bolt, what runs.
         output: Of an output, where it writes.
         parallelism: How many tasks; None for as many as what it reads has where it can run there,
-            and otherwise as many as the spout has (`sequitur.consumer.topology.plan`).
+            and otherwise as many as the spout has (`engine.plan`).
         concurrency: How many calls of a task run side by side.
         inputs: What it reads.
         streams: What it emits, by name.
@@ -127,7 +127,7 @@ class Topology:
         return tuple(one for one in self.components.values() if one.kind is Kind.OUTPUT)
 
     def topics(self, default: str) -> tuple[str, ...]:
-        """The topics its outputs write to.
+        """Return the topics its outputs write to.
 
         Args:
             default: The topic of outputs without one of their own.

@@ -271,7 +271,7 @@ class CallPool:
             self._give_up_overdue()
 
     def _is_stocked(self) -> bool:
-        """Whether as many calls wait for a thread as run."""
+        """Return whether as many calls wait for a thread as run."""
         return all(
             not runner.is_async and len(running) >= _STOCK * runner.concurrency
             for runner, running in self._running.items()

@@ -55,7 +55,7 @@ class Sent(NamedTuple):
 
 
 def order_of(sent: Sent) -> tuple[int, str, int, int]:
-    """Where a tuple stands among others of its task: as the last of its events does."""
+    """Return where a tuple stands among others of its task: as the last of its events does."""
     return max(root.order for root, _ in sent.trees)
 
 

@@ -108,12 +108,12 @@ class TaskOutput:
         return stream, targets
 
     def _current(self) -> TrackedTuple | None:
-        """The tuple that is being processed; None at the end of a batch."""
+        """Return the tuple that is being processed; None at the end of a batch."""
         call = self._users.call
         return call if isinstance(call, TrackedTuple) else None
 
     def _untracked(self) -> Root:
-        """A root for an unanchored tuple: it has the event of the tuple being processed."""
+        """Return a root for an unanchored tuple: it has the event of the tuple being processed."""
         current = self._current()
         event = self._trees.event if current is None else current.root.event
         return Root(0, event, is_tracked=False)
@@ -122,7 +122,7 @@ class TaskOutput:
     def _chosen(
         target: Target, stream: Stream, values: tuple[Any, ...], task: int | None
     ) -> tuple[Target, Sequence[int], Any]:
-        """A reader, which of its tasks are chosen, and what they get; or what is written."""
+        """Return a reader, which of its tasks are chosen, and what they get; or what is written."""
         if isinstance(target, Output):
             return target, (), target.encode(values)
         numbers = target.choose(values, task)
@@ -160,7 +160,7 @@ class TaskOutput:
         return TaskId(owner.context.component, owner.context.task)
 
     def _edges(self, anchors: Sequence[TrackedTuple]) -> Trees:
-        """The trees of a new tuple, and its edge in each of them."""
+        """Return the trees of a new tuple, and its edge in each of them."""
         if not anchors:
             return ((self._untracked(), 0),)
         edges: dict[Root, int] = {}

@@ -365,7 +365,7 @@ class Executor:
             target.send(number, made)
 
     def _chosen(self, target: Here | Elsewhere, root: Root, values: Any) -> Sequence[int]:
-        """The tasks that get an event; none if a grouping of the user's fails it."""
+        """Return the tasks that get an event; none if a grouping of the user's fails it."""
         try:
             return target.choose(values, None)
         except KeyboardInterrupt:
@@ -389,7 +389,7 @@ class Executor:
         target.write((root,), record)
 
     def _stream_of(self, sent: Sent) -> Stream:
-        """The stream of a task that runs elsewhere."""
+        """Return the stream of a task that runs elsewhere."""
         place = (*sent.stream, sent.task)
         found = self._streams.get(place)
         if found is None:

@@ -44,7 +44,7 @@ class Instances:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, place: tuple[str, int], state: bytes | None) -> Instance | None:
-        """The bolt of a task, if it has this state; one with another state cleans up.
+        """Return the bolt of a task, if it has this state; one with another state cleans up.
 
         Args:
             place: Component and task.

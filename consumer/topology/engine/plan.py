@@ -114,7 +114,7 @@ def _stage_of_inputs(component: Component, of: Mapping[str, int]) -> int | None:
 
 
 def _stays(component: Component, spout: str, tasks: int, asked: int | None) -> bool:
-    """Whether a bolt can run where its input is."""
+    """Return whether a bolt can run where its input is."""
     if asked not in {None, tasks}:
         return False
     return tasks == 1 or all(

@@ -305,7 +305,7 @@ def _awaited(call: Callable[[TrackedTuple], Any]) -> Callable[[TrackedTuple], An
 
 
 def detail_of(error: BaseException) -> str:
-    """An exception as text, the frames of the executor left out."""
+    """Return an exception as text, the frames of the executor left out."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "consumer/topology/" not in frame.filename]
     shown = traceback.format_list(own) + traceback.format_exception_only(error)

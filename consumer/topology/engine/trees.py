@@ -96,7 +96,7 @@ class TreeTracker:
             self.fail(root, TreeFailure(FailReason.TIMEOUT, _TOOK_TOO_LONG, (spout,)))
 
     def is_overdue(self, root: Root) -> bool:
-        """Whether a tree has to fail since it took too long."""
+        """Return whether a tree has to fail since it took too long."""
         return (
             root.is_tracked
             and root.failure is None
@@ -108,7 +108,7 @@ class TreeTracker:
         self.late_acks += 1
 
     def is_wanted(self, given: TrackedTuple) -> bool:
-        """Whether a tuple is to be given to its bolt.
+        """Return whether a tuple is to be given to its bolt.
 
         It is not when all its trees have failed; and not when an earlier event of its key has
         failed, for then its events are held.
@@ -137,6 +137,6 @@ class TreeTracker:
             self.blocked[key] = min(order, self.blocked.get(key, order))
 
     def is_blocked(self, key: bytes | None, order: Order) -> bool:
-        """Whether an event is behind an earlier one of its key that waits."""
+        """Return whether an event is behind an earlier one of its key that waits."""
         before = None if key is None else self.blocked.get(key)
         return before is not None and order > before

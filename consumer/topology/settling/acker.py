@@ -45,13 +45,13 @@ class AckFlag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
-    """What became of the roots of an acker.
+class TreeOutcomes:
+    """What became of the trees of an acker.
 
     Attributes:
-        acked: How many are done.
-        unfinished: The others: failed, held, or never acked.
-        flags: Their flags, of the kind `AckFlag`.
+        acked: How many are acked.
+        unfinished: The roots of the others: failed, held, or never acked.
+        flags: The flags of these roots, of the kind `AckFlag`.
     """
 
     acked: int
@@ -84,15 +84,15 @@ class Acker:
         if self._buffered_rows >= max(_MERGED_AT, len(self._roots) >> _MERGED_SHARE):
             self._merge()
 
-    def verdicts(self) -> Verdicts:
-        """Return what became of all roots, by the messages that have come.
+    def outcomes(self) -> TreeOutcomes:
+        """Return what became of all trees, by the messages that have come.
 
         A root that was never initialised is among the unfinished.
         """
         self._merge()
         is_done = (self._values == 0) & (self._flags == AckFlag.INIT)
         left = ~is_done
-        return Verdicts(
+        return TreeOutcomes(
             acked=int(np.count_nonzero(is_done)),
             unfinished=self._roots[left],
             flags=self._flags[left],

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sequitur.consumer.topology.api.failure import FailReason
+from sequitur.producer.kafka.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class RetryPolicy:
     max_attempts: int = 5
 
     def gives_up(self, attempt: int, reason: FailReason) -> bool:
-        """Whether a failed event is given up. The one rule for it.
+        """Return whether a failed event is given up. The one rule for it.
 
         Args:
             attempt: The attempt that failed; the first is 1.
@@ -53,8 +54,5 @@ class RetryPolicy:
             now_ms: Now.
             random: Drawn from [0, 1).
         """
-        delay_ms = float(self.maximum_ms)
-        # A power of some hundreds is beyond all floats.
-        exponent = min(attempt - 1, 64)
-        delay_ms = min(delay_ms, self.delay_ms * self.factor**exponent)
-        return now_ms + round(delay_ms * (1 + self.jitter * (2 * random - 1)))
+        delay = Backoff(self.delay_ms, self.maximum_ms, self.jitter, self.factor)
+        return now_ms + round(delay.delay_ms(attempt, random))

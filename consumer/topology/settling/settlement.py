@@ -279,7 +279,7 @@ def _retry_together(
 
 
 def _latest_so_far(keys: Longs, times_ms: Longs) -> Longs:
-    """The latest time up to each event among those of its key; events are sorted by key."""
+    """Return the latest time up to each event among those of its key; events are sorted by key."""
     times, ranks = np.unique(times_ms, return_inverse=True)
     section = np.cumsum(np.concatenate(([0], keys[1:] != keys[:-1]))) * len(times)
     latest: Longs = times[np.maximum.accumulate(ranks + section) - section]

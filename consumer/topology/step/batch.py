@@ -63,7 +63,7 @@ class OutputWriter(Protocol):
         """Take a record in."""
 
     def close(self) -> Mapping[str, Handle]:
-        """The records, by the name of their place; all of them are written."""
+        """Return the records, by the name of their place; all of them are written."""
 
     @property
     def count(self) -> int:

@@ -90,7 +90,7 @@ class EventVerdict(NamedTuple):
         return cls(root, attempts, retry, is_dead, *told)
 
     def pending_event(self, event: tuple[Any, ...]) -> PendingEvent:
-        """The event as it waits, or is given up."""
+        """Return the event as it waits, or is given up."""
         told = (self.reason, self.detail, self.path)
         return PendingEvent(event, self.attempts, self.retry_at_ms, *told)
 
@@ -121,15 +121,15 @@ class TaskInput(ABC):
 
     @abstractmethod
     def waiting(self) -> list[PendingEvent]:
-        """Those that wait."""
+        """Return those that wait."""
 
     @abstractmethod
     def new(self) -> Iterator[tuple[Any, ...]]:
-        """The new ones, as the values of `EventValues`."""
+        """Return the new ones, as the values of `EventValues`."""
 
     @abstractmethod
     def with_waiting(self, waiting: Iterable[Handle]) -> TaskInput:
-        """The same new ones, and others that wait."""
+        """Return the same new ones, and others that wait."""
 
     @property
     def weight(self) -> int:
@@ -146,11 +146,11 @@ class TaskInput(ABC):
         return self.partition + 1 << _TASK_BITS
 
     def first_new_id(self, window: Window) -> int:
-        """Id of the root of the first new event in a window; those of the others follow it."""
+        """Return the id of the first new event's root in a window; the others follow it."""
         return self.first_id + _NEW + window[0]
 
     def all(self, window: Window) -> Iterator[tuple[int, PendingEvent | None, tuple[Any, ...]]]:
-        """All events in their order, with the ids of their roots: those that wait, then new ones.
+        """Yield all events in order, with their roots' ids: first those that wait, then new ones.
 
         Args:
             window: Which of the new ones.
@@ -163,5 +163,5 @@ class TaskInput(ABC):
 
 
 def components_of(path: str | None) -> tuple[str, ...]:
-    """The components of a path as it is written down."""
+    """Return the components of a path as it is written down."""
     return tuple(path.split(_PATH_SEPARATOR)) if path else ()

@@ -160,7 +160,7 @@ class StepRun:
         ]
 
     def _with_waiting(self, given: TaskInput) -> TaskInput:
-        """The events of a task when what waits is what an earlier wave has left."""
+        """Return the events of a task when what waits is what an earlier wave has left."""
         return given.with_waiting(self._result.waiting.get(given.partition, ()))
 
     def _stage_tasks(

@@ -169,7 +169,7 @@ class SpoutTask:
         return Root(root, event, attempt, 0.0, tracked)
 
     def _run_now(self, waiting: Sequence[PendingEvent]) -> list[bool]:
-        """Whether each of the events that wait runs now."""
+        """Return whether each of the events that wait runs now."""
         if self.wave:
             return [False] * len(waiting)
         runs: list[bool] = runs_now(
@@ -286,12 +286,12 @@ class AckerTask:
     read: Callable[[Handle, int], tuple[Any, Any, Any]]
 
     def __call__(self) -> tuple[int, Any, Any]:
-        """How many are done, and of the others id and flags."""
+        """Return how many are done, and of the others id and flags."""
         acker = Acker()
         for one in self.acks:
             acker.add(*self.read(one, self.acker))
-        verdicts = acker.verdicts()
-        return verdicts.acked, verdicts.unfinished, verdicts.flags
+        trees = acker.outcomes()
+        return trees.acked, trees.unfinished, trees.flags
 
 
 def _executor(  # noqa: PLR0917 - private, and each is of a type of its own

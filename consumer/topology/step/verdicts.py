@@ -145,5 +145,5 @@ class VerdictTask:
         return result
 
     def _attempts(self) -> Mapping[int, int]:
-        """The attempts of the roots that were emitted; none without a hook."""
+        """Return the attempts of the roots that were emitted; none without a hook."""
         return {} if self.batch.topology.hook is None else self.batch.attempts_of(self.roots)

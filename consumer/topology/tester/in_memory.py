@@ -42,15 +42,15 @@ class InMemoryInput(TaskInput):
     partition: int
 
     def waiting(self) -> list[PendingEvent]:
-        """Those that wait."""
+        """Return those that wait."""
         return in_order(self.pending)
 
     def new(self) -> Iterator[tuple[Any, ...]]:
-        """The new ones."""
+        """Return the new ones."""
         return iter(self.events)
 
     def with_waiting(self, waiting: Iterable[Sequence[PendingEvent]]) -> InMemoryInput:
-        """The same new ones, and others that wait."""
+        """Return the same new ones, and others that wait."""
         return replace(self, pending=tuple(waiting))
 
 
@@ -230,5 +230,5 @@ class InMemoryBatch(StepBatch):
 
 
 def in_order(waiting: Iterable[Sequence[PendingEvent]]) -> list[PendingEvent]:
-    """Events that wait, in the order of the stream."""
+    """Return events that wait, in the order of the stream."""
     return sorted((one for some in waiting for one in some), key=lambda one: one.event[3:7])

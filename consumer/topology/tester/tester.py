@@ -143,7 +143,7 @@ class TopologyTester:
 
     @staticmethod
     def running() -> TopologyTester:
-        """The tester whose `run` is going on: for a bolt of a test that has to move its clock.
+        """Return the tester whose `run` is going on, for a test's bolt that moves its clock.
 
         Raises:
             LookupError: None is.
@@ -247,7 +247,7 @@ class TopologyTester:
         return in_order(some for several in self._waiting.values() for some in several)
 
     def _givens(self, new: Sequence[EventValues]) -> list[InMemoryInput]:
-        """The events of each task of the ordered stream: as in the job by key, or partition."""
+        """Return the events of each first-stage task, by key or partition as in the job."""
         partitions = self._partitioner.partitions
         events: list[list[EventValues]] = [[] for _ in range(partitions)]
         for event in new:
@@ -349,7 +349,7 @@ class _Hook(EventHook):
         self._pass_on(failed)
 
     def trees(self) -> list[TupleTree]:
-        """The trees of the batch, now that it is over."""
+        """Return the trees of the batch, now that it is over."""
         for tree in self.batch.trees:
             heard = self._verdicts.get(Place(*tree.event[4:7]), "held")
             tree.verdict = heard if tree.is_tracked else "untracked"

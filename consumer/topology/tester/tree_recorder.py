@@ -43,7 +43,7 @@ class TreeRecorder:
         self._arriving: dict[int, tuple[Sent, int]] = {}
 
     def leaves(self, sent: Sent) -> int:
-        """The number of a tuple that is taken from its task."""
+        """Return the number of a tuple that is taken from its task."""
         return self._leaving.pop(id(sent))[1]
 
     def arrives(self, sent: Sent, number: int) -> None:
@@ -155,7 +155,7 @@ class TreeRecorder:
             tree.steps.append(TreeStep(kind, _task(by), number, "", (), edge, value, shown))
 
     def _places(self, given: TrackedTuple) -> Iterator[tuple[TupleTree, int | None, int]]:
-        """Each tree that a tuple is shown in, with its edge and the tree's value."""
+        """Yield each tree that a tuple is shown in, with its edge and the tree's value."""
         for root, edge in given.trees():
             yield from self._in_trees(root, edge)
 
@@ -169,7 +169,7 @@ class TreeRecorder:
             yield other, None, other.values[-1] if other.steps else 0
 
     def _value(self, root: Root) -> int:
-        """The value of a tree whose root is known to have this value in one task."""
+        """Return the value of a tree whose root is known to have this value in one task."""
         change = self._known.get(root, 0) ^ root.value
         self._known[root] = root.value
         value = self._values[root.id] = self._values.get(root.id, 0) ^ change
@@ -190,7 +190,7 @@ class TreeRecorder:
 
 
 def _unpickled(values: bytes) -> Any:
-    """The values of a tuple that was sent; what is wrong with them if they cannot be made again."""
+    """Return the values of a tuple that was sent, or why they cannot be unpickled."""
     try:
         return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
     except Exception as error:  # noqa: BLE001 - its task tells; here it is only shown

@@ -92,7 +92,7 @@ class TupleTree:
         return f"{place} key={self.event.key!r}, attempt {self.attempt}: {self.verdict}"
 
     def as_text(self, *, binary: bool = False) -> str:
-        """A line a step: who did what, the edge, and the XOR value behind it.
+        """Return a line a step: who did what, the edge, and the XOR value behind it.
 
         Args:
             binary: Show edges and values in binary, as is good for short ones; else in hex.
@@ -108,7 +108,7 @@ class TupleTree:
         return "\n".join(lines)
 
     def to_dot(self, *, binary: bool = False) -> str:
-        """The tree in the language of Graphviz: tuples as nodes, anchors as arrows."""
+        """Return the tree in the language of Graphviz: tuples as nodes, anchors as arrows."""
         show = self._number_format(binary=binary)
         lines = [
             "digraph tree {",
@@ -210,7 +210,7 @@ def _sentence(step: TreeStep) -> str:
 
 
 def cut(text: str) -> str:
-    """A text as it is shown: not all of it if it is long."""
+    """Return a text as it is shown: not all of it if it is long."""
     return text if len(text) <= _LONGEST_VALUES else text[: _LONGEST_VALUES - 3] + "..."
 
 

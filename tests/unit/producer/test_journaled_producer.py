@@ -46,6 +46,20 @@ def _ids(wire: FakeWire, partition: int = 0) -> list[tuple[str, int]]:
     return [(event_id.producer, event_id.sequence) for event_id in found]
 
 
+async def _die_with_events_on_their_way(
+    wire: FakeWire, producer: IdempotentProducer, sent: bytes, *unsent: bytes
+) -> None:
+    """Kill a started producer that has sent one event without an answer, and journaled others."""
+    await producer.send("t", sent)
+    await wire.broken.wait()
+    if unsent:
+        wire.reachable = False
+        for value in unsent:
+            await producer.send("t", value)
+        await (await producer.accept("t", [])).journaled
+    await kill(producer)
+
+
 async def test_name_identity_and_count_outlive_a_restart(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -69,12 +83,7 @@ async def test_what_was_on_its_way_is_sent_by_the_next_life(
     wire.fault = scripted(fault)
     producer = make()
     await producer.start()
-    await producer.send("t", b"1")
-    await wire.broken.wait()
-    wire.reachable = False
-    await producer.send("t", b"2")
-    await (await producer.accept("t", [])).journaled
-    await kill(producer)
+    await _die_with_events_on_their_way(wire, producer, b"1", b"2")
     wire.reachable = True
     async with make() as producer:
         outcome = await (await producer.send("t", b"3"))
@@ -108,13 +117,11 @@ async def test_events_are_taken_while_kafka_is_down_also_at_the_start(
 async def test_a_start_during_an_outage_goes_on_once_kafka_is_back(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
-    """Who leads is asked anew until somebody answers, also where old batches come first."""
+    """Leaders are asked for until a broker answers, also where old batches come first."""
     wire.fault = scripted(LOST)
     producer = make()
     await producer.start()
-    await producer.send("t", b"1")
-    await wire.broken.wait()
-    await kill(producer)
+    await _die_with_events_on_their_way(wire, producer, b"1")
     wire.reachable = wire.connected = wire.knows_leaders = False
     async with asyncio.timeout(10), make() as producer:
         delivery = await producer.send("t", b"2")
@@ -213,12 +220,7 @@ async def test_a_broker_that_forgot_us_gets_only_what_the_log_does_not_hold(
     wire.fault = scripted(LOST)
     producer = make()
     await producer.start()
-    await producer.send("t", b"1")
-    await wire.broken.wait()
-    wire.reachable = False
-    await producer.send("t", b"2")
-    await (await producer.accept("t", [])).journaled
-    await kill(producer)
+    await _die_with_events_on_their_way(wire, producer, b"1", b"2")
     assert values_of(wire) == [b"1"]
     wire.brokers["t", 0].forget()
     wire.reachable = True
@@ -252,9 +254,7 @@ async def test_a_refused_batch_is_not_sent_by_the_next_life(
     await (await producer.send("t", b"1"))
     assert await (await producer.send("t", b"bad")) == NotPersisted("TOPIC_AUTHORIZATION_FAILED")
     wire.fault = scripted(DROPPED)
-    await producer.send("t", b"2")
-    await wire.broken.wait()
-    await kill(producer)
+    await _die_with_events_on_their_way(wire, producer, b"2")
     wire.fault = scripted()
     async with make() as producer:
         await (await producer.send("t", b"3"))
@@ -310,7 +310,7 @@ async def test_a_start_that_is_cancelled_lets_the_journal_go(
         return really_open(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sequitur.producer._client.Journal.open", open_late)
+        patch.setattr("sequitur.producer._start.Journal.open", open_late)
         producer = make()
         starting = asyncio.create_task(producer.start())
         await asyncio.to_thread(opening.wait)
@@ -517,9 +517,7 @@ async def test_an_async_journal_survives_a_kill_too(
     for number in range(10):
         await (await producer.send("t", b"%d" % number))
     wire.fault = scripted(DROPPED)
-    await producer.send("t", b"10")
-    await wire.broken.wait()
-    await kill(producer)
+    await _die_with_events_on_their_way(wire, producer, b"10")
     assert len(syncs) <= 1
     async with make(**async_settings) as producer:
         await producer.flush()
@@ -529,7 +527,7 @@ async def test_an_async_journal_survives_a_kill_too(
 async def test_partitions_that_are_gone_have_their_events_told(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
-    """A topic made anew with fewer partitions: nobody knows of the others, and the rest goes on."""
+    """A topic recreated with fewer partitions: events of the lost ones get an outcome."""
     wire.partition_count = 2
     producer = make()
     await producer.start()
@@ -553,9 +551,7 @@ async def test_a_renewal_is_in_the_journal_before_anything_is_sent_under_it(
     await producer.start()
     wire.fault = scripted(None, 45, DROPPED)
     await (await producer.send("t", b"0"))
-    await producer.send("t", b"1")
-    await wire.broken.wait()
-    await kill(producer)
+    await _die_with_events_on_their_way(wire, producer, b"1")
     async with make() as producer:
         await (await producer.send("t", b"2"))
         assert (wire.brokers["t", 0].producer_id, wire.brokers["t", 0].epoch) == (1, 2)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks import executor as bench
-from sequitur.consumer.topology import Executor, Root
+from sequitur.consumer.topology.engine.executor import Executor
+
+if TYPE_CHECKING:
+    from sequitur.consumer.topology.settling.root import Root
 
 
 @pytest.mark.parametrize("is_tracked", [True, False])

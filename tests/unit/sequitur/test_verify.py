@@ -52,7 +52,7 @@ def test_a_record_without_event_time_is_counted_and_breaks_nothing() -> None:
     assert (report.without_event_time, report.event_inversions) == (1, 0)
 
 
-def test_gaps_and_repeats_are_found_over_all_partitions() -> None:
+def test_gaps_and_duplicates_are_found_over_all_partitions() -> None:
     """Sequences 0, 1, 1, 3 of one producer over two partitions: 2 is missing, 1 is there twice."""
     report = _check(
         _record(0, event_id=encode_event_id("p", 0)),
@@ -61,9 +61,9 @@ def test_gaps_and_repeats_are_found_over_all_partitions() -> None:
         _record(1, partition=1, event_id=encode_event_id("p", 1)),
     )
     assert report.producers == (
-        ProducerReport("p", events=4, first_sequence=0, last_sequence=3, missing=1, repeated=1),
+        ProducerReport("p", events=4, first_sequence=0, last_sequence=3, missing=1, duplicates=1),
     )
-    assert (report.missing, report.repeated, report.send_inversions) == (1, 1, 0)
+    assert (report.missing, report.duplicates, report.send_inversions) == (1, 1, 0)
     assert not report.holds
 
 
@@ -76,16 +76,16 @@ def test_sequences_go_on_over_generations() -> None:
     """A producer with a journal counts over its lives: gaps are those of all of them together."""
     report = _ids(("0000000a", 0), ("0000000a", 1), ("0000000b", 2), ("0000000b", 4))
     assert report.producers == (
-        ProducerReport("p", 4, first_sequence=0, last_sequence=4, missing=1, repeated=0,
+        ProducerReport("p", 4, first_sequence=0, last_sequence=4, missing=1, duplicates=0,
                        generations=2),
     )  # fmt: skip
 
 
-def test_the_same_sequence_of_two_generations_is_no_repeat_but_two_holders() -> None:
+def test_the_same_sequence_of_two_generations_is_no_duplicate_but_two_holders() -> None:
     """A journal that was put back from a copy, or two hosts on copies, give a sequence twice."""
     report = _ids(("0000000a", 0), ("0000000a", 1), ("0000000b", 1), ("0000000b", 1))
     (found,) = report.producers
-    assert (found.missing, found.repeated, found.shared) == (0, 1, 1)
+    assert (found.missing, found.duplicates, found.shared) == (0, 1, 1)
 
 
 def test_lives_without_a_journal_are_counted_by_themselves() -> None:
@@ -143,7 +143,7 @@ def test_an_event_in_a_further_topic_too_is_there_twice() -> None:
     check = TopicCheck("t", _event_time, also=("late",))
     check.observe(_record(0, event_id=encode_event_id("p", 0)))
     check.observe_elsewhere(_record(0, event_id=encode_event_id("p", 0)))
-    assert check.report().problems == ("p: 1 record is there twice",)
+    assert check.report().problems == ("p: 1 record is duplicated",)
 
 
 def test_an_empty_topic_does_not_hold() -> None:
@@ -197,10 +197,10 @@ def test_sorted_by_event_time_there_is_never_an_inversion(rows: list[tuple[int, 
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=80))
-def test_missing_and_repeated_agree_with_plain_counting(sequences: list[int]) -> None:
+def test_missing_and_duplicates_agree_with_plain_counting(sequences: list[int]) -> None:
     """The vectorised count equals the one by sets."""
     report = _check(
         *(_record(i, event_id=encode_event_id("p", s)) for i, s in enumerate(sequences))
     )
     assert report.missing == max(sequences) + 1 - len(set(sequences))
-    assert report.repeated == len(sequences) - len(set(sequences))
+    assert report.duplicates == len(sequences) - len(set(sequences))

@@ -83,7 +83,7 @@ def test_restarts_are_bounded_until_a_step_is_done() -> None:
     rig.outages.step_is_done()
     assert rig.outages.may_restart("why")
     assert rig.outages.restarted == 4
-    assert rig.lines[0] == "the query is started anew in 1 s (1 of 3 times without a step): why"
+    assert rig.lines[0] == "the query restarts in 1 s (1 of 3 times without a step): why"
 
 
 def test_a_stop_ends_the_pause_before_a_restart() -> None:

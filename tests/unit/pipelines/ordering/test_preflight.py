@@ -16,7 +16,6 @@ from sequitur.consumer import ReorderSettings
 from sequitur.pipelines import process, reorder
 from sequitur.pipelines._errors import CheckpointError, ReorderError
 from sequitur.pipelines.ordering.preflight import check_before_start
-from sequitur.pipelines.spark import python_daemon
 from sequitur.producer import KafkaSettings
 from sequitur.producer._errors import BrokerUnreachableError
 from tests.support.tree import EXAMPLES
@@ -122,15 +121,3 @@ def test_ctrl_c_while_a_job_loads_says_nothing(job: str) -> None:
     """
     done = _run(["-c", textwrap.dedent(program)])
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
-
-
-def test_daemon_does_not_tell_that_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    """A job that ends leaves workers whose pipe is broken; other errors are still told."""
-    for error in (BrokenPipeError(), ConnectionResetError(), OSError("disk full")):
-        try:
-            raise error
-        except OSError:
-            vars(vars(python_daemon)["daemon"])["traceback"].print_exc()
-    said = capsys.readouterr().err
-    assert said.count("Traceback") == 1
-    assert said.endswith("OSError: disk full\n")

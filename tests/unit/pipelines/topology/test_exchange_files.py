@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology import Root, Sent
+from sequitur.consumer.topology.engine.emission import Sent
+from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.topology import exchange_files
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
 

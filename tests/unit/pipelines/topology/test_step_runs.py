@@ -28,15 +28,20 @@ def pass_on(given: Event) -> Iterator[Any]:
     yield given.key, given.value
 
 
-def test_an_output_that_is_lost_on_its_way_stops_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What bolts put out is counted, and what is in the files."""
+def passing_topology() -> Topology:
+    """One stage, in which a bolt passes each event on to an output."""
     builder = TopologyBuilder("pass")
     builder.set_spout("events")
     builder.set_bolt("work", pass_on).local_grouping("events")
     builder.set_output("out").local_grouping("work")
-    runs = StepRuns(builder.build(), tmp_path)
+    return builder.build()
+
+
+def test_an_output_that_is_lost_on_its_way_stops_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records that bolts emitted are counted, and those in the files."""
+    runs = StepRuns(passing_topology(), tmp_path)
     runs.step(monkeypatch, [event(number) for number in range(3)])
     assert (runs.counts["acked"], len(runs.records("out"))) == (3, 3)
     write_out = OutputFiles._write_out
@@ -51,10 +56,6 @@ def test_a_disk_that_fails_in_a_bolts_call_ends_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bolt's event is not blamed, and no record of it is passed over."""
-    builder = TopologyBuilder("pass")
-    builder.set_spout("events")
-    builder.set_bolt("work", pass_on).local_grouping("events")
-    builder.set_output("out").local_grouping("work")
 
     def full(*_: Any) -> None:
         raise OSError("no space left")
@@ -62,7 +63,7 @@ def test_a_disk_that_fails_in_a_bolts_call_ends_the_task(
     monkeypatch.setattr("sequitur.pipelines.topology.output_files._ROWS_AT_ONCE", 2)
     monkeypatch.setattr(OutputFiles, "_write_out", full)
     with pytest.raises(OSError, match="no space left"):
-        StepRuns(builder.build(), tmp_path).step(monkeypatch, [event(n) for n in range(5)])
+        StepRuns(passing_topology(), tmp_path).step(monkeypatch, [event(n) for n in range(5)])
 
 
 @bolt

@@ -14,15 +14,13 @@ import pytest
 from sequitur.consumer.topology import (
     CustomStreamGrouping,
     EventValues,
-    Executor,
     FailReason,
-    Placement,
-    Root,
-    Rules,
     TopologyBuilder,
     bolt,
-    random_ids,
 )
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:

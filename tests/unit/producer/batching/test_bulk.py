@@ -222,7 +222,7 @@ async def test_the_first_bulk_does_not_stop_the_loop(monkeypatch: pytest.MonkeyP
         try:
             first = await producer.send_many("events", [b"1"] * 1_000)
             assert await asyncio.to_thread(loading.wait, 30)
-            await asyncio.wait_for(first.settled_all(), 30)
+            await asyncio.wait_for(first.wait_completed(), 30)
             assert first.persisted == 1_000
         finally:
             loaded.set()

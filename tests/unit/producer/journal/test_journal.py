@@ -115,7 +115,7 @@ def settle(journal: Journal) -> None:
 
 def has_room(journal: Journal, data_bytes: int) -> bool:
     """Whether a round with so many bytes of batches would fit now."""
-    room = journal._room_bytes(reserve=False)
+    room = journal._segments.room_bytes(reserve=False)
     return data_bytes + data_bytes // 8 + MIN_SEGMENT_BYTES <= room
 
 

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from sequitur.consumer.topology import EmitError, Stream
+from sequitur.consumer.topology import EmitError
 from sequitur.consumer.topology.api.topology import KafkaOutput
+from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.engine.emission import encoder
 from sequitur.producer.kafka.record_batch import Stamp, transactional_batch
 from sequitur.producer.kafka.record_format import HEADER_SIZE

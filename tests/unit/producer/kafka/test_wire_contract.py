@@ -20,7 +20,6 @@ from aiokafka.errors import for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataResponse_v1
 from aiokafka.protocol.produce import ProduceRequest, ProduceResponse_v7
-from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
@@ -31,6 +30,7 @@ from sequitur.producer.kafka.describe_producers import (
 )
 from sequitur.producer.kafka.error_codes import MEANINGS, Answer
 from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.producer.kafka.metadata import NEEDED_VERSIONS, MetadataRequest, too_old
 from sequitur.producer.kafka.produce_answers import PartitionAnswer
 from sequitur.producer.kafka.wire import Wire
@@ -136,9 +136,19 @@ def test_a_produce_request_asks_for_all_replicas() -> None:
 
 
 def test_a_producer_id_is_asked_for_without_a_transaction() -> None:
-    """A null transactional id makes it an idempotent producer's."""
-    request = InitProducerIdRequest(None, 60_000).prepare({22: (0, 5)})
-    assert request.encode() == b"\xff\xff\x00\x00\xea\x60"
+    """A null transactional id makes it an idempotent producer's; none is held yet."""
+    request = InitProducerIdRequest(None).prepare({22: (0, 5)})
+    assert request.API_VERSION == 4
+    assert request.encode() == b"\x00\x00\x00\xea\x60" + b"\xff" * 10 + b"\x00"
+
+
+def test_a_transactional_id_is_asked_for_with_its_timeout_and_what_is_held() -> None:
+    """The same request serves the jobs' transactions and the producer's own name."""
+    held = Identity(7, 2)
+    request = InitProducerIdRequest("app", held, transaction_timeout_ms=5).prepare({22: (0, 5)})
+    assert request.encode() == (
+        b"\x04app" b"\x00\x00\x00\x05" b"\x00\x00\x00\x00\x00\x00\x00\x07" b"\x00\x02" b"\x00"
+    )  # fmt: skip
 
 
 def test_a_topics_limit_is_asked_for_by_name() -> None:

@@ -12,24 +12,26 @@ from sequitur.consumer.topology import (
     BasicBolt,
     BoltError,
     CustomStreamGrouping,
-    Emitter,
-    Grouping,
     GroupingContext,
-    LocalGrouping,
-    LocalOrShuffleGrouping,
-    PartialKeyGrouping,
     Place,
     ProcessSettings,
-    ShuffleGrouping,
-    Stream,
     TaskId,
     Topology,
     TopologyBuilder,
     TopologyBuildError,
     TopologyTester,
     bolt,
-    plan,
 )
+from sequitur.consumer.topology.api.groupings import (
+    Emitter,
+    Grouping,
+    LocalGrouping,
+    LocalOrShuffleGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
+from sequitur.consumer.topology.api.tuple import Stream
+from sequitur.consumer.topology.engine.plan import plan
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:

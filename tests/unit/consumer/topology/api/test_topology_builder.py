@@ -10,11 +10,11 @@ from sequitur.consumer.topology import (
     BasicBolt,
     Bolt,
     FunctionBolt,
-    Kind,
     TopologyBuilder,
     TopologyBuildError,
     bolt,
 )
+from sequitur.consumer.topology.api.topology import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,26 +11,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.topology import (
-    AllGrouping,
     Bolt,
-    DirectGrouping,
     EmitError,
-    Emitter,
     FailReason,
-    FieldsGrouping,
     FunctionBolt,
-    GlobalGrouping,
-    Grouping,
-    LocalGrouping,
     ProcessSettings,
-    ShuffleGrouping,
-    Stream,
     To,
     TopologyBuilder,
     TopologyTester,
     bolt,
     stable_hash,
 )
+from sequitur.consumer.topology.api.groupings import (
+    AllGrouping,
+    DirectGrouping,
+    Emitter,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    LocalGrouping,
+    ShuffleGrouping,
+)
+from sequitur.consumer.topology.api.tuple import Stream
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology import Event, Topology, Tuple

@@ -13,16 +13,14 @@ import pytest
 from sequitur.consumer.topology import (
     Bolt,
     EventValues,
-    Executor,
     FailReason,
     Ordering,
-    Placement,
-    Root,
-    Rules,
     TopologyBuilder,
     bolt,
-    random_ids,
 )
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.settling.root import Root
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator

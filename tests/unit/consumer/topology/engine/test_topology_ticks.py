@@ -16,10 +16,8 @@ from sequitur.consumer.topology import (
     TopologyBuildError,
     TopologyTester,
     bolt,
-    next_tick_ms,
-    ticks_due,
-    watermark_after,
 )
+from sequitur.consumer.topology.api.moment import next_tick_ms, ticks_due, watermark_after
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:

@@ -17,18 +17,16 @@ from sequitur.consumer.topology import (
     Bolt,
     BoltTimeoutError,
     EventValues,
-    Executor,
     FailReason,
     Ordering,
-    Placement,
-    Root,
-    Rules,
     TopologyBuilder,
     bolt,
-    random_ids,
 )
 from sequitur.consumer.topology.engine import rules
+from sequitur.consumer.topology.engine.executor import Executor
+from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
 from sequitur.consumer.topology.engine.user_code import UserCode
+from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.topology import output_files
 from sequitur.pipelines.topology.output_files import OutputFiles
 

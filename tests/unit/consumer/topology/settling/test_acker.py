@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import acker as bench
-from sequitur.consumer.topology import Acker, AckFlag, acker_of
-from sequitur.consumer.topology.settling.acker import columns, combined
+from sequitur.consumer.topology.settling.acker import Acker, AckFlag, acker_of, columns, combined
 
 _STID1, _STID2, _TID1 = 0b1010, 0b1011, 0b1100
 _INIT, _FAILED, _HELD = AckFlag.INIT, AckFlag.FAILED, AckFlag.HELD
@@ -28,8 +27,8 @@ def _values(acker: Acker) -> list[int]:
 
 
 def _flags_of_unfinished(acker: Acker) -> dict[int, int]:
-    verdicts = acker.verdicts()
-    return dict(zip(verdicts.unfinished.tolist(), verdicts.flags.tolist(), strict=True))
+    trees = acker.outcomes()
+    return dict(zip(trees.unfinished.tolist(), trees.flags.tolist(), strict=True))
 
 
 def test_the_worked_example_comes_to_zero() -> None:
@@ -41,7 +40,7 @@ def test_the_worked_example_comes_to_zero() -> None:
     assert _flags_of_unfinished(acker) == {1: _INIT, 2: _INIT}
     _add(acker, (1, _TID1, 0), (2, _TID1, 0))
     assert _values(acker) == [0, 0]
-    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (2, {})
+    assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (2, {})
 
 
 def test_the_worked_example_with_emits_told_on_the_way() -> None:
@@ -59,25 +58,25 @@ def test_an_ack_may_come_before_the_init() -> None:
     """The root is done when both are there, and not before."""
     acker = Acker()
     _add(acker, (1, 77, 0))
-    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (0, {1: 0})
+    assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (0, {1: 0})
     _add(acker, (1, 77, _INIT))
-    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (1, {})
+    assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (1, {})
 
 
 def test_a_root_without_edges_is_done_at_once() -> None:
     """Nobody reads the spout's tuple."""
     acker = Acker()
     _add(acker, (1, 0, _INIT))
-    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (1, {})
+    assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (1, {})
 
 
 def test_a_failure_stays() -> None:
     """Also where it came first, and where all edges are acked behind it."""
     acker = Acker()
     _add(acker, (1, 0, _FAILED))
-    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (0, {1: _FAILED})
+    assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (0, {1: _FAILED})
     _add(acker, (1, 5, _INIT), (1, 5, 0))
-    assert (acker.verdicts().acked, _flags_of_unfinished(acker)) == (0, {1: _INIT | _FAILED})
+    assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (0, {1: _INIT | _FAILED})
 
 
 def test_an_acker_names_those_that_are_not_done() -> None:
@@ -91,7 +90,7 @@ def test_an_acker_names_those_that_are_not_done() -> None:
         (4, 9, _INIT),
         (5, 0, 0),
     )  # fmt: skip
-    assert acker.verdicts().acked == 1
+    assert acker.outcomes().acked == 1
     told = {2: _INIT | _FAILED, 3: _INIT | _HELD, 4: _INIT, 5: 0}
     assert _flags_of_unfinished(acker) == told
 
@@ -99,7 +98,7 @@ def test_an_acker_names_those_that_are_not_done() -> None:
 def test_an_empty_acker_has_nothing_to_tell() -> None:
     """Neither done nor left."""
     acker = Acker()
-    assert (acker.verdicts().acked, len(acker), _flags_of_unfinished(acker)) == (0, 0, {})
+    assert (acker.outcomes().acked, len(acker), _flags_of_unfinished(acker)) == (0, 0, {})
 
 
 def test_new_roots_stand_between_known_ones() -> None:
@@ -127,7 +126,7 @@ def test_known_and_new_roots_of_a_lot_keep_apart() -> None:
     _add(acker, (2, 7, _INIT), (4, 6, _INIT), (6, 5, _INIT))
     _add(acker, (6, 5, 0), (1, 3, _INIT), (2, 4, 0), (2, 3, 0), (1, 3, 0), (5, 1, _INIT))
     assert _flags_of_unfinished(acker) == {4: _INIT, 5: _INIT}
-    assert acker.verdicts().acked == 3
+    assert acker.outcomes().acked == 3
 
 
 def test_columns_that_were_given_stay_as_they_are() -> None:
@@ -149,6 +148,13 @@ def test_roots_fall_evenly_to_ackers(ackers: int) -> None:
     counts = np.bincount(found, minlength=ackers)
     assert len(counts) == ackers
     assert counts.min() > 0.9 * 7000 / ackers
+
+
+@pytest.mark.parametrize("root", [0, 1, 7, 2**32 + 5, 2**64 - 1])
+def test_acker_of_a_root_is_its_hash_modulo_their_number(root: int) -> None:
+    """The upper half of the product with 2**64 over the golden ratio, the same on each machine."""
+    (found,) = acker_of(np.array([root], np.uint64), 1000)
+    assert found == (root * 0x9E3779B97F4A7C15 % 2**64 >> 32) % 1000
 
 
 @pytest.mark.parametrize(("what", "unit"), [("_memory", "_bytes"), ("_speed", "_per_s")])
@@ -183,6 +189,13 @@ def test_roots_are_told_as_columns() -> None:
     ids, values, flags = columns(roots)
     assert (ids.tolist(), values.tolist()) == ([5, 6, 2**64 - 1], [3, 2, 1])
     assert flags.tolist() == [0, _FAILED, _HELD]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_columns_of_roots_have_their_width(number: int) -> None:
+    """Also without any root: 17 bytes each, as tasks write them and an acker XORs them."""
+    root = SimpleNamespace(is_tracked=True, is_held=False, failure=None, id=1, value=2)
+    assert [column.dtype for column in columns([root] * number)] == [np.uint64, np.uint64, np.uint8]
 
 
 def test_nothing_combined_is_nothing() -> None:

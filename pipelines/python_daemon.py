@@ -3,7 +3,8 @@
 Each Python process of Spark's is a fork of its daemon (`spark.python.daemon.module`). What is
 loaded here is loaded once, while Spark plans its first batch, and not by each process when its
 first task waits for it. So is what the garbage collector may pass over: see
-`sequitur.pipelines.spark.tasks`.
+`sequitur.pipelines.spark.tasks`. It is named in `sequitur.pipelines.session` and imported by none
+of ours, since it imports rooms of each height.
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ import traceback
 from typing import Any
 
 from pyspark import daemon
+
+import sequitur.pipelines.ordering.key_tasks
+import sequitur.pipelines.rows.run_writer
+import sequitur.pipelines.sink.sink
+import sequitur.pipelines.topology.batch
+import sequitur.pipelines.topology.verdicts  # noqa: F401 - so that they are loaded
 
 
 class _Traceback:

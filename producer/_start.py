@@ -1,0 +1,88 @@
+"""What a producer does before it takes events: its journal, and its identity."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from sequitur.producer._errors import RetriableError
+from sequitur.producer._log import Logger
+from sequitur.producer.delivery.routes import until_answered
+from sequitur.producer.journal.frames import Renewal
+from sequitur.producer.journal.journal import Journal
+from sequitur.producer.journal.limits import JournalLimits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from random import Random
+
+    from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer.delivery.identities import Identities
+    from sequitur.producer.journal.recovered import Recovered
+
+_REACH_S: Final = 2.0
+
+_log = Logger(__name__)
+
+
+async def open_journal(directory: Path, name: str, *, limit_bytes: int) -> Journal:
+    """Take over the journal of a producer, in a thread.
+
+    When this call is cancelled, the thread closes the journal as soon as it is open.
+
+    Args:
+        directory: Where it is.
+        name: The producer's.
+        limit_bytes: How large it may grow.
+
+    Raises:
+        JournalError: It is held by another process, damaged, another producer's, or cannot be
+            written.
+    """
+    opening = asyncio.ensure_future(
+        asyncio.to_thread(
+            Journal.open, directory, producer=name, limits=JournalLimits.within(limit_bytes)
+        )
+    )
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unclaimed)
+        raise
+
+
+async def acquire_identity(
+    identities: Identities,
+    journal: Journal | None,
+    former: Recovered,
+    settings: ProducerSettings,
+    *,
+    random: Random,
+) -> None:
+    """Learn the producer id and epoch of this life, and note them in the journal.
+
+    With a journal that knows its topics they may come later, too: after two seconds without an
+    answer this returns without them.
+
+    Raises:
+        RetriableError: No broker answered within `delivery_timeout`.
+        FatalError: The cluster does not let us write.
+        JournalError: The journal cannot be written.
+    """
+    if former.partitions:
+        try:
+            await asyncio.wait_for(identities.known(), _REACH_S)
+        except (RetriableError, TimeoutError) as error:
+            _log.warning("no broker answers yet; the journal takes events", reason=str(error))
+            return
+    else:
+        await until_answered(identities.known, settings, random)
+    if journal is not None:
+        journal.append([Renewal(identities.current, cluster_id=identities.cluster_id)])
+        await asyncio.to_thread(journal.sync)
+
+
+def _close_unclaimed(opening: asyncio.Future[Journal]) -> None:
+    """Close a journal that was opened after its caller was cancelled."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.get_loop().run_in_executor(None, opening.result().close)

@@ -1,0 +1,147 @@
+"""The batches that are still needed: where their frames lie, and their exact bytes.
+
+Of a batch's bytes only the places in the files are kept: what waits may be larger than memory.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from sequitur.producer.journal.frames import BatchFrame, BatchKey, Frame, Waiting, WaitingKey
+from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped, times_of
+from sequitur.producer.kafka.record_format import HEADER_SIZE
+
+Key: TypeAlias = BatchKey | WaitingKey
+
+
+class Place(NamedTuple):
+    """Where a frame lies: its segment, its first byte there, and how many bytes it has."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class Live(NamedTuple):
+    """A batch that is still needed, without its bytes, and the places of the frames that have them.
+
+    A batch that grew while it waited is in several frames.
+    """
+
+    batch: BatchFrame | Waiting
+    places: tuple[Place, ...]
+
+    @property
+    def length(self) -> int:
+        """Bytes of the frames that it is in."""
+        return sum(place.length for place in self.places)
+
+
+class LiveBatches:
+    """What is still needed, by its key, and the keys of what has a frame in each segment.
+
+    A segment may go once it and all before it have none.
+
+    Attributes:
+        total_bytes: How long the frames are together.
+        waiting_count: Batches that have no numbers yet.
+    """
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
+        self.waiting_count = 0
+        self._live: dict[Key, Live] = {}
+        self._in_segment: defaultdict[int, dict[Key, None]] = defaultdict(dict)
+        self._bytes_in: defaultdict[int, int] = defaultdict(int)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._live
+
+    def __iter__(self) -> Iterator[Live]:
+        return iter(self._live.values())
+
+    def find(self, key: Key) -> Live | None:
+        """Return a batch and the places of its frames; None once it is needed no more."""
+        return self._live.get(key)
+
+    def oldest_segment(self) -> int | None:
+        """Return the oldest segment that holds something still needed."""
+        return min(self._in_segment, default=None)
+
+    def in_segment(self, segment: int, limit_bytes: int) -> list[Live]:
+        """Return what has a frame in a segment: as much as fits `limit_bytes`, and at least one."""
+        found: list[Live] = []
+        for key in self._in_segment.get(segment, ()):
+            live = self._live[key]
+            limit_bytes -= live.length
+            if found and limit_bytes < 0:
+                break
+            found.append(live)
+        return found
+
+    def bytes_in(self, segment: int) -> int:
+        """Return how many bytes of a segment are needed."""
+        return self._bytes_in.get(segment, 0)
+
+    def hold(self, key: Key, live: Live) -> None:
+        """Take in a batch, under a key that it has not."""
+        self._live[key] = live
+        self.waiting_count += type(key) is WaitingKey
+        for place in live.places:
+            self._in_segment[place.segment][key] = None
+            self._bytes_in[place.segment] += place.length
+            self.total_bytes += place.length
+
+    def forget_all(self, keys: Iterable[Key]) -> None:
+        """Forget batches; those that are not there are passed over."""
+        for key in keys:
+            self.forget(key)
+
+    def forget(self, key: Key) -> Live | None:
+        """Forget a batch, and return it; None if it was not there."""
+        live = self._live.pop(key, None)
+        if live is not None:  # a mark may come twice: the broker may answer twice
+            self.waiting_count -= type(key) is WaitingKey
+            for place in live.places:
+                self.total_bytes -= place.length
+                self._bytes_in[place.segment] -= place.length
+                self._in_segment[place.segment].pop(key, None)
+                if not self._in_segment[place.segment]:
+                    del self._in_segment[place.segment], self._bytes_in[place.segment]
+        return live
+
+
+def whole(batch: BatchFrame | Waiting, frames: Sequence[Frame]) -> BatchFrame | Waiting:
+    """Return a batch with its exact bytes, as one frame, made of the frames it is in."""
+    data = _data_of(frames)
+    if isinstance(batch, Waiting):
+        return msgspec.structs.replace(batch, piece=False, data=data)
+    stamp = Stamp(batch.producer_id, batch.epoch, batch.base_sequence)
+    _first_ms, last_ms = times_of(data)
+    if Stamp.of(data) != stamp or batch.timestamp_ms not in {-1, last_ms}:
+        data = stamped(data, stamp, None if batch.timestamp_ms == -1 else batch.timestamp_ms)
+    return msgspec.structs.replace(batch, data=data)
+
+
+def _data_of(frames: Sequence[Frame]) -> bytes:
+    """Return a batch's bytes, from its one frame or from all frames that added to it."""
+    first, *added = frames
+    assert isinstance(first, BatchFrame | Waiting)
+    if not added and not (isinstance(first, Waiting) and first.piece):
+        return first.data
+    is_piece = isinstance(first, Waiting) and first.piece
+    records = [first.data if is_piece else first.data[HEADER_SIZE:]]
+    last = first
+    for frame in added:
+        assert isinstance(frame, Waiting)
+        records.append(frame.data)
+        last = frame
+    assert isinstance(last, Waiting)
+    return batch_of(
+        b"".join(records), last.record_count, first_ms=last.first_ms, last_ms=last.last_ms
+    )

@@ -1,0 +1,60 @@
+"""What a journal held when it was opened, as a value."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from sequitur.producer.journal.frames import BatchFrame, PartitionState, Waiting
+from sequitur.producer.journal.scan import TornTail
+from sequitur.producer.kafka.identity import Identity
+
+TopicPartition = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a journal held when it was opened. `Journal.read` gives the batches' bytes.
+
+    Attributes:
+        identity: the newest producer id and epoch; None before the first one.
+        unacked: per partition the batches to send again, oldest first, without their bytes.
+        waiting: per partition the batches that have no numbers yet, oldest first, without their
+            bytes.
+        next_event_sequence: sequence of the next event to be accepted.
+        partitions: where each partition's numbering stood. No later life goes on from there: a copy
+            of the journal would, too.
+        positions: last position of each source.
+        torn: the unfinished round that was cut off, None when there was none.
+        fresh: there was no journal; it was created.
+        cluster_id: the cluster that the events are for, empty while it is not known.
+    """
+
+    identity: Identity | None
+    unacked: Mapping[TopicPartition, tuple[BatchFrame, ...]]
+    waiting: Mapping[TopicPartition, tuple[Waiting, ...]]
+    next_event_sequence: int
+    partitions: Mapping[TopicPartition, PartitionState]
+    positions: Mapping[str, bytes]
+    torn: TornTail | None = None
+    fresh: bool = False
+    cluster_id: str = ""
+
+    def partition_count(self, topic: str) -> int | None:
+        """Return how many partitions of a topic the journal knows; None if it knows none."""
+        places = (*self.partitions, *self.waiting)
+        known = [partition for name, partition in places if name == topic]
+        return max(known) + 1 if known else None
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that have batches to be sent."""
+        return frozenset(topic for topic, _ in (*self.unacked, *self.waiting))
+
+    @property
+    def events(self) -> int:
+        """How many events are to be sent."""
+        unacked = sum(b.record_count for batches in self.unacked.values() for b in batches)
+        return unacked + sum(b.record_count for batches in self.waiting.values() for b in batches)
+
+
+NOTHING_RECOVERED: Final = Recovered(None, {}, {}, 0, {}, {}, fresh=True)

@@ -1,0 +1,277 @@
+"""The segment files of a journal: what each takes on disk, and the newest, which is written to.
+
+A segment that has its name has its head, and only the newest one can have a torn tail.
+"""
+
+import contextlib
+import errno
+from collections.abc import Sequence
+from typing import Final
+
+from sequitur.producer.journal.codec import (
+    PREAMBLE_LENGTH,
+    encode_preamble,
+    encode_round,
+    segment_seed,
+)
+from sequitur.producer.journal.disk import Disk, DiskFile
+from sequitur.producer.journal.errors import JournalError, JournalFailedError, JournalFullError
+from sequitur.producer.journal.frames import Frame
+from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.journal.live import Place
+from sequitur.producer.journal.scan import segment_name
+from sequitur.producer.journal.state import JournalState
+
+UNNAMED: Final = "next.new"
+"""A segment that is being begun: nothing of it counts yet."""
+NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""Too many files are open, here or in the whole system: some will be closed."""
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Segments:
+    """The segment files, by their numbers; used with the journal's state lock held.
+
+    After a failure of the disk nothing more is written.
+
+    Args:
+        disk: Where they are.
+        state: What they mean together; it is only read here.
+        limits: How large they may grow.
+        sizes: The length of each one that is there already.
+
+    Attributes:
+        file: The newest one, open for appending; None before the first and after `close`.
+        newest: Its number.
+        synced: How many of its bytes are known to be on disk.
+        rounds: How many rounds were written.
+    """
+
+    def __init__(
+        self, disk: Disk, state: JournalState, limits: JournalLimits, sizes: dict[int, int]
+    ) -> None:
+        self.file: DiskFile | None = None
+        self.newest = 0
+        self.synced = 0
+        self.rounds = 0
+        self._disk = disk
+        self._state = state
+        self._limits = limits
+        self._sizes = sizes
+        self._seed = 0
+        self._head_length = 0
+        self._no_space = False
+        self._failure: str | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._sizes)
+
+    @property
+    def total_bytes(self) -> int:
+        """The length of all together."""
+        return sum(self._sizes.values())
+
+    @property
+    def newest_bytes(self) -> int:
+        """The length of the newest one."""
+        return self._sizes[self.newest]
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest one."""
+        return min(self._sizes)
+
+    def older_than(self, segment: int) -> list[int]:
+        """Return the numbers below `segment`, oldest first."""
+        return sorted(number for number in self._sizes if number < segment)
+
+    def note_synced(self, end: int) -> None:
+        """Remember that the newest one is on disk up to `end`."""
+        self.synced = max(self.synced, end)
+
+    def removed(self, segment: int) -> None:
+        """Forget a segment whose file was removed."""
+        del self._sizes[segment]
+        self._no_space = False
+
+    def use(self, segment: int, file: DiskFile) -> None:
+        """Make a segment that is synced to its end the one that is written to."""
+        self.newest = segment
+        self._seed = segment_seed(segment)
+        self.file = file
+        self.synced = self._sizes[segment]
+
+    def close(self) -> None:
+        """Close the newest one, for good."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def limits(self) -> JournalLimits:
+        """Return what the files may take now: less than the settings on a disk with less room."""
+        return self._limits.on_disk(self.total_bytes, self._disk.free_bytes())
+
+    def room_bytes(self, *, reserve: bool | None) -> int:
+        """Return how long a round may be; `reserve` as in `JournalLimits`, None for all."""
+        limits, total = self.limits(), self.total_bytes
+        if reserve is None:
+            return limits.limit_bytes - total
+        return limits.room_bytes(total, self.newest_bytes, reserve=reserve)
+
+    def write_round(
+        self, frames: Sequence[Frame], *, reserve: bool | None, part: bool = False
+    ) -> list[Place]:
+        """Append a round to the newest segment; where each frame lies.
+
+        Args:
+            frames: What it holds.
+            reserve: What room it may take, as in `room_bytes`.
+            part: It is a part of a longer one.
+
+        Raises:
+            JournalFullError: There is no room; nothing was written.
+            JournalFailedError: The disk failed.
+        """
+        assert self.file is not None
+        start = end = self.newest_bytes
+        buffers, lengths = encode_round(
+            frames, seed=self._seed, offset=end, synced=self.synced, part=part
+        )
+        length = sum(lengths)
+        if length > self.room_bytes(reserve=reserve):
+            raise JournalFullError(self._why_full(length))
+        try:
+            self.file.append(buffers)
+        except OSError as error:
+            self._undo_append(end, error)
+        self._sizes[self.newest] = end + length
+        self.rounds += 1
+        places = []
+        for frame_length in lengths:
+            places.append(Place(self.newest, start, frame_length))
+            start += frame_length
+        return places
+
+    def _why_full(self, length: int) -> str:
+        total, limit = self.total_bytes, self.limits().limit_bytes
+        if limit < self._limits.limit_bytes:
+            return (
+                f"no space left on the disk of {self._disk.place}: the journal has {total} bytes "
+                f"there and {limit - total} are free, too few for {length} more beside a reserve"
+            )
+        return (
+            f"the journal in {self._disk.place} holds {total} of {limit} bytes: no room for "
+            f"{length} more until Kafka acknowledges what is in it"
+        )
+
+    def _undo_append(self, end: int, error: OSError) -> None:
+        """Take back a round that was written in part, or give up."""
+        assert self.file is not None
+        try:
+            self.file.truncate(end)
+        except OSError as worse:
+            raise self.failed("cut a round written in part", worse) from worse
+        if error.errno not in _NO_SPACE:
+            raise self.failed("write", error) from error
+        self._no_space = True
+        raise JournalFullError(
+            f"no space left on the disk of {self._disk.place}: {error.strerror}"
+        ) from error
+
+    def copy_due(self) -> bool:
+        """Return whether to copy what is needed of the oldest segment, so that it can go."""
+        oldest = self.oldest
+        if oldest == self.newest or not self._state.live.bytes_in(oldest):
+            return False
+        limits = self.limits()
+        few = limits.few(self._state.live.bytes_in(oldest))
+        crowded = limits.crowded(self._state.live_bytes, self.total_bytes)
+        return few or crowded or self._no_space
+
+    def rotation_due(self, end: int) -> bool:
+        """Return whether the newest segment is full, or would free room if it were an old one."""
+        limits = self.limits()
+        if end >= limits.segment_bytes:
+            return True
+        idle = end - self._state.live.bytes_in(self.newest) - self._head_length
+        if self._no_space or self.room_bytes(reserve=False) <= 0:
+            return idle > 2 * self._head_length
+        crowded = limits.crowded(self._state.live_bytes, self.total_bytes)
+        return crowded and idle > limits.segment_bytes // 2
+
+    def rotate(self) -> bool:
+        """Begin the next segment; False when there is no room for it now.
+
+        The old one is synced to its end before the new one is there. So this is called with the
+        journal's sync lock held, too.
+
+        Raises:
+            JournalFailedError: The disk failed.
+        """
+        assert self.file is not None
+        if self.newest_bytes > self.synced:
+            try:
+                self.file.sync()
+            except OSError as error:
+                raise self.failed("sync", error) from error
+        try:
+            self.begin(self.newest + 1)
+        except JournalFullError:
+            return False
+        return True
+
+    def begin(self, segment: int) -> None:
+        """Begin a segment: write its head under another name, sync it, then rename it.
+
+        Raises:
+            JournalFullError: There is no room for it.
+            JournalFailedError: The disk failed.
+        """
+        total = self.total_bytes
+        head = self._state.head(self._sizes.get(self.newest, 0))
+        encoded = encode_round([head], seed=segment_seed(segment), offset=PREAMBLE_LENGTH, synced=0)
+        buffers = [encode_preamble(segment), *encoded.buffers]
+        length = sum(map(len, buffers))
+        if total + length > self.limits().limit_bytes:
+            raise JournalFullError(f"no room for a segment head of {length} bytes")
+        file = None
+        try:
+            file = self._disk.open(UNNAMED)
+            file.append(buffers)
+            file.sync()
+        except OSError as error:
+            if file is not None:
+                file.close()
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(UNNAMED)
+            if error.errno in _NO_SPACE | NO_FILES:
+                raise JournalFullError(
+                    f"no room for another segment in {self._disk.place}: {error.strerror}"
+                ) from error
+            raise self.failed("begin a segment", error) from error
+        try:
+            self._disk.rename(UNNAMED, segment_name(segment))
+            self._disk.sync_directory()
+        except OSError as error:
+            raise self.failed("begin a segment", error) from error
+        self._sizes[segment] = length
+        self._head_length = length
+        self.use(segment, file)
+
+    def check_usable(self) -> None:
+        """Refuse to go on after a failure, or after `close`.
+
+        Raises:
+            JournalError: The journal is closed, or the disk failed before.
+        """
+        if self.file is None:
+            raise JournalError(f"the journal in {self._disk.place} is closed")
+        if self._failure is not None:
+            raise JournalFailedError(self._failure)
+
+    def failed(self, action: str, error: OSError) -> JournalFailedError:
+        """Remember the failure, which every later call raises, too."""
+        self._failure = f"could not {action} in {self._disk.place}: {error}"
+        return JournalFailedError(self._failure)
