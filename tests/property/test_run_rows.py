@@ -12,8 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer import (
+    LAST_RELEASED_HEADER,
     LATE,
+    LATE_BY_HEADER,
     MISSING,
+    REASON_HEADER,
+    SOURCE_OFFSET_HEADER,
     STALE,
     TOO_FAR_FUTURE,
     LateJudge,
@@ -170,6 +174,42 @@ def test_side_rows_come_out_in_source_order(
             assert [record.value for record in found] == own
             for record in found:
                 assert dict(record.headers)["sequitur-frontier"] == b"%d" % (BASE_MS + frontier)
+
+
+@_SLOW
+@given(rows=rows_of_sources(), frontier=st.integers(0, 32), judges=st.booleans())
+def test_late_rows_that_are_emitted_are_flagged_in_place(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], frontier: int, *, judges: bool
+) -> None:
+    """Judged or not, they stand where their time puts them, with the headers of a late row."""
+    root = tmp_path_factory.mktemp("runs")
+    staged(root / "run", rows, frontier, limits=_SMALL)
+    run, first = published_files(root / "run"), BASE_MS + frontier
+    late = Part(run, last_ms=first - 1, reasons=(LATE,))
+    if judges:
+        (root / "judged").mkdir()
+        judge = JudgeTask(
+            str(root / "judged"), late, (), LateJudge(horizon_ms=first), limits=_SMALL
+        )
+        publish(root / "judged", [judge(output).file for output in range(OUTPUTS)])
+        late = Part(published_files(root / "judged"), reasons=(LATE,))
+    selection = Selection((Part(run, first), late), flagged_ms=first, limits=_SMALL)
+    for output in range(OUTPUTS):
+        own = [row for row in rows if is_usable(row) and row.output == output]
+        own.sort(key=lambda row: row.order)
+        found = _records(selection.batches(output, 300, _RULE))
+        assert [record.value for record in found] == [row.value for row in own]
+        for row, record in zip(own, found, strict=True):
+            headers = dict(record.headers)
+            assert headers.pop("h", None) == (b"1" if row.offset % 2 else None)
+            late_by = frontier - (row.time or 0)
+            if late_by <= 0:
+                assert headers == {}
+                continue
+            assert headers[REASON_HEADER] == LATE.encode()
+            assert headers[LATE_BY_HEADER] == b"%d" % late_by
+            assert headers[SOURCE_OFFSET_HEADER] == b"%d" % row.offset
+            assert LAST_RELEASED_HEADER not in headers
 
 
 @_SLOW
