@@ -25,13 +25,16 @@ from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.job import JobReport, ProcessStage, run_reorder
 from sequitur.pipelines.ordering.stop import Stop
 from sequitur.pipelines.session import build_session
+from sequitur.pipelines.store.object_path import object_path
 from sequitur.producer import KafkaSettings
+from tests.support.s3_server import BUCKET, S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sequitur.consumer import StepDone, StepEntry
     from sequitur.consumer.topology import Topology
+    from sequitur.pipelines.store.files import Location
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
@@ -207,6 +210,15 @@ class Job:
 
 _HADOOP_ONLY: Final = "viewfs://tests/state"
 _MOUNT: Final = "fs.viewfs.mounttable.tests.link./state"
+_SPARKS_PART: Final = {
+    # Hadoop's way to S3 is 690 MB of jars. Spark's own part of a checkpoint goes through Hadoop's
+    # interface to a folder instead, under the same name; ours goes to the server.
+    "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+    "spark.hadoop.fs.viewfs.overload.scheme.target.file.impl": (
+        "org.apache.hadoop.fs.LocalFileSystem"
+    ),
+}
+"""Together with a mount of the bucket."""
 
 
 class SharedSession:
@@ -238,6 +250,10 @@ class SharedSession:
                     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",
                     "spark.driver.memory": "1g",
                     f"spark.hadoop.{_MOUNT}": self._state.as_uri(),
+                    **_SPARKS_PART,
+                    f"spark.hadoop.fs.viewfs.mounttable.{BUCKET}.linkMergeSlash": (
+                        self._state.as_uri()
+                    ),
                 },
             )
         return self._session
@@ -305,19 +321,39 @@ def hadoop_only(spark: SparkSession) -> HadoopFolder:
     return HadoopFolder(f"{_HADOOP_ONLY}/{name}", Path(urlsplit(state or "").path, name))
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """The S3 server that the session's tests share."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_folder(spark: SparkSession, s3_server: S3Server) -> Iterator[str]:
+    """A folder of its own there, that the session has the settings for."""
+    for name, said in s3_server.settings().items():
+        spark.conf.set(name, said)
+    yield f"s3a://{BUCKET}/{uuid4().hex}"
+    s3_server.fault()
+
+
 class StorageFolder(NamedTuple):
-    """A folder where a checkpoint can stand, and where its files can be looked at by path."""
+    """A folder where a checkpoint can stand, and where its files can be looked at."""
 
     uri: str
-    path: Path
+    location: Location
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
     """Such a folder of each kind of storage."""
-    assert request.param == "local"
-    folder = tmp_path / "storage" / "checkpoint"
-    return StorageFolder(str(folder), folder)
+    if request.param == "local":
+        folder = tmp_path / "storage" / "checkpoint"
+        return StorageFolder(str(folder), folder)
+    uri = f"{request.getfixturevalue('s3_folder')}/checkpoint"
+    found = object_path(uri, request.getfixturevalue("s3_server").settings().get)
+    assert found is not None
+    return StorageFolder(uri, found)
 
 
 @pytest.fixture
