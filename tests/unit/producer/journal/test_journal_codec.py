@@ -294,7 +294,7 @@ def test_sound_bytes_that_are_no_frame_are_refused() -> None:
 
 def _sealed(head: bytes, rest: bytes, seed: int = 0) -> bytes:
     """Bytes with the checksum of a writer that meant them."""
-    return head + google_crc32c.extend(seed, head + rest).to_bytes(4, "big") + rest
+    return head + int(google_crc32c.extend(seed, head + rest)).to_bytes(4, "big") + rest
 
 
 def test_sound_bytes_of_another_magic_or_type_are_no_frame() -> None:
