@@ -297,7 +297,7 @@ class IdempotentProducer(Sending):
     async def flush(self) -> None:
         """Wait until each event accepted before, in this run or a former, has its outcome."""
         if self._core is not None:
-            await self._core.all_told()
+            await self._core.all_completed()
 
     def hold_up(self) -> str | None:
         """Return why no events are taken at the moment, in a sentence; None while they are."""

@@ -140,7 +140,7 @@ class Core:
     @property
     def hold_up(self) -> str | None:
         """Why events are not taken; None while they are, also where a moment is waited for room."""
-        room = self.accumulator.room
+        room = self.accumulator.budget
         if self.rounds.full_reason is not None:
             return self.rounds.full_reason
         if room.stuck_s > _STUCK_AFTER_S:
@@ -160,7 +160,7 @@ class Core:
         route = self.accumulator.routes.get(topic)
         if route is None:
             route = await self._routes.open(topic)
-        room = self.accumulator.room
+        room = self.accumulator.budget
         if not room.is_free and not await room.wait(deadline_s):
             raise RetriableError("no room in the buffer within delivery_timeout")
         return route
@@ -174,7 +174,7 @@ class Core:
         route = self.accumulator.routes.get(topic) or await self._routes.open(topic)
         return route.partitions
 
-    async def all_told(self) -> None:
+    async def all_completed(self) -> None:
         """Wait until each event has its outcome; those of the journal once they are known, too."""
         if self._resuming:
             await asyncio.wait(self._resuming)
@@ -182,7 +182,7 @@ class Core:
 
     def fail(self, reason: str) -> None:
         """Stop sending at once, and tell of everything."""
-        self.accumulator.room.turn_away()
+        self.accumulator.budget.close()
         for task in self._running:
             task.cancel()
         self._abandon(reason)
@@ -195,9 +195,9 @@ class Core:
             hurry: Set when there is no more time to wait for brokers.
             last_s: How long the journal may take for what it then still has to do.
         """
-        self.accumulator.room.turn_away()
+        self.accumulator.budget.close()
         hurried = asyncio.ensure_future(hurry.wait())
-        told = asyncio.ensure_future(self.all_told())
+        told = asyncio.ensure_future(self.all_completed())
         await asyncio.wait((told, hurried), return_when=asyncio.FIRST_COMPLETED)
         for task in (hurried, told):
             task.cancel()
@@ -222,7 +222,7 @@ class Core:
             persisted=counters.persisted,
             not_persisted=counters.not_persisted,
             possibly_persisted=counters.possibly_persisted,
-            buffered_bytes=accumulator.room.used,
+            buffered_bytes=accumulator.budget.used,
             batches_in_flight=sum(len(lane.sequencer.slots) for lane in self._lanes()),
             batches_sent=counters.batches_sent,
             batches_retried=counters.batches_retried,

@@ -66,7 +66,7 @@ class Sending(ABC):
         record = self._maker.record(value, key, headers, partition, timestamp_ms)
         accumulator = core.accumulator
         route = accumulator.routes.get(topic)
-        if route is None or not accumulator.room.is_free:
+        if route is None or not accumulator.budget.is_free:
             ready = await self._ready(core, topic)
             if isinstance(ready, NotPersisted):
                 return _completed(ready)
@@ -145,7 +145,7 @@ class Sending(ABC):
     async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
         """Return the topic's route once there is room, or why there is none."""
         route = core.accumulator.routes.get(topic)
-        if route is not None and core.accumulator.room.is_free:
+        if route is not None and core.accumulator.budget.is_free:
             return route
         try:
             return await self._route_with_room(core, topic)

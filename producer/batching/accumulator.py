@@ -9,7 +9,7 @@ The mutable state, named once:
 
 - `Lane.append` appends to the open batch, and takes nothing while none is open; so the hot path is
   one call, and everything rare happens when it answers None.
-- `Accumulator.room` counts the bytes of all records that are accepted and not settled. It is what
+- `Accumulator.budget` counts the bytes of all records that are accepted and not settled. It is what
   holds senders back.
 - `Accumulator.next_event` is the number of the next event; it grows with each accepted one, and
   with none that is refused.
@@ -29,7 +29,7 @@ from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._record import check_all
-from sequitur.producer.batching.buffer_budget import Room
+from sequitur.producer.batching.buffer_budget import BufferBudget
 from sequitur.producer.batching.partition_queue import Batch, Lane, Route
 from sequitur.producer.kafka.record_batch import new_builder, seal
 from sequitur.producer.kafka.record_format import HEADER_SIZE
@@ -85,7 +85,7 @@ class Accumulator:
     ) -> None:
         self.routes: dict[str, Route] = {}
         self.next_event = next_event
-        self.room = Room(loop, buffer_size)
+        self.budget = BufferBudget(loop, buffer_size)
         self.filled: dict[Lane, None] = {}
         self.full = False
         self.ripe = False
@@ -126,7 +126,7 @@ class Accumulator:
                 lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
         except _BAD_RECORD as error:
             delivery.set_result(self._refused(route, record, error))
-            self.room.let_in()
+            self.budget.admit_next()
             return delivery
         entries = lane.entries
         if entries is None or lane.owner is not None:
@@ -136,7 +136,7 @@ class Accumulator:
         if record.timestamp_ms is not None:
             self._date(lane)
         self.next_event += 1
-        self.room.take(added.size)
+        self.budget.take(added.size)
         if added.size > route.batch_bytes:
             self._seal(lane)
         return delivery
@@ -172,7 +172,7 @@ class Accumulator:
         now_ms = int(time.time() * 1000)
         event = self.next_event
         index = first = ticket.accepted
-        left = free = self.room.limit - self.room.used
+        left = free = self.budget.limit - self.budget.used
         batch_bytes = route.batch_bytes
         for record in records:
             # The hot loop: what every event passes. All that is rare is in the calls it makes.
@@ -212,7 +212,7 @@ class Accumulator:
                 break
         ticket.accepted = index
         self.next_event = event
-        self.room.take(free - left)
+        self.budget.take(free - left)
         return index - first
 
     def _add_columns(
@@ -223,7 +223,7 @@ class Accumulator:
         if columns is None:
             return False
         size = int(columns.sizes.sum())
-        if not whole and size > self.room.limit - self.room.used:
+        if not whole and size > self.budget.limit - self.budget.used:
             return False
         now_ms = int(time.time() * 1000)
         indices = (columns.order + ticket.accepted).tolist()
@@ -247,7 +247,7 @@ class Accumulator:
         self._bulk.fill(columns, pieces, self.next_event)
         self.next_event += len(records)
         ticket.accepted += len(records)
-        self.room.take(size)
+        self.budget.take(size)
         return True
 
     def _columns_of(self, route: Route, records: Sequence[Record]) -> Columns | None:
@@ -340,12 +340,12 @@ class Accumulator:
     def take_over(self, batch: Batch) -> None:
         """Hold a batch that was accepted in a former life; there is room for it, whatever it is."""
         self.live[batch] = None
-        self.room.take(batch.size)
+        self.budget.take(batch.size)
 
     def flushed(self) -> asyncio.Future[None]:
         """Done when each event accepted until now has its outcome."""
         future: asyncio.Future[None] = self._loop.create_future()
-        waited_for = {batch for batch in self.live if not batch.told}
+        waited_for = {batch for batch in self.live if not batch.completed}
         if waited_for:
             self._flushes.append((waited_for, future))
         else:
@@ -354,9 +354,9 @@ class Accumulator:
             self.ripen()
         return future
 
-    def told(self, batch: Batch) -> None:
-        """The outcomes of a batch were told."""
-        batch.told = True
+    def complete(self, batch: Batch) -> None:
+        """Take note that the events of a batch have their outcomes."""
+        batch.completed = True
         for waited_for, future in self._flushes:
             waited_for.discard(batch)
             if not waited_for and not future.done():
@@ -367,7 +367,7 @@ class Accumulator:
     def release(self, batch: Batch) -> None:
         """A batch is no longer held; its bytes are free."""
         del self.live[batch]
-        self.room.give_back(batch.size)
+        self.budget.give_back(batch.size)
 
     def replace(self, batch: Batch, parts: tuple[Batch, Batch]) -> None:
         """A batch goes on as its two halves."""

@@ -55,7 +55,7 @@ class Batch:
         last_ms: The newest timestamp that its records have with its numbers; -1 leaves them.
         stored: Whether its bytes are in the journal alone.
         loaded: Bytes that were read back from there.
-        told: Whether the outcomes were told, though the batch may still be on its way.
+        completed: Whether its events have their outcomes; it may still be in flight.
         given_up: Whether it was dropped: it will not be sent any more.
         odd_answers: How many answers it got that may be its own fault.
     """
@@ -79,7 +79,7 @@ class Batch:
     last_ms: int = -1
     stored: bool = False
     loaded: int = 0
-    told: bool = False
+    completed: bool = False
     given_up: bool = False
     odd_answers: int = 0
 
@@ -170,7 +170,7 @@ class Batch:
                 size=self.size // 2,
                 claims=side,
                 data=data,
-                told=self.told,
+                completed=self.completed,
             )
             for data, side, first_event in zip(
                 parts,

@@ -153,7 +153,7 @@ class Recovery:
         if not self._identities.still_ours(sequencer.leading):
             await self._search(lane, numbers_hold=False)
             return
-        if any(s.maybe and not s.sought and self.is_old(s.batch) for s in sequencer):
+        if any(s.possibly_appended and not s.searched and self.is_old(s.batch) for s in sequencer):
             # What a broker says now may be forgotten when the batch arrives.
             await self._search(lane)
             return
@@ -171,7 +171,7 @@ class Recovery:
     async def _search(self, lane: Lane, *, numbers_hold: bool = True) -> None:
         """Read the log for slots of which the broker knows nothing: it may have forgotten us."""
         sequencer = lane.sequencer
-        asked = [slot for slot in sequencer if slot.maybe]
+        asked = [slot for slot in sequencer if slot.possibly_appended]
         try:
             found = await self._found_in_log(lane, [slot.batch for slot in asked])
         except FatalError as error:
@@ -247,7 +247,7 @@ class Recovery:
             )
             sequencer.trust()
         while sequencer.query_due:
-            slot = next(slot for slot in sequencer if slot.maybe)
+            slot = next(slot for slot in sequencer if slot.possibly_appended)
             verdict = sequencer.drop(slot)
             why = f"it was sent, the broker has lost what it knew of us, and {reason}"
             self._settlement.dropped(slot.batch, verdict, why)

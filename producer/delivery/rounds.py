@@ -129,13 +129,13 @@ class Rounds:
         self._reclaiming: asyncio.Task[None] | None = None
         self._full_reason = ""
         self._failure: Exception | None = None
-        self._room_limit = accumulator.room.limit
+        self._budget_limit = accumulator.budget.limit
         self.spill: Spill | None = None
         if journal is not None:
             accumulator.keeper = partial(self.kept, self.next_cut)
             self.spill = Spill(
                 journal,
-                accumulator.room,
+                accumulator.budget,
                 settings.buffer_size // 4,
                 self._in_thread,
                 self._fail,
@@ -436,7 +436,7 @@ class Rounds:
             self._empty(round_)
             return False
         finally:
-            self._fit_room()
+            self._resize_budget()
         self._appended_now(round_)
         if not round_.must_last:
             return True
@@ -447,12 +447,11 @@ class Rounds:
             self._to_sync.set()
         return True
 
-    def _fit_room(self) -> None:
-        """What is accepted at once must fit the journal's disk, whoever else fills it."""
+    def _resize_budget(self) -> None:
+        """Accept no more events than the journal's disk has space for, whoever else fills it."""
         if self._journal is not None:
-            room = self._accumulator.room
-            room.limit = min(self._room_limit, self._journal.limit_bytes // 4)
-            room.let_in()
+            limit = min(self._budget_limit, self._journal.limit_bytes // 4)
+            self._accumulator.budget.resize(limit)
 
     def _fill(self, round_: Round) -> None:
         """Put into a round what has to be in it now: numbers may change while there is no room."""
@@ -578,7 +577,7 @@ class Rounds:
             for batch in whole:
                 batch.kept = True
             if self.spill is not None:
-                self.spill.keep(whole)
+                self.spill.track(whole)
         elif not round_.is_part:
             for batch in round_.waiting:
                 batch.kept = True
@@ -616,8 +615,8 @@ class Rounds:
         for lane in round_.renewed:
             self._poke(lane)
         if self.spill is not None:
-            self.spill.keep(slot.batch for _, slot, _ in round_.batches)
-            self.spill.keep(batch for batch in round_.waiting if batch.kept)
+            self.spill.track(slot.batch for _, slot, _ in round_.batches)
+            self.spill.track(batch for batch in round_.waiting if batch.kept)
         for mark in round_.marks:
             then = self._given_up.pop(mark.batch, None)
             if then is not None:

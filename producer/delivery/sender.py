@@ -11,7 +11,7 @@ State, and its rules:
   again if it found something.
 - A lane waits with `Lane.retry_at_s` after its head failed; a timer pokes it.
 - A broker that is not connected, or a partition without a leader, is somebody's task to get
-  (`_Links`); that task pokes the lanes when it is done.
+  (`Leaders`); that task pokes the lanes when it is done.
 - `_exchanges`: requests whose answer is waited for.
 """
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import BrokerError, OutcomeUnknownError
 from sequitur.producer._log import Logger
-from sequitur.producer.delivery.leaders import Links
+from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.round import stamp_of
 from sequitur.producer.delivery.slots import Slot, State, Verdict
@@ -120,7 +120,7 @@ class Sender:
         self._due: dict[Lane, None] = {}
         self._wake = asyncio.Event()
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._links = Links(wire, self._backoff, random, on_change=self.poke_all)
+        self._leaders = Leaders(wire, self._backoff, random, on_change=self.poke_all)
         self._recovery = Recovery(
             wire=wire,
             identities=identities,
@@ -131,7 +131,7 @@ class Sender:
             rounds=rounds,
             on_renewed=self.poke,
             on_failure=on_failure,
-            refresh=self._links.refresh,
+            refresh=self._leaders.refresh,
             producer_expiry=settings.producer_expiry,
         )
 
@@ -162,7 +162,7 @@ class Sender:
                         await asyncio.sleep(0)
         finally:
             sweeps.cancel()
-            self._links.stop()
+            self._leaders.stop()
             self._recovery.stop()
             for exchange in self._exchanges:
                 exchange.cancel()
@@ -192,16 +192,16 @@ class Sender:
         slot = sequencer.next_to_send()
         if slot is None:
             return None
-        if slot.maybe and not slot.sought and self._recovery.is_old(slot.batch):
+        if slot.possibly_appended and not slot.searched and self._recovery.is_old(slot.batch):
             if sequencer.seek():
                 self._recovery.begin(lane)
             return None
-        node = self._links.leader(lane)
+        node = self._leaders.leader(lane)
         if node is None or not self._read_back(lane, slot):
             return None
         sequencer.sent(slot)
         if self._rounds.spill is not None:
-            self._rounds.spill.sent(slot.batch)
+            self._rounds.spill.on_sent(slot.batch)
         data = slot.batch.encode(self._settings.compression, stamp_of(slot))
         return Stamped(lane, slot, node, data)
 
@@ -213,7 +213,7 @@ class Sender:
             for wanted in (slot, *ahead):
                 if wanted.batch.stored:
                     again = partial(self.poke, lane)
-                    spill.want(wanted.batch, again, is_next=wanted is slot)
+                    spill.request(wanted.batch, again, is_next=wanted is slot)
         return not slot.batch.stored
 
     def _write(self, batches: list[Stamped]) -> None:
@@ -287,7 +287,7 @@ class Sender:
         if meaning.answer is not Answer.OUT_OF_ORDER:
             lane.trouble = meaning.name
         if meaning.stale_metadata:
-            self._links.refresh()
+            self._leaders.refresh()
         if verdict in (Verdict.REFUSED, Verdict.LOST):
             self._settlement.dropped(slot.batch, verdict, meaning.name)
         elif verdict is Verdict.SPLIT:
@@ -319,7 +319,7 @@ class Sender:
                 self._settlement.dropped(slot.batch, verdict, reason)
                 return
         if self._rounds.spill is not None:
-            self._rounds.spill.cool(slot.batch)
+            self._rounds.spill.on_retry(slot.batch)
         self._settlement.expire(lane, self._loop.time() - self._delivery_timeout_s, 0.0)
         if is_head:
             # Those behind it fail with it, and wait with it.

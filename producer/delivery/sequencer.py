@@ -13,11 +13,11 @@ batches. All of the idempotence rests on this machine never breaking those rules
   (it, or one before it, was refused for good; or the broker lost track) are the batches that are
   not in the log renumbered from 0, under a new epoch or producer id that fences the old numbers:
   a renewal. It waits until no request is under way.
-- A batch whose earlier answer was lost may be in the log (`Slot.maybe`). If the broker then does
-  not recognise it, renumbering could double it. So the broker is asked first for the last sequence
-  that it holds of us (DescribeProducers); see `Sequencer.query_due` and `on_described`. It is also
-  asked before such a batch is sent again after a long silence (`Sequencer.rest`): a broker that has
-  forgotten us would take it once more.
+- A batch whose earlier answer was lost may be in the log (`Slot.possibly_appended`). If the broker
+  then does not recognise it, renumbering could double it. So the broker is asked first for the last
+  sequence that it holds of this producer (DescribeProducers); see `Sequencer.query_due` and
+  `on_described`. It is also asked before such a batch is sent again after a long silence
+  (`Sequencer.rest`): a broker that has forgotten the producer would append it once more.
 
 Each slot has the identity that it is numbered under. What a journal held at the start goes on
 under the identities of former lives, first and in its order; what is accepted in this life has the
@@ -70,7 +70,7 @@ class _Step(enum.Enum):
 
     SETTLE = enum.auto()
     AGAIN = enum.auto()
-    AGAIN_MAYBE = enum.auto()
+    AGAIN_POSSIBLY_APPENDED = enum.auto()
     RENEW = enum.auto()
     SPLIT = enum.auto()
     REFUSE = enum.auto()
@@ -87,8 +87,8 @@ _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
     (Answer.DUPLICATE, _BEHIND): _Step.SETTLE,
     (Answer.RETRIABLE, _HEAD): _Step.AGAIN,
     (Answer.RETRIABLE, _BEHIND): _Step.AGAIN,
-    (Answer.UNKNOWN, _HEAD): _Step.AGAIN_MAYBE,
-    (Answer.UNKNOWN, _BEHIND): _Step.AGAIN_MAYBE,
+    (Answer.UNKNOWN, _HEAD): _Step.AGAIN_POSSIBLY_APPENDED,
+    (Answer.UNKNOWN, _BEHIND): _Step.AGAIN_POSSIBLY_APPENDED,
     (Answer.OUT_OF_ORDER, _HEAD): _Step.RENEW,
     (Answer.OUT_OF_ORDER, _BEHIND): _Step.AGAIN,
     (Answer.FORGOTTEN, _HEAD): _Step.RENEW,
@@ -205,8 +205,8 @@ class Sequencer(Generic[BatchT]):
 
     @property
     def _uncertain(self) -> bool:
-        return (bool(self.slots) and self.slots[0].maybe) or any(
-            slot.maybe and slot.identity != self._leading for slot in self.backlog
+        return (bool(self.slots) and self.slots[0].possibly_appended) or any(
+            slot.possibly_appended and slot.identity != self._leading for slot in self.backlog
         )
 
     def __iter__(self) -> Iterator[Slot[BatchT]]:
@@ -226,7 +226,7 @@ class Sequencer(Generic[BatchT]):
         self, batch: BatchT, count: int, base_sequence: int, identity: Identity
     ) -> Slot[BatchT]:
         """Take a batch over that had its number in another life, and may have been sent then."""
-        slot = Slot(batch, count, base_sequence, identity, maybe=True)
+        slot = Slot(batch, count, base_sequence, identity, possibly_appended=True)
         self.backlog.append(slot)
         self._look_ahead()
         self.unknown = True
@@ -262,7 +262,7 @@ class Sequencer(Generic[BatchT]):
             self.slots.append(self.backlog.popleft())
         slot.state = State.WAITING
         slot.attempts += 1
-        slot.sought = False
+        slot.searched = False
         slot.sent_as_head = slot is self.slots[0]
 
     def on_answer(self, slot: Slot[BatchT], answer: Answer) -> Verdict:
@@ -275,7 +275,7 @@ class Sequencer(Generic[BatchT]):
             self._confirmed = True
             self._remove(index)
             return Verdict.PERSISTED
-        if step is _Step.SPLIT and slot.maybe:
+        if step is _Step.SPLIT and slot.possibly_appended:
             # Halves of a batch that may be in the log could double it: the broker is asked first.
             step = _Step.RENEW
         if step is _Step.REFUSE:
@@ -284,11 +284,11 @@ class Sequencer(Generic[BatchT]):
             return self._fate_of_dropped(slot, index)
         if step in (_Step.SPLIT, _Step.RENEW):
             self._open_gap(index)
-            if not slot.maybe:
-                self._bar(index)
+            if not slot.possibly_appended:
+                self._note_absence(index)
             self.needs_new_id |= answer is Answer.FENCED
             return Verdict.SPLIT if step is _Step.SPLIT else Verdict.RENEW
-        slot.maybe |= step is _Step.AGAIN_MAYBE and not slot.barred
+        slot.possibly_appended |= step is _Step.AGAIN_POSSIBLY_APPENDED and not slot.known_absent
         return Verdict.RETRY if not self._is_stranded(index) else Verdict.RENEW
 
     def drop(self, slot: Slot[BatchT]) -> Verdict:
@@ -302,13 +302,13 @@ class Sequencer(Generic[BatchT]):
         self.backlog.remove(slot)
         self._open_gap(len(self.slots))
         self._look_ahead()
-        return Verdict.LOST if slot.maybe else Verdict.REFUSED
+        return Verdict.LOST if slot.possibly_appended else Verdict.REFUSED
 
     def replace(self, slot: Slot[BatchT], parts: list[tuple[BatchT, int]]) -> None:
         """Put the parts of a split batch in its place; they are numbered by the renewal."""
         index = self.slots.index(slot)
         assert self._is_stranded(index)
-        assert not slot.maybe
+        assert not slot.possibly_appended
         assert sum(count for _, count in parts) == slot.count
         self.slots[index : index + 1] = [
             Slot(batch, count, slot.base_sequence, slot.identity, attempts=slot.attempts)
@@ -332,7 +332,7 @@ class Sequencer(Generic[BatchT]):
             return []
         persisted = []
         for slot in self:
-            if not (slot.identity == self._leading and slot.maybe):
+            if not (slot.identity == self._leading and slot.possibly_appended):
                 break
             if not reaches(last_sequence, slot.last_sequence):
                 break
@@ -346,7 +346,7 @@ class Sequencer(Generic[BatchT]):
             self._go_on_from(following(last_sequence, 1))
         else:
             for slot in self.slots:
-                slot.maybe = False
+                slot.possibly_appended = False
         return persisted
 
     def on_searched(self, found: Collection[Slot[BatchT]], *, numbers_hold: bool = True) -> None:
@@ -375,8 +375,8 @@ class Sequencer(Generic[BatchT]):
             self.slots = [slot for slot in self.slots if slot not in found]
             self.backlog = deque(slot for slot in self.backlog if slot not in found)
         for slot in self:
-            slot.maybe &= numbers_hold and slot.identity == self._leading
-            slot.sought = True
+            slot.possibly_appended &= numbers_hold and slot.identity == self._leading
+            slot.searched = True
         if not numbers_hold:
             self.unknown = False
             if any(slot.identity != self.identity for slot in self):
@@ -387,7 +387,7 @@ class Sequencer(Generic[BatchT]):
             self._go_on_from(self.slots[0].base_sequence)
         else:
             for slot in self:
-                slot.maybe = False
+                slot.possibly_appended = False
         self._look_ahead()
 
     def trust(self) -> None:
@@ -424,7 +424,9 @@ class Sequencer(Generic[BatchT]):
             self._confirmed = False
         if all(slot.state is State.READY for slot in self.slots):
             # Also what was not sent in this life: what a former one sent may have arrived since.
-            self.unknown |= any(slot.maybe and slot.identity == self._leading for slot in self)
+            self.unknown |= any(
+                slot.possibly_appended and slot.identity == self._leading for slot in self
+            )
 
     def seek(self) -> bool:
         """The broker may be about to forget us: the log is read before a batch is repeated.
@@ -454,7 +456,7 @@ class Sequencer(Generic[BatchT]):
                 self._open_gap(index)
                 if index == 0:  # it never will be taken, so what was sent of it never can be, too
                     for stranded in self.slots:
-                        stranded.maybe = False
+                        stranded.possibly_appended = False
                 return
             sequence = following(slot.last_sequence, 1)
         behind = self.backlog[0] if self.backlog else None
@@ -479,7 +481,7 @@ class Sequencer(Generic[BatchT]):
         slot.identity = identity
         slot.base_sequence = self.next_sequence
         self.next_sequence = following(self.next_sequence, slot.count)
-        slot.maybe = slot.barred = False
+        slot.possibly_appended = slot.known_absent = False
 
     def _look_ahead(self) -> None:
         """Take note of what the first of all slots counts under: another is not confirmed yet."""
@@ -488,17 +490,17 @@ class Sequencer(Generic[BatchT]):
         if leading != self._leading:
             self._leading = leading
             self._confirmed = False
-            self.unknown = first is not None and first.maybe
+            self.unknown = first is not None and first.possibly_appended
 
     def _fate_of_dropped(self, slot: Slot[BatchT], index: int) -> Verdict:
-        if slot.maybe:
+        if slot.possibly_appended:
             return Verdict.LOST
-        self._bar(index)
+        self._note_absence(index)
         return Verdict.REFUSED
 
-    def _bar(self, index: int) -> None:
+    def _note_absence(self, index: int) -> None:
         # What was before these is surely not in the log, so none of them can have got in: the
         # broker confirmed this identity before they were sent, and takes none out of order.
         for slot in self.slots[index:]:
-            slot.maybe = False
-            slot.barred = True
+            slot.possibly_appended = False
+            slot.known_absent = True

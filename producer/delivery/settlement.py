@@ -45,14 +45,14 @@ class Settlement:
 
     def persisted(self, batch: Batch, base_offset: int | None) -> None:
         """The batch is in the log."""
-        if not batch.told:
+        if not batch.completed:
             offset = base_offset
             for claim in batch.claims:
                 claim.persisted(batch.partition, offset)
                 if offset is not None:
                     offset += len(claim.entries)
             self._counters.persisted += batch.count
-            self._accumulator.told(batch)
+            self._accumulator.complete(batch)
         self._accumulator.release(batch)
         self._rounds.mark(batch, offset=base_offset)
 
@@ -66,14 +66,14 @@ class Settlement:
             except Exception as error:
                 kept = "; the journal keeps it for the next start" if batch.in_journal else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
-                self.tell(batch, PossiblyPersisted(why))
+                self.complete(batch, PossiblyPersisted(why))
                 self._accumulator.release(batch)
                 raise
         self._forget(batch, outcome)
 
     def _forget(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         def end() -> None:
-            self.tell(batch, outcome)
+            self.complete(batch, outcome)
             self._accumulator.release(batch)
 
         batch.given_up = True
@@ -88,9 +88,9 @@ class Settlement:
             )
         self._rounds.mark(batch, reason=outcome.reason, then=end)
 
-    def tell(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
+    def complete(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         """Tell the outcome, and keep the batch: it may still be on its way."""
-        if batch.told:
+        if batch.completed:
             return
         for claim in batch.claims:
             claim.failed(outcome)
@@ -98,7 +98,7 @@ class Settlement:
             self._counters.not_persisted += batch.count
         else:
             self._counters.possibly_persisted += batch.count
-        self._accumulator.told(batch)
+        self._accumulator.complete(batch)
 
     def dropped(self, batch: Batch, verdict: Verdict, reason: str) -> None:
         """The batch was dropped from its sequencer."""
@@ -132,10 +132,10 @@ class Settlement:
         for slot in due:
             batch = slot.batch
             reason = f"no answer within delivery_timeout: {trouble}"
-            if slot.state is State.READY and not slot.maybe:
+            if slot.state is State.READY and not slot.possibly_appended:
                 self.dropped(batch, lane.sequencer.drop(slot), reason)
             elif batch.accepted_at_s <= accepted_until_s - grace_s:
-                self.tell(batch, PossiblyPersisted(reason))
+                self.complete(batch, PossiblyPersisted(reason))
 
     def give_up(self, lane: Lane, reason: str) -> None:
         """Give up everything in a lane, and keep nothing of it: its partition is gone."""
@@ -146,7 +146,7 @@ class Settlement:
         slots = list(lane.sequencer)
         lane.sequencer.clear()
         for slot in slots:
-            if slot.state is State.WAITING or slot.maybe:
+            if slot.state is State.WAITING or slot.possibly_appended:
                 self.failed(slot.batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
                 self.failed(slot.batch, NotPersisted(f"{reason} before it was taken"))
@@ -166,7 +166,7 @@ class Settlement:
             batch = slot.batch
             if batch.in_journal:
                 self._leave(batch, f"{reason} before it was answered")
-            elif slot.state is State.WAITING or slot.maybe:
+            elif slot.state is State.WAITING or slot.possibly_appended:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was taken"))
@@ -175,5 +175,5 @@ class Settlement:
     def _leave(self, batch: Batch, reason: str) -> None:
         """Leave a batch to the next start."""
         why = f"{reason}; the journal keeps it for the next start"
-        self.tell(batch, PossiblyPersisted(why))
+        self.complete(batch, PossiblyPersisted(why))
         self._accumulator.release(batch)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
 from sequitur.producer.batching.partition_queue import Lane
-from sequitur.producer.delivery.leaders import Links
+from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.connection_errors import translated, why_not_connected
@@ -128,16 +128,16 @@ async def test_who_waits_for_a_broker_hears_why() -> None:
     tried = asyncio.Event()
 
     def look_again() -> None:
-        links.leader(lane)
+        leaders.leader(lane)
         if wire.attempts == 3:
             tried.set()
 
     backoff = Backoff(initial_ms=1, maximum_ms=1)
     real_wire: Any = wire
-    links = Links(real_wire, backoff, Random(0), on_change=look_again)
-    assert links.leader(lane) is None
+    leaders = Leaders(real_wire, backoff, Random(0), on_change=look_again)
+    assert leaders.leader(lane) is None
     await tried.wait()
-    links.stop()
+    leaders.stop()
     assert lane.trouble == "broker 1 cannot be reached: k:1 refused user 'me' by PLAIN"
 
 

@@ -129,7 +129,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_number() -> None:
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
     assert sequencer.on_answer(slot, Answer.UNKNOWN) is Verdict.RETRY
-    assert slot.maybe
+    assert slot.possibly_appended
     sequencer.sent(slot)
     assert slot.base_sequence == 0
     assert sequencer.on_answer(slot, Answer.DUPLICATE) is Verdict.PERSISTED
@@ -217,7 +217,7 @@ def test_a_doubtful_batch_that_comes_next_keeps_its_number(last_sequence: int, f
     assert _wants(sequencer) == ""
     assert sequencer.next_to_send() is slots[found]
     assert slots[found].base_sequence == 10 * found
-    assert slots[found].maybe
+    assert slots[found].possibly_appended
 
 
 @pytest.mark.parametrize("last_sequence", [19, 25])
@@ -353,7 +353,7 @@ def test_a_former_life_that_nobody_can_tell_of_is_sent_again() -> None:
     sequencer, slots = _recovered("a")
     sequencer.trust()
     assert sequencer.next_to_send() is slots[0]
-    assert slots[0].maybe
+    assert slots[0].possibly_appended
 
 
 def test_the_backlog_waits_for_room_in_order() -> None:
