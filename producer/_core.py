@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.partition_queue import Lane, Route
+    from sequitur.producer.batching.partition_queue import Lane
+    from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
     from sequitur.producer.journal.recovered import Recovered

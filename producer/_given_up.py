@@ -11,7 +11,7 @@ from sequitur.producer.kafka.record_batch import records_of, seal
 
 if TYPE_CHECKING:
     from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
-    from sequitur.producer.batching.partition_queue import Batch
+    from sequitur.producer.batching.batch import Batch
     from sequitur.producer.kafka.record_batch import Header, StoredRecord
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sequitur.producer._outcomes import Outcome, Persisted
     from sequitur.producer._record import Record
     from sequitur.producer._record_maker import RecordMaker
-    from sequitur.producer.batching.partition_queue import Route
+    from sequitur.producer.batching.route import Route
     from sequitur.producer.kafka.record_batch import Header
 
 

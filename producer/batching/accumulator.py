@@ -29,8 +29,8 @@ from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._record import check_all
+from sequitur.producer.batching.batch import Batch
 from sequitur.producer.batching.buffer_budget import BufferBudget
-from sequitur.producer.batching.partition_queue import Batch, Lane, Route
 from sequitur.producer.kafka.record_batch import new_builder, seal
 from sequitur.producer.kafka.record_format import HEADER_SIZE
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._ticket import Ticket
     from sequitur.producer.batching.columns import Columns, Piece
+    from sequitur.producer.batching.partition_queue import Lane
+    from sequitur.producer.batching.route import Route
     from sequitur.producer.kafka.record_batch import Builder, Header
 
 BULK_RECORDS: Final = 256

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sequitur.producer._record import Record
     from sequitur.producer._record_maker import RecordMaker
     from sequitur.producer._ticket import Ticket
-    from sequitur.producer.batching.partition_queue import Route
+    from sequitur.producer.batching.route import Route
 
     Ready = Callable[[], Awaitable[Route | NotPersisted]]
 

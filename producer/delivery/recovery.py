@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import BrokerError, FatalError, TakenOverError, WrongClusterError
 from sequitur.producer._log import Logger
-from sequitur.producer.batching.partition_queue import first_id, oldest_timestamp_ms
+from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
 from sequitur.producer.delivery.slots import following
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.settings import milliseconds
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.settlement import Settlement

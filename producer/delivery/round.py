@@ -23,7 +23,8 @@ from sequitur.producer.journal.frames import (
 from sequitur.producer.kafka.record_batch import Stamp
 
 if TYPE_CHECKING:
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.delivery.slots import Slot
 
     SlotStamp: TypeAlias = tuple[Lane, Slot[Batch], Stamp]

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.accumulator import Accumulator
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.slots import Slot
     from sequitur.producer.journal.frames import Frame, Waiting

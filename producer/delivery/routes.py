@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.producer._errors import FatalError, ProducerClosedError, RetriableError
 from sequitur.producer._log import Logger
-from sequitur.producer.batching.partition_queue import Batch, Lane, Route
+from sequitur.producer.batching.batch import Batch
+from sequitur.producer.batching.partition_queue import Lane
+from sequitur.producer.batching.route import Route
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES
 from sequitur.producer.kafka.backoff import Backoff

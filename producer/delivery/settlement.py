@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.accumulator import Accumulator
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.delivery.rounds import Rounds
 
 _log = Logger(__name__)

@@ -22,8 +22,8 @@ from sequitur.producer.journal.frames import BatchKey, WaitingKey
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.buffer_budget import BufferBudget
-    from sequitur.producer.batching.partition_queue import Batch
     from sequitur.producer.journal.journal import Journal
     from sequitur.producer.journal.live import Key
 

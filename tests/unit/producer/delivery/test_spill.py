@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from sequitur.producer.batching.batch import Batch
 from sequitur.producer.batching.buffer_budget import BufferBudget
-from sequitur.producer.batching.partition_queue import Batch
 from sequitur.producer.delivery.spill import REFERENCE_BYTES, Spill
 from sequitur.producer.kafka.record_batch import Stamp, batch_of
 
