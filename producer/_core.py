@@ -19,17 +19,17 @@ from sequitur.producer._statistics import Counters, ProducerStatistics
 from sequitur.producer.batching.accumulator import Accumulator
 from sequitur.producer.delivery.rounds import Rounds
 from sequitur.producer.delivery.routes import Routes
+from sequitur.producer.delivery.send_queue import SendQueues
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement
 from sequitur.producer.journal.errors import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
     from random import Random
 
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
@@ -81,6 +81,7 @@ class Core:
             # A quarter is for what is read back from the journal, one for what is on its way into
             # it; and what is accepted at once must fit there.
             room = min(room // 2, settings.journal_limit // 4)
+        self._queues = SendQueues()
         self.accumulator = Accumulator(
             settings,
             producer_name=name,
@@ -88,21 +89,23 @@ class Core:
             loop=loop,
             random=random,
             buffer_size=room,
-            on_due=lambda: self.rounds.poke(),  # noqa: PLW0108 - there are none yet
+            on_due=lambda: self.rounds.wake(),  # noqa: PLW0108 - there are none yet
             on_given_up=on_given_up,
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
         self.rounds = Rounds(
+            queues=self._queues,
             accumulator=self.accumulator,
             settings=settings,
             journal=journal,
             identities=identities,
-            poke=lambda lane: self.sender.poke(lane),  # noqa: PLW0108 - likewise
+            on_sendable=lambda queue: self.sender.wake(queue),  # noqa: PLW0108 - likewise
             on_failure=on_failure,
         )
         self._settlement = Settlement(self.accumulator, self._counters, self.rounds, on_given_up)
         self.sender = Sender(
             wire=wire,
+            queues=self._queues,
             accumulator=self.accumulator,
             settlement=self._settlement,
             settings=settings,
@@ -114,6 +117,7 @@ class Core:
         )
         self._routes = Routes(
             wire=wire,
+            queues=self._queues,
             sender=self.sender,
             identities=identities,
             settlement=self._settlement,
@@ -224,7 +228,7 @@ class Core:
             not_persisted=counters.not_persisted,
             possibly_persisted=counters.possibly_persisted,
             buffered_bytes=accumulator.budget.used,
-            batches_in_flight=sum(len(lane.sequencer.slots) for lane in self._lanes()),
+            batches_in_flight=sum(len(queue.sequencer.slots) for queue in self._queues),
             batches_sent=counters.batches_sent,
             batches_retried=counters.batches_retried,
             bytes_sent=counters.bytes_sent,
@@ -248,13 +252,9 @@ class Core:
         except BrokerError as error:
             _log.error("the journal's events cannot be sent", topic=topic, reason=str(error))
 
-    def _lanes(self) -> Iterator[Lane]:
-        for route in self.accumulator.routes.values():
-            yield from route.lanes
-
     def _abandon(self, reason: str) -> None:
-        for lane in self._lanes():
-            self._settlement.abandon(lane, reason)
+        for queue in self._queues:
+            self._settlement.abandon(queue, reason)
 
     def _on_end(self, running: asyncio.Task[None]) -> None:
         if not running.cancelled() and (error := running.exception()) is not None:

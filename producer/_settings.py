@@ -9,7 +9,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from sequitur.producer._event_id import check_producer_name
-from sequitur.producer.settings import Duration, Section, Size
+from sequitur.producer.kafka.backoff import Backoff
+from sequitur.producer.settings import Duration, Section, Size, milliseconds
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -150,3 +151,11 @@ class ProducerSettings(Section):
         if self.retry_backoff_max < self.retry_backoff:
             raise ValueError("retry_backoff_max is smaller than retry_backoff")
         return self
+
+
+def backoff_of(settings: ProducerSettings) -> Backoff:
+    """Return the waits between retries."""
+    return Backoff(
+        initial_ms=milliseconds(settings.retry_backoff),
+        maximum_ms=milliseconds(settings.retry_backoff_max),
+    )

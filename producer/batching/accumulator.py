@@ -1,22 +1,23 @@
-"""Where events are accepted: into the open batch of their partition's lane, up to a limit of bytes.
+"""Accepting events: each goes into the open batch of its partition, up to a limit of bytes.
 
-Batches leave in cuts. A cut takes all there are, of all lanes, full or not: so everything accepted
-before it is in this round of the journal or an earlier one, and nothing accepted after it is. Where
-a batch could not be sent soon, a cut takes what came since the last and leaves the batch open: it
-is in the journal then, and grows.
+Batches are taken out in cuts. A cut takes all there are, of all partitions, full or not: so what
+was accepted before it is in this round of the journal or an earlier one, and what is accepted after
+it is not. Where a batch could not be sent soon, a cut takes the events that came since the last cut
+and leaves the batch open: the journal holds it then, and it grows.
 
 The mutable state, named once:
 
-- `Lane.append` appends to the open batch, and takes nothing while none is open; so the hot path is
-  one call, and everything rare happens when it answers None.
+- `PartitionQueue.append` adds to the open batch, and takes nothing while none is open. So the hot
+  path is one call, and everything rare happens when it returns None.
 - `Accumulator.budget` counts the bytes of all records that are accepted and not settled. It is what
   holds senders back.
-- `Accumulator.next_event` is the number of the next event; it grows with each accepted one, and
+- `Accumulator.next_event` is the number of the next event. It grows with each accepted event, and
   with none that is refused.
-- `Accumulator.full` and `ripe` say why to cut: a batch is full, or the oldest event has waited long
-  enough. `filled` are the lanes that have something; the first to have starts the linger's timer.
+- `Accumulator.full` and `ripe` say why to cut: a batch is full, or the oldest event has waited for
+  the linger. `filled` are the queues with events for the next cut; the first of them starts the
+  linger's timer.
 
-Nothing here does I/O; the sender takes the batches out.
+Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._record import check_all
 from sequitur.producer.batching.batch import Batch
 from sequitur.producer.batching.buffer_budget import BufferBudget
+from sequitur.producer.batching.partition_queue import DELIVERIES
 from sequitur.producer.kafka.record_batch import new_builder, seal
 from sequitur.producer.kafka.record_format import HEADER_SIZE
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._ticket import Ticket
     from sequitur.producer.batching.columns import Columns, Piece
-    from sequitur.producer.batching.partition_queue import Lane
+    from sequitur.producer.batching.partition_queue import PartitionQueue
     from sequitur.producer.batching.route import Route
     from sequitur.producer.kafka.record_batch import Builder, Header
 
@@ -58,7 +60,7 @@ _BAD_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowE
 
 
 class Accumulator:
-    """The lanes of all topics.
+    """The queues of all topics.
 
     Args:
         settings: How batches are made.
@@ -88,7 +90,7 @@ class Accumulator:
         self.routes: dict[str, Route] = {}
         self.next_event = next_event
         self.budget = BufferBudget(loop, buffer_size)
-        self.filled: dict[Lane, None] = {}
+        self.filled: dict[PartitionQueue, None] = {}
         self.full = False
         self.ripe = False
         self.cuts = 0
@@ -120,27 +122,25 @@ class Accumulator:
             headers = [*record.headers, (EVENT_ID_HEADER, event_id)]
             key = record.key
             if record.partition is None and key is not None:
-                lane = route.lanes[route.keys.partition(key)]
+                queue = route.queues[route.keys.partition(key)]
             else:
-                lane = self._lane(route, record)
-            added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
+                queue = self._queue_of(route, record)
+            offset = queue.claimed + len(queue.entries)
+            added = queue.append(offset, timestamp_ms, key, record.value, headers)
             if added is None:
-                lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
+                queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
         except _BAD_RECORD as error:
             delivery.set_result(self._refused(route, record, error))
             self.budget.admit_next()
             return delivery
-        entries = lane.entries
-        if entries is None or lane.owner is not None:
-            entries = lane.claim(None)
+        entries = queue.entries if queue.owner is DELIVERIES else queue.claim_deliveries()
         entries.append(delivery)
-        lane.count += 1
         if record.timestamp_ms is not None:
-            self._date(lane)
+            queue.mark_dated()
         self.next_event += 1
         self.budget.take(added.size)
         if added.size > route.batch_bytes:
-            self._seal(lane)
+            self._seal(queue)
         return delivery
 
     def add_many(
@@ -169,7 +169,7 @@ class Accumulator:
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
     ) -> int:
         known = route.keys.learn([r.key for r in records if type(r.key) is bytes])
-        lanes = route.lanes
+        queues = route.queues
         prefix = self._id_prefix
         now_ms = int(time.time() * 1000)
         event = self.next_event
@@ -185,31 +185,29 @@ class Accumulator:
                 headers = [*record.headers, (EVENT_ID_HEADER, b"%b%d" % (prefix, event))]
                 key = record.key
                 if record.partition is None and key is not None:
-                    lane = lanes[known[key]]
+                    queue = queues[known[key]]
                 else:
-                    lane = self._lane(route, record)
-                added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
+                    queue = self._queue_of(route, record)
+                offset = queue.claimed + len(queue.entries)
+                added = queue.append(offset, timestamp_ms, key, record.value, headers)
                 if added is None:
                     self.next_event = event
-                    lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
+                    queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
             except _BAD_RECORD as error:
                 index += 1
                 ticket.accepted = index
                 ticket.complete([index - 1], self._refused(route, record, error))
                 continue
-            entries = lane.entries
-            if entries is None or lane.owner is not ticket:
-                entries = lane.claim(ticket)
+            entries = queue.entries if queue.owner is ticket else queue.claim(ticket)
             entries.append(index)
-            lane.count += 1
             if timestamp_ms is not now_ms:
-                self._date(lane)
+                queue.mark_dated()
             event += 1
             index += 1
             size = added.size
             left -= size
             if size > batch_bytes:
-                self._seal(lane)
+                self._seal(queue)
             if left <= 0 and not whole:
                 break
         ticket.accepted = index
@@ -233,19 +231,16 @@ class Accumulator:
         start = 0
         for partition, end in zip(columns.partitions, columns.ends, strict=True):
             while start < end:
-                lane = route.lanes[route.sticky.current if partition is None else partition]
-                piece = self._reserve(route, lane, columns, (start, end), now_ms)
+                queue = route.queues[route.sticky.current if partition is None else partition]
+                piece = self._reserve(route, queue, columns, (start, end), now_ms)
                 pieces.append(piece)
-                entries = lane.entries
-                if entries is None or lane.owner is not ticket:
-                    entries = lane.claim(ticket)
+                entries = queue.entries if queue.owner is ticket else queue.claim(ticket)
                 entries += indices[start : piece.end]
-                lane.count = piece.builder.count
                 start = piece.end
                 if start < end:
-                    self._seal(lane)
+                    self._seal(queue)
                     if partition is None:
-                        route.sticky.move_on(lane.partition, self._random.random())
+                        route.sticky.move_on(queue.partition, self._random.random())
         self._bulk.fill(columns, pieces, self.next_event)
         self.next_event += len(records)
         ticket.accepted += len(records)
@@ -280,45 +275,49 @@ class Accumulator:
             self._bulk = loading.result()
 
     def _reserve(
-        self, route: Route, lane: Lane, columns: Columns, among: tuple[int, int], now_ms: int
+        self,
+        route: Route,
+        queue: PartitionQueue,
+        columns: Columns,
+        among: tuple[int, int],
+        now_ms: int,
     ) -> Piece:
-        """Take events into the lane's open batch if it takes any, else into another."""
+        """Take events into the queue's open batch if it takes any, else into another."""
         piece: Piece | None
-        if lane.open is not None:
-            builder = lane.open.builder
+        if queue.open is not None:
+            builder = queue.open.builder
             if isinstance(builder, self._bulk.BulkBuilder):
-                self._resume(lane)
+                self._resume(queue)
                 piece = builder.reserve(columns, *among, now_ms)
                 if piece is not None:
                     return piece
-            self._seal(lane)
+            self._seal(queue)
         fresh = self._bulk.BulkBuilder(route.batch_bytes, now_ms)
-        self._open(lane, fresh, self.next_event + int(columns.order[among[0]]))
+        self._open(queue, fresh, self.next_event + int(columns.order[among[0]]))
         piece = fresh.reserve(columns, *among, now_ms)
         assert piece is not None, "an event larger than a batch is no column's"
         return piece
 
     def cut(
-        self, grows: Callable[[Lane, Batch], bool]
-    ) -> tuple[list[tuple[Lane, Batch]], list[tuple[Lane, Batch]]]:
-        """Take all batches, each lane's in their order.
+        self, grows: Callable[[PartitionQueue, Batch], bool]
+    ) -> tuple[list[tuple[PartitionQueue, Batch]], list[tuple[PartitionQueue, Batch]]]:
+        """Take all batches, each queue's in their order.
 
         Args:
-            grows: Whether to leave a lane's open batch open.
+            grows: Whether to leave a queue's open batch open.
 
         Returns:
             The batches that will not change any more, and those that were left open.
         """
-        batches: list[tuple[Lane, Batch]] = []
-        growing: list[tuple[Lane, Batch]] = []
-        for lane in self.filled:
-            if lane.open is not None and grows(lane, lane.open):
-                batches += [(lane, batch) for batch in lane.sealed]
-                lane.sealed.clear()
-                growing.append((lane, lane.open))
-                lane.pause()
+        batches: list[tuple[PartitionQueue, Batch]] = []
+        growing: list[tuple[PartitionQueue, Batch]] = []
+        for queue in self.filled:
+            if queue.open is not None and grows(queue, queue.open):
+                batches += [(queue, batch) for batch in queue.cut_sealed()]
+                growing.append((queue, queue.open))
+                queue.pause()
             else:
-                batches += [(lane, batch) for batch in lane.cut()]
+                batches += [(queue, batch) for batch in queue.cut()]
         for _, batch in (*batches, *growing):
             batch.last_event = self.next_event - 1
         self.filled.clear()
@@ -329,9 +328,13 @@ class Accumulator:
         self.cuts += 1
         return batches, growing
 
-    def refill(self, lane: Lane) -> None:
+    def forget(self, queue: PartitionQueue) -> None:
+        """Forget a partition that is gone; its batches were taken out."""
+        self.filled.pop(queue, None)
+
+    def refill(self, queue: PartitionQueue) -> None:
         """Take a batch that was left open in the next cut, which is due now."""
-        self.filled[lane] = None
+        self.filled[queue] = None
         self.ripe = True
 
     @property
@@ -381,8 +384,8 @@ class Accumulator:
                 waited_for.discard(batch)
                 waited_for.update(parts)
 
-    def _lane(self, route: Route, record: Record) -> Lane:
-        """The lane of a record without a key, or with a partition."""
+    def _queue_of(self, route: Route, record: Record) -> PartitionQueue:
+        """The queue of a record without a key, or with a partition."""
         partition = record.partition
         if partition is None:
             partition = route.sticky.current
@@ -390,26 +393,26 @@ class Accumulator:
             raise ValueError(
                 f"partition {partition}: topic {route.topic} has 0 to {route.partitions - 1}"
             )
-        return route.lanes[partition]
+        return route.queues[partition]
 
     def _start_batch(
         self,
         route: Route,
-        lane: Lane,
+        queue: PartitionQueue,
         record: Record,
         headers: list[Header],
         timestamp_ms: int,
-    ) -> tuple[Lane, Any]:
-        """Open a batch with a record that did not fit, and give its lane and what `append` gave.
+    ) -> tuple[PartitionQueue, Any]:
+        """Open a batch with a record that did not fit, and give its queue and what `append` gave.
 
         A record larger than a batch opens one of its own, so only here can one be too large.
 
         Raises:
             ValueError: The record is too large.
         """
-        grown = self._grow(lane, record, headers, timestamp_ms)
+        grown = self._grow(queue, record, headers, timestamp_ms)
         if grown is not None:
-            return lane, grown
+            return queue, grown
         builder = new_builder(route.batch_bytes)
         added = builder.append(0, timestamp_ms, record.key, record.value, headers)
         assert added is not None
@@ -418,51 +421,46 @@ class Accumulator:
             # It was compressed to be measured, and a builder cannot go on from there.
             builder = new_builder(route.batch_bytes)
             builder.append(0, timestamp_ms, record.key, record.value, headers)
-        if lane.open is not None:
-            self._seal(lane)
+        if queue.open is not None:
+            self._seal(queue)
             if record.key is None and record.partition is None:
                 # The new batch is the first of the next sticky partition.
-                route.sticky.move_on(lane.partition, self._random.random())
-                lane = route.lanes[route.sticky.current]
-                self._resume(lane)
-                shared = lane.append(lane.count, timestamp_ms, None, record.value, headers)
+                route.sticky.move_on(queue.partition, self._random.random())
+                queue = route.queues[route.sticky.current]
+                self._resume(queue)
+                shared = queue.append(queue.count, timestamp_ms, None, record.value, headers)
                 if shared is not None:
-                    return lane, shared
-                if lane.open is not None:
-                    self._seal(lane)
-        self._open(lane, builder, self.next_event)
-        return lane, added
+                    return queue, shared
+                if queue.open is not None:
+                    self._seal(queue)
+        self._open(queue, builder, self.next_event)
+        return queue, added
 
     def _grow(
-        self, lane: Lane, record: Record, headers: list[Header], timestamp_ms: int
+        self, queue: PartitionQueue, record: Record, headers: list[Header], timestamp_ms: int
     ) -> Any | None:
         """Add a record to a batch that the journal has so far; None if it takes none."""
-        if not lane.is_paused:
+        if not queue.is_paused:
             return None
-        self._resume(lane)
-        return lane.append(lane.count, timestamp_ms, record.key, record.value, headers)
+        self._resume(queue)
+        return queue.append(queue.count, timestamp_ms, record.key, record.value, headers)
 
-    def _resume(self, lane: Lane) -> None:
-        if lane.is_paused:
-            lane.resume()
-            self._fill(lane)
+    def _resume(self, queue: PartitionQueue) -> None:
+        if queue.is_paused:
+            queue.resume()
+            self._fill(queue)
 
-    def _open(self, lane: Lane, builder: Builder, first_event: int) -> None:
-        batch = Batch(lane.topic, lane.partition, self._loop.time(), first_event)
-        lane.start(batch, builder)
+    def _open(self, queue: PartitionQueue, builder: Builder, first_event: int) -> None:
+        batch = Batch(queue.topic, queue.partition, self._loop.time(), first_event)
+        queue.start(batch, builder)
         self.live[batch] = None
-        self._fill(lane)
+        self._fill(queue)
 
-    def _fill(self, lane: Lane) -> None:
-        """The lane has something for the next cut."""
-        self.filled[lane] = None
+    def _fill(self, queue: PartitionQueue) -> None:
+        """The queue has something for the next cut."""
+        self.filled[queue] = None
         if self._linger is None:
             self._linger = self._loop.call_later(self._linger_s, self.ripen)
-
-    def _date(self, lane: Lane) -> None:
-        """The last record of the lane bears a timestamp of its sender's."""
-        batch = lane.open or lane.sealed[-1]
-        batch.dated = True
 
     def _check_size(self, route: Route, builder: Builder) -> None:
         size = builder.size()
@@ -503,8 +501,8 @@ class Accumulator:
             self._on_given_up([given_up])
         return outcome
 
-    def _seal(self, lane: Lane) -> None:
-        lane.seal()
+    def _seal(self, queue: PartitionQueue) -> None:
+        queue.seal()
         self.full = True
         self._on_due()
 

@@ -1,84 +1,81 @@
-"""Where events wait for one partition: the lane that holds its batches."""
+"""The batches of one partition that take events, or wait to be cut."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.producer._ticket import Claim, DeliveryClaim, Ticket, TicketClaim
-from sequitur.producer.kafka.record_batch import NO_STAMP, Builder, Stamp
 from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.delivery.sequencer import Sequencer
+    from sequitur.producer.kafka.record_batch import Builder
+
+DELIVERIES: Final = object()
+"""The owner of events that were sent one by one, each with a delivery of its own."""
 
 
-def _nothing_open(*_args: object) -> None:
-    """Takes the place of a builder's `append` while no batch is open."""
+def _no_batch_takes(*_args: object) -> None:
+    """Take the place of a builder's `append` while no batch takes records."""
 
 
-@dataclass(slots=True, eq=False)
-class Lane:
-    """What waits for one partition.
+class PartitionQueue:
+    """Collect the events of one partition in batches: one is open, those before it are sealed.
 
-    Attributes:
+    Only its own methods write its fields. What the accumulator does for every event is one call of
+    `append` and one addition to the list `entries`; everything else is rare.
+
+    Args:
         topic: Its topic.
         partition: Its number.
-        sequencer: What is numbered, and not settled.
-        append: Adds a record to the open batch; None when it does not fit, or none is open.
-        count: Records in the open batch.
-        owner: The ticket that the newest claim of the open batch belongs to; None for deliveries.
-        entries: That claim's list of indices or deliveries, to add to; None before the first.
-        open: The batch being filled, if any.
-        sealed: Full batches that wait to be cut, oldest first.
-        waiting: Batches that were cut and have no numbers yet, oldest first.
-        inherited: Those of them that a former life left, until it is known that they are not in the
-            log; nothing gets numbers before.
-        inherited_from: Where the numbering of the life that left them stood.
-        failures: Failed attempts since the last success.
-        retry_at_s: Not to be sent before, on the event loop's clock.
-        trouble: What went wrong last, for the reasons of outcomes.
-        active_at_s: When the broker last answered for it.
-        recovering: Whether its sequencer is being renewed.
-        replaced: Batches that were halved, and that the journal still holds whole.
+
+    Attributes:
+        append: Adds a record to the open batch. It returns None if the record does not fit, no
+            batch is open, or the open one is paused.
+        entries: Lists the events of the open batch's newest claim: add an index or a delivery to
+            it for each record that `append` took.
+        claimed: How many events the claims before it have; with the length of `entries`, the offset
+            of the next record.
+        owner: The ticket of the newest claim, or `DELIVERIES`; None before the first claim.
+        open: The batch that takes records, if any.
+        sealed: Batches that take no more records, oldest first.
     """
 
-    topic: str
-    partition: int
-    sequencer: Sequencer[Batch]
-    append: Callable[..., Any] = _nothing_open
-    count: int = 0
-    owner: Ticket | None = None
-    entries: list[Any] | None = None
-    open: Batch | None = None
-    sealed: deque[Batch] = field(default_factory=deque)
-    waiting: deque[Batch] = field(default_factory=deque)
-    inherited: list[Batch] = field(default_factory=list)
-    inherited_from: Stamp = NO_STAMP
-    failures: int = 0
-    retry_at_s: float = 0.0
-    trouble: str = ""
-    active_at_s: float = 0.0
-    recovering: bool = False
-    replaced: list[Batch] = field(default_factory=list)
+    __slots__ = ("append", "claimed", "entries", "open", "owner", "partition", "sealed", "topic")
+
+    append: Callable[..., Any]
+    claimed: int
+    entries: list[Any]
+    owner: object
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: Batch | None = None
+        self.sealed: deque[Batch] = deque()
+        self._close()
 
     @property
     def has_batch(self) -> bool:
-        """Whether anything has no numbers."""
-        return bool(self.sealed or self.waiting) or self.open is not None
+        """Whether it holds any events."""
+        return bool(self.sealed) or self.open is not None
+
+    @property
+    def count(self) -> int:
+        """The number of records in the open batch."""
+        return self.claimed + len(self.entries)
 
     @property
     def is_paused(self) -> bool:
-        """Whether the journal has all of the open batch, which grows with the next event."""
-        return self.open is not None and self.append is _nothing_open
+        """Whether the journal has all of the open batch, which the next event resumes."""
+        return self.open is not None and self.append is _no_batch_takes
 
     def pause(self) -> None:
-        """Let the next event come by way of `resume`."""
-        self.append = _nothing_open
+        """Have the next event call `resume` first."""
+        self.append = _no_batch_takes
 
     def resume(self) -> None:
         """Add to the open batch again."""
@@ -87,23 +84,32 @@ class Lane:
         self.append = self.open.builder.append
 
     def start(self, batch: Batch, builder: Builder) -> None:
-        """Fill another batch from now on."""
+        """Open another batch."""
         assert self.open is None
         batch.builder = builder
         self.open = batch
         self.append = builder.append
-        self.count = 0
-        self.owner = self.entries = None
 
-    def claim(self, owner: Ticket | None) -> list[Any]:
-        """The list to add indices of a ticket to, or deliveries of events sent one by one."""
+    def claim(self, ticket: Ticket) -> list[Any]:
+        """Begin a claim of a ticket, and return `entries`: the indices of its events."""
+        return self._begin(TicketClaim(ticket), ticket)
+
+    def claim_deliveries(self) -> list[Any]:
+        """Begin a claim of events sent one by one, and return `entries`: their deliveries."""
+        return self._begin(DeliveryClaim(), DELIVERIES)
+
+    def _begin(self, claim: Claim, owner: object) -> list[Any]:
         assert self.open is not None
-        claim: Claim = DeliveryClaim() if owner is None else TicketClaim(owner)
         self.open.claims.append(claim)
+        self.claimed += len(self.entries)
         self.owner = owner
-        entries: list[Any] = claim.entries  # type: ignore[assignment]  # until it is compacted
-        self.entries = entries
-        return entries
+        self.entries = claim.entries  # type: ignore[assignment]  # a list until it is compacted
+        return self.entries
+
+    def mark_dated(self) -> None:
+        """Take note that the newest record bears a timestamp that its sender gave."""
+        batch = self.open or self.sealed[-1]
+        batch.dated = True
 
     def seal(self) -> None:
         """Take no more records into the open batch."""
@@ -113,12 +119,31 @@ class Lane:
             self.open.size = self.open.builder.size() - HEADER_SIZE
             self.sealed.append(self.open)
             self.open = None
-            self.append = _nothing_open
-            self.owner = self.entries = None
+            self._close()
 
-    def cut(self) -> list[Batch]:
-        """All batches, the open one too; the next event opens another."""
-        self.seal()
+    def _close(self) -> None:
+        self.append = _no_batch_takes
+        self.owner = None
+        self.entries = []
+        self.claimed = 0
+
+    def cut_sealed(self) -> list[Batch]:
+        """Take out the sealed batches."""
         batches = list(self.sealed)
         self.sealed.clear()
         return batches
+
+    def cut(self) -> list[Batch]:
+        """Take out all batches, the open one too; the next event opens another."""
+        self.seal()
+        return self.cut_sealed()
+
+    def pop(self, accepted_until_s: float) -> Batch | None:
+        """Take out the oldest batch if it was accepted until then, be it sealed or open."""
+        if not self.sealed and self.open is not None:
+            if self.open.accepted_at_s > accepted_until_s:
+                return None
+            self.seal()
+        if self.sealed and self.sealed[0].accepted_at_s <= accepted_until_s:
+            return self.sealed.popleft()
+        return None

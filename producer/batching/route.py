@@ -1,4 +1,4 @@
-"""A topic: the lanes of its partitions, and how events are spread over them."""
+"""A topic: the queues of its partitions, and how events are spread over them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING
 from sequitur.producer.batching.partitioner import KeyPartitioner, StickyPartitioner
 
 if TYPE_CHECKING:
-    from sequitur.producer.batching.partition_queue import Lane
+    from sequitur.producer.batching.partition_queue import PartitionQueue
 
 
 class Route:
-    """A topic: its lanes, and how events are spread over them.
+    """A topic: its queues, and how events are spread over them.
 
     Args:
         topic: Its name.
-        lanes: One a partition, in order. There may be more than the topic has partitions, for what
+        queues: One a partition, in order. There may be more than the topic has partitions, for what
             a journal holds of partitions that are gone.
         partitions: How many partitions the topic has.
         max_batch_bytes: The largest batch that the topic takes.
         batch_bytes: How full a batch gets.
         random: Drawn from [0, 1).
-        topic_id: Its id; another one after it was deleted and made anew. None if not known.
+        topic_id: Its id; another one after it was deleted and recreated. None if not known.
     """
 
     __slots__ = (
         "batch_bytes",
         "keys",
-        "lanes",
         "max_batch_bytes",
         "partitions",
+        "queues",
         "sticky",
         "topic",
         "topic_id",
@@ -38,7 +38,7 @@ class Route:
     def __init__(
         self,
         topic: str,
-        lanes: list[Lane],
+        queues: list[PartitionQueue],
         *,
         partitions: int,
         max_batch_bytes: int,
@@ -48,7 +48,7 @@ class Route:
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.lanes = lanes
+        self.queues = queues
         self.partitions = partitions
         self.max_batch_bytes = max_batch_bytes
         self.batch_bytes = min(batch_bytes, max_batch_bytes)
@@ -56,7 +56,7 @@ class Route:
         self.sticky = StickyPartitioner(partitions, random)
 
     def resize(self, partitions: int, random: float) -> None:
-        """Spread events over so many partitions from now on; their lanes must be there."""
+        """Spread events over so many partitions from now on; their queues must be there."""
         self.partitions = partitions
         self.keys = KeyPartitioner(partitions)
         self.sticky = StickyPartitioner(partitions, random)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.kafka.backoff import Backoff
     from sequitur.producer.kafka.wire import Wire
 
@@ -47,20 +46,18 @@ class Leaders:
         # The last fatal error of each broker, as a rejected login, since it was last connected.
         self._fatal_errors: dict[int, str] = {}
 
-    def leader(self, lane: Lane) -> int | None:
-        """Return the connected leader of a partition; None while it is looked for."""
-        node = self._wire.leader(lane.topic, lane.partition)
+    def leader(self, topic: str, partition: int) -> int | str:
+        """Return the connected leader of a partition, or the reason why there is none yet."""
+        node = self._wire.leader(topic, partition)
         if node is None:
-            lane.trouble = f"{lane.topic}-{lane.partition} has no leader"
             self.refresh()
-            return None
+            return f"{topic}-{partition} has no leader"
         if self._wire.is_connected(node):
             return node
-        reason = self._connect_reasons.get(node)
-        lane.trouble = f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
         if node not in self._connecting:
             self._connecting[node] = asyncio.create_task(self._connect(node))
-        return None
+        reason = self._connect_reasons.get(node)
+        return f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
 
     def refresh(self) -> None:
         """Refresh the metadata, in the background."""

@@ -24,10 +24,10 @@ from sequitur.producer.kafka.record_batch import Stamp
 
 if TYPE_CHECKING:
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.partition_queue import Lane
+    from sequitur.producer.delivery.send_queue import SendQueue
     from sequitur.producer.delivery.slots import Slot
 
-    SlotStamp: TypeAlias = tuple[Lane, Slot[Batch], Stamp]
+    SlotStamp: TypeAlias = tuple[SendQueue, Slot[Batch], Stamp]
 
 NO_OFFSET: Final = -1
 
@@ -66,7 +66,7 @@ class Round:
 
     cut: int
     is_cut: bool = False
-    fresh: list[tuple[Lane, Slot[Batch]]] = field(default_factory=list)
+    fresh: list[tuple[SendQueue, Slot[Batch]]] = field(default_factory=list)
     waiting: list[Batch] = field(default_factory=list)
     pieces: list[tuple[Batch, Waiting]] = field(default_factory=list)
     is_part: bool = False
@@ -78,8 +78,8 @@ class Round:
     restamped: list[SlotStamp] = field(default_factory=list)
     before: list[Stamp] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
-    renewed: list[Lane] = field(default_factory=list)
-    replaced: list[tuple[Lane, Batch]] = field(default_factory=list)
+    renewed: list[SendQueue] = field(default_factory=list)
+    replaced: list[tuple[SendQueue, Batch]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -98,10 +98,10 @@ class Round:
         )
 
 
-def renewal(lane: Lane, round_: Round, cluster_id: str) -> Renewal:
-    """The frame that says under which numbers a lane goes on; noted in the round."""
+def renewal(queue: SendQueue, round_: Round, cluster_id: str) -> Renewal:
+    """The frame that says under which numbers a queue goes on; noted in the round."""
     restamps = []
-    for slot in lane.sequencer:
+    for slot in queue.sequencer:
         batch, stamp = slot.batch, stamp_of(slot)
         if batch.journaled is None:  # the round has it under its new numbers
             continue
@@ -109,8 +109,8 @@ def renewal(lane: Lane, round_: Round, cluster_id: str) -> Renewal:
             old = batch.journaled
             restamps.append(
                 Restamp(
-                    lane.topic,
-                    lane.partition,
+                    queue.topic,
+                    queue.partition,
                     old.producer_id,
                     old.epoch,
                     old.base_sequence,
@@ -118,13 +118,13 @@ def renewal(lane: Lane, round_: Round, cluster_id: str) -> Renewal:
                     slot.count,
                 )
             )
-        round_.restamped.append((lane, slot, stamp))
+        round_.restamped.append((queue, slot, stamp))
         round_.before.append(batch.journaled)
         batch.journaled = stamp
     return Renewal(
-        lane.sequencer.identity,
+        queue.sequencer.identity,
         tuple(restamps),
-        ((lane.topic, lane.partition),),
+        ((queue.topic, queue.partition),),
         cluster_id,
     )
 
@@ -138,8 +138,8 @@ def numbered(called: list[SlotStamp]) -> list[Frame]:
     """The frame that says under which numbers batches go out that waited."""
     numbers = tuple(
         Number(
-            lane.topic,
-            lane.partition,
+            queue.topic,
+            queue.partition,
             slot.batch.first_event,
             slot.batch.last_event,
             slot.count,
@@ -148,7 +148,7 @@ def numbered(called: list[SlotStamp]) -> list[Frame]:
             stamp.base_sequence,
             slot.batch.last_ms,
         )
-        for lane, slot, stamp in called
+        for queue, slot, stamp in called
     )
     return [Numbered(numbers)] if numbers else []
 

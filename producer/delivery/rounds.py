@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.delivery.identities import Identities
+    from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
     from sequitur.producer.delivery.slots import Slot
     from sequitur.producer.journal.frames import Frame, Waiting
     from sequitur.producer.journal.journal import Journal
@@ -80,25 +80,28 @@ class Rounds:
     """Makes rounds of what the accumulator holds.
 
     Args:
+        queues: Get what is cut.
         accumulator: Holds the events.
         settings: Compression and durability.
         journal: Makes rounds last; None with durability `none`. It is closed with this.
         identities: Know which cluster this is.
-        poke: Called with a lane that may have something to send.
+        on_sendable: Called with a queue that may have something to send.
         on_failure: Called once if the journal fails: nothing can be sent any more.
     """
 
     def __init__(
         self,
         *,
+        queues: SendQueues,
         accumulator: Accumulator,
         settings: ProducerSettings,
         journal: Journal | None,
         identities: Identities,
-        poke: Callable[[Lane], None],
+        on_sendable: Callable[[SendQueue], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._queues = queues
         self._accumulator = accumulator
         self._compression = settings.compression
         self._window = settings.max_in_flight
@@ -106,7 +109,7 @@ class Rounds:
         self._sync_interval_s = settings.journal_sync_interval.total_seconds()
         self._journal = journal
         self._identities = identities
-        self._poke = poke
+        self._on_sendable = on_sendable
         self._on_failure = on_failure
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sequitur-journal")
         self._wake = asyncio.Event()
@@ -120,10 +123,10 @@ class Rounds:
         self._marks_due = False
         self._gathering: asyncio.TimerHandle | None = None
         self._gathered = False
-        self._renewed: dict[Lane, None] = {}
-        self._backed_up: dict[Lane, None] = {}
-        self._growing: dict[Lane, None] = {}
-        self._called: dict[Batch, tuple[Lane, Slot[Batch]]] = {}
+        self._renewed: dict[SendQueue, None] = {}
+        self._backed_up: dict[SendQueue, None] = {}
+        self._growing: dict[SendQueue, None] = {}
+        self._called: dict[Batch, tuple[SendQueue, Slot[Batch]]] = {}
         self._parts: dict[Batch, bool] = {}  # and whether the parts have it as a whole
         self._durable_cut = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -157,8 +160,8 @@ class Rounds:
         """The cut that what is accepted now will be in."""
         return self._accumulator.cuts + 1
 
-    def poke(self) -> None:
-        """There may be a reason for a round."""
+    def wake(self) -> None:
+        """Look whether a round is due."""
         self._wake.set()
 
     def note(self, position: Position) -> None:
@@ -212,19 +215,19 @@ class Rounds:
         elif self._marks_timer is None:
             self._marks_timer = self._loop.call_later(_MARKS_WAIT_S, self._flush_marks)
 
-    def renewed(self, lane: Lane) -> None:
-        """The lane goes on under another identity, or begins; hold it until the journal knows."""
+    def renewed(self, queue: SendQueue) -> None:
+        """The queue goes on under another identity, or begins; hold it until the journal knows."""
         if self._journal is not None:
-            for slot in lane.sequencer:
+            for slot in queue.sequencer:
                 slot.held = True
             # The order of the latest renewals is the order of their identities.
-            self._renewed.pop(lane, None)
-            self._renewed[lane] = None
+            self._renewed.pop(queue, None)
+            self._renewed[queue] = None
             self._wake.set()
 
-    def back_up(self, lane: Lane) -> None:
-        """The lane has batches that wait for their numbers."""
-        self._backed_up[lane] = None
+    def add_waiting(self, queue: SendQueue) -> None:
+        """Take note of a queue with batches that wait for their numbers."""
+        self._backed_up[queue] = None
 
     async def bytes_of(self, batch: Batch) -> bytes:
         """A batch's bytes, from the journal if they are nowhere else."""
@@ -283,41 +286,43 @@ class Rounds:
         self._call()
         return bool(self._renewed or self._called) or self._marks_due
 
-    def _flows(self, lane: Lane, batch: Batch) -> bool:
-        """Whether a new batch of the lane could be sent soon."""
-        return self._journal is None or (not lane.waiting and self._takes_more(lane, batch))
+    def _flows(self, queue: SendQueue, batch: Batch) -> bool:
+        """Whether a new batch of the queue could be sent soon."""
+        return self._journal is None or (
+            queue.first_waiting is None and self._takes_more(queue, batch)
+        )
 
-    def _takes_more(self, lane: Lane, batch: Batch) -> bool:
-        """Whether this batch of the lane is to have numbers, behind those that have."""
-        sequencer = lane.sequencer
+    def _takes_more(self, queue: SendQueue, batch: Batch) -> bool:
+        """Whether this batch of the queue is to have numbers, behind those that have."""
+        sequencer = queue.sequencer
         ahead = _AHEAD if batch.size < _LARGE_BYTES else _AHEAD_LARGE
         return (
-            not lane.recovering
-            and not lane.inherited
+            not queue.is_recovering
+            and not queue.inherited
             and sequencer.takes_numbers
             and sequencer.pending < ahead * self._window
-            # A lane in trouble gets no more on its way, until it has none left to get out of it.
-            and (not lane.failures or sequencer.is_empty)
+            # A queue in trouble gets no more on its way, until it has none left to get out of it.
+            and (not queue.failures or sequencer.is_empty)
         )
 
     def _call(self) -> None:
         """Give numbers to what has waited long enough."""
-        for lane in list(self._backed_up):
-            while lane.waiting and lane.waiting[0].kept:
-                if not self._takes_more(lane, lane.waiting[0]):
+        for queue in list(self._backed_up):
+            while (batch := queue.first_waiting) is not None and batch.kept:
+                if not self._takes_more(queue, batch):
                     break
-                batch = lane.waiting.popleft()
                 if not batch.dated:
                     batch.last_ms = int(time.time() * 1000)
-                self._called[batch] = lane, lane.sequencer.admit(batch, batch.count, held=True)
-            if not lane.waiting:
-                del self._backed_up[lane]
-        for lane in list(self._growing):
-            if lane.open is None or not lane.is_paused:
-                del self._growing[lane]
-            elif self._flows(lane, lane.open):
-                del self._growing[lane]
-                self._accumulator.refill(lane)
+                self._called[batch] = queue, queue.number_first()
+            if queue.first_waiting is None:
+                del self._backed_up[queue]
+        for queue in list(self._growing):
+            accumulated = queue.accumulated
+            if accumulated.open is None or not accumulated.is_paused:
+                del self._growing[queue]
+            elif self._flows(queue, accumulated.open):
+                del self._growing[queue]
+                self._accumulator.refill(accumulated)
 
     def _cut_due(self) -> bool:
         accumulator = self._accumulator
@@ -329,7 +334,10 @@ class Rounds:
         if accumulator.full or awaited or accumulator.flushing or self._gathered:
             return True
         # While no partition could send its batch, larger batches are better than more.
-        if any(lane.sequencer.pending < self._window for lane in accumulator.filled):
+        if any(
+            self._queues.of(filled).sequencer.pending < self._window
+            for filled in accumulator.filled
+        ):
             return True
         if self._journal is not None and self._gathering is None:
             self._gathering = self._loop.call_later(_GATHER_S, self._end_gathering)
@@ -345,7 +353,10 @@ class Rounds:
         accumulator = self._accumulator
         if not self._cut_due():
             return [Round(accumulator.cuts)]
-        batches, growing = accumulator.cut(lambda lane, batch: not self._flows(lane, batch))
+        of = self._queues.of
+        cut, grown = accumulator.cut(lambda filled, batch: not self._flows(of(filled), batch))
+        batches = [(of(filled), batch) for filled, batch in cut]
+        growing = [(of(filled), batch) for filled, batch in grown]
         self._gathered = False
         if self._gathering is not None:
             self._gathering.cancel()
@@ -354,30 +365,29 @@ class Rounds:
             accumulator.keeper = partial(self.kept, self.next_cut)
         positions = [Position(*item) for item in self._positions.items()]
         self._positions.clear()
-        pieces = [(batch, batch.piece(lane.count)) for lane, batch in growing]
-        self._growing.update(dict.fromkeys(lane for lane, _ in growing))
+        pieces = [(batch, batch.piece(queue.accumulated.count)) for queue, batch in growing]
+        self._growing.update(dict.fromkeys(queue for queue, _ in growing))
         limit = 0 if self._journal is None else self._journal.round_bytes
         size = sum(batch.size for _, batch in batches)
         size += sum(len(piece.data) for _, piece in pieces)
         if not limit or size <= limit:
             round_ = Round(accumulator.cuts, is_cut=True, positions=positions, pieces=pieces)
-            for lane, batch in batches:
-                self._put(round_, lane, batch)
+            for queue, batch in batches:
+                self._put(round_, queue, batch)
             return [round_]
         return self._in_parts(batches, pieces, positions, limit)
 
-    def _put(self, round_: Round, lane: Lane, batch: Batch, *, wait: bool = False) -> None:
-        if not wait and self._flows(lane, batch):
-            slot = lane.sequencer.admit(batch, batch.count, held=True)
-            round_.fresh.append((lane, slot))
+    def _put(self, round_: Round, queue: SendQueue, batch: Batch, *, wait: bool = False) -> None:
+        if not wait and self._flows(queue, batch):
+            round_.fresh.append((queue, queue.number(batch)))
         else:
-            lane.waiting.append(batch)
-            self._backed_up[lane] = None
+            queue.wait(batch)
+            self._backed_up[queue] = None
             round_.waiting.append(batch)
 
     def _in_parts(
         self,
-        batches: list[tuple[Lane, Batch]],
+        batches: list[tuple[SendQueue, Batch]],
         pieces: list[tuple[Batch, Waiting]],
         positions: list[Position],
         limit: int,
@@ -392,12 +402,12 @@ class Rounds:
             if size > limit:
                 rounds.append(Round(0, is_part=together))
                 size = 0
-        for lane, batch in batches:
+        for queue, batch in batches:
             if size and size + batch.size > limit:
                 rounds.append(Round(0, is_part=together))
                 size = 0
             size += batch.size
-            self._put(rounds[-1], lane, batch, wait=together)
+            self._put(rounds[-1], queue, batch, wait=together)
         last = Round(self._accumulator.cuts, is_cut=True, positions=positions)
         if together:
             last.ends_parts = True
@@ -456,7 +466,7 @@ class Rounds:
 
     def _fill(self, round_: Round) -> None:
         """Put into a round what has to be in it now: numbers may change while there is no room."""
-        slots = [(lane, slot) for lane, slot in round_.fresh if not slot.batch.given_up]
+        slots = [(queue, slot) for queue, slot in round_.fresh if not slot.batch.given_up]
         if self._journal is not None:
             round_.waiting = [batch for batch in round_.waiting if not batch.given_up]
             round_.pieces = [piece for piece in round_.pieces if not piece[0].given_up]
@@ -464,11 +474,11 @@ class Rounds:
                 batch.waits = True
             if not round_.is_part:
                 slots += self._fill_marks(round_)
-        round_.batches = [(lane, slot, stamp_of(slot)) for lane, slot in slots]
-        for _lane, slot, stamp in (*round_.batches, *round_.called):
+        round_.batches = [(queue, slot, stamp_of(slot)) for queue, slot in slots]
+        for _queue, slot, stamp in (*round_.batches, *round_.called):
             slot.batch.journaled = stamp if self._journal is not None else None
 
-    def _fill_marks(self, round_: Round) -> list[tuple[Lane, Slot[Batch]]]:
+    def _fill_marks(self, round_: Round) -> list[tuple[SendQueue, Slot[Batch]]]:
         """What the journal is told of other batches; gives the halves of those that were halved."""
         # A part that is given up is so once it counts: else its end would bring it back.
         round_.marks = [mark for mark in self._marks if mark.batch not in self._parts]
@@ -478,24 +488,23 @@ class Rounds:
         if self._marks_timer is not None:
             self._marks_timer.cancel()
             self._marks_timer = None
-        for lane in round_.renewed:
-            round_.replaced += [(lane, batch) for batch in lane.replaced]
-            lane.replaced.clear()
+        for queue in round_.renewed:
+            round_.replaced += [(queue, batch) for batch in queue.take_halved()]
         round_.frames = frames_of_marks(
             [*round_.marks, *(Mark(batch, reason="halved") for _, batch in round_.replaced)]
         )
-        halves: list[tuple[Lane, Slot[Batch]]] = []
-        for lane in round_.renewed:
-            round_.frames.append(renewal(lane, round_, self._identities.cluster_id))
+        halves: list[tuple[SendQueue, Slot[Batch]]] = []
+        for queue in round_.renewed:
+            round_.frames.append(renewal(queue, round_, self._identities.cluster_id))
             halves += [
-                (lane, slot)
-                for slot in lane.sequencer.slots
+                (queue, slot)
+                for slot in queue.sequencer.slots
                 if slot.batch.journaled is None and not slot.batch.waits
             ]
         called, self._called = self._called, {}
         round_.called = [
-            (lane, slot, stamp_of(slot))
-            for batch, (lane, slot) in called.items()
+            (queue, slot, stamp_of(slot))
+            for batch, (queue, slot) in called.items()
             if not batch.given_up
         ]
         round_.frames += numbered(round_.called)
@@ -505,17 +514,19 @@ class Rounds:
         """Take back what `_fill` did."""
         self._marks[:0] = round_.marks
         self._renewed = dict.fromkeys([*round_.renewed, *self._renewed])
-        self._called = {slot.batch: (lane, slot) for lane, slot, _ in round_.called} | self._called
-        for _lane, slot, _stamp in (*round_.batches, *round_.called):
+        self._called = {
+            slot.batch: (queue, slot) for queue, slot, _ in round_.called
+        } | self._called
+        for _queue, slot, _stamp in (*round_.batches, *round_.called):
             slot.batch.journaled = None
         round_.called = []
         for batch in round_.waiting:
             batch.waits = batch.pieced > 0  # what the journal has of it stays there
-        for (_lane, slot, _stamp), before in zip(round_.restamped, round_.before, strict=True):
+        for (_queue, slot, _stamp), before in zip(round_.restamped, round_.before, strict=True):
             slot.batch.journaled = before
         round_.restamped, round_.before = [], []
-        for lane, batch in round_.replaced:
-            lane.replaced.append(batch)
+        for queue, batch in round_.replaced:
+            queue.return_halved(batch)
         round_.replaced = []
 
     async def _encode(self, round_: Round) -> None:
@@ -541,15 +552,15 @@ class Rounds:
         """
         frames: list[Frame] = [*round_.frames, *(piece for _, piece in round_.pieces)]
         frames += [batch.waiting(self._compression) for batch in round_.waiting]
-        for lane, slot, stamp in round_.batches:
+        for queue, slot, stamp in round_.batches:
             batch = slot.batch
             data = batch.encode(self._compression, stamp)
             batch.last_ms = times_of(data)[1]
             if self._journal is not None:
                 frames.append(
                     BatchFrame(
-                        lane.topic,
-                        lane.partition,
+                        queue.topic,
+                        queue.partition,
                         stamp.producer_id,
                         stamp.epoch,
                         stamp.base_sequence,
@@ -568,7 +579,7 @@ class Rounds:
 
     def _appended_now(self, round_: Round) -> None:
         """The journal has the round: what is in it goes on its way once that lasts."""
-        for _lane, slot, _stamp in round_.called:
+        for _queue, slot, _stamp in round_.called:
             slot.batch.waits = False
         if round_.ends_parts:
             parts, self._parts = self._parts, {}
@@ -608,13 +619,13 @@ class Rounds:
 
     def _release(self, round_: Round) -> None:
         """A round is durable: its batches may leave, and those who wait for it hear of it."""
-        for lane, slot, stamp in (*round_.batches, *round_.restamped, *round_.called):
+        for queue, slot, stamp in (*round_.batches, *round_.restamped, *round_.called):
             # If renumbered since, it waits for the round that says so.
             if self._journal is None or stamp == stamp_of(slot):
                 slot.held = False
-            self._poke(lane)
-        for lane in round_.renewed:
-            self._poke(lane)
+            self._on_sendable(queue)
+        for queue in round_.renewed:
+            self._on_sendable(queue)
         if self.spill is not None:
             self.spill.track(slot.batch for _, slot, _ in round_.batches)
             self.spill.track(batch for batch in round_.waiting if batch.kept)

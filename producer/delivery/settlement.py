@@ -1,4 +1,4 @@
-"""Telling what became of the events of a batch: to their owners, to the counts, to the buffer."""
+"""The end of every batch: outcomes for its events, counts, and memory given back."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.send_queue import SendQueue
 
 _log = Logger(__name__)
 
 
 class Settlement:
-    """The end of every batch's way.
+    """Settle batches.
 
     Args:
         accumulator: Holds the batches.
         counters: Count the events.
-        rounds: The journal need not keep what is settled.
+        rounds: Tell the journal that it need not keep what is settled.
         on_given_up: Called with the events of a batch that is given up, while the journal still has
             them; None if nobody wants them.
     """
@@ -45,7 +45,7 @@ class Settlement:
         self._on_given_up = on_given_up
 
     def persisted(self, batch: Batch, base_offset: int | None) -> None:
-        """The batch is in the log."""
+        """Settle a batch that is in the log."""
         if not batch.completed:
             offset = base_offset
             for claim in batch.claims:
@@ -58,7 +58,7 @@ class Settlement:
         self._rounds.mark(batch, offset=base_offset)
 
     def failed(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """The batch is given up; told once no journal can bring it back."""
+        """Give a batch up; its events have their outcome once no journal can bring it back."""
         if self._on_given_up is not None:
             try:
                 if self._rounds.spill is not None:
@@ -90,7 +90,7 @@ class Settlement:
         self._rounds.mark(batch, reason=outcome.reason, then=end)
 
     def complete(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """Tell the outcome, and keep the batch: it may still be on its way."""
+        """Give the events of a batch their outcome, and keep the batch: it may be in flight."""
         if batch.completed:
             return
         for claim in batch.claims:
@@ -102,76 +102,61 @@ class Settlement:
         self._accumulator.complete(batch)
 
     def dropped(self, batch: Batch, verdict: Verdict, reason: str) -> None:
-        """The batch was dropped from its sequencer."""
+        """Settle a batch that was dropped from its sequencer."""
         lost = verdict is Verdict.LOST
         self.failed(batch, PossiblyPersisted(reason) if lost else NotPersisted(reason))
 
-    def expire(self, lane: Lane, accepted_until_s: float, grace_s: float) -> None:
-        """Tell of everything in a lane that was accepted until then: its time is over.
+    def expire(self, queue: SendQueue, accepted_until_s: float, grace_s: float) -> None:
+        """Settle everything of a partition that was accepted until then: its time is over.
 
-        What has no number yet, or surely did not arrive, is dropped. What may have arrived is told
-        as such, `grace_s` later, and still tried: only the broker's answer says which number is
-        next.
+        What has no numbers yet, or is surely not in the log, is dropped. What may be in the log is
+        completed as such `grace_s` later, and still sent: only the broker's answer says which
+        number is next.
         """
-        trouble = lane.trouble or "it was never its turn"
-        while lane.waiting and lane.waiting[0].accepted_at_s <= accepted_until_s:
-            reason = f"not sent within delivery_timeout: {trouble}"
-            self.failed(lane.waiting.popleft(), NotPersisted(reason))
-        while lane.sealed and lane.sealed[0].accepted_at_s <= accepted_until_s:
-            reason = f"not sent within delivery_timeout: {trouble}"
-            self.failed(lane.sealed.popleft(), NotPersisted(reason))
-        if (
-            not lane.sealed
-            and not lane.waiting
-            and lane.open is not None
-            and lane.open.accepted_at_s <= accepted_until_s
-        ):
-            lane.seal()
-            reason = f"not sent within delivery_timeout: {trouble}"
-            self.failed(lane.sealed.popleft(), NotPersisted(reason))
-        due = list(takewhile(lambda s: s.batch.accepted_at_s <= accepted_until_s, lane.sequencer))
+        trouble = queue.trouble or "it was never its turn"
+        while (batch := queue.pop_unnumbered(accepted_until_s)) is not None:
+            self.failed(batch, NotPersisted(f"not sent within delivery_timeout: {trouble}"))
+        due = list(takewhile(lambda s: s.batch.accepted_at_s <= accepted_until_s, queue.sequencer))
         for slot in due:
             batch = slot.batch
             reason = f"no answer within delivery_timeout: {trouble}"
             if slot.state is State.READY and not slot.possibly_appended:
-                self.dropped(batch, lane.sequencer.drop(slot), reason)
+                self.dropped(batch, queue.sequencer.drop(slot), reason)
             elif batch.accepted_at_s <= accepted_until_s - grace_s:
                 self.complete(batch, PossiblyPersisted(reason))
 
-    def give_up(self, lane: Lane, reason: str) -> None:
-        """Give up everything in a lane, and keep nothing of it: its partition is gone."""
-        for batch in (*lane.waiting, *lane.cut()):
+    def give_up(self, queue: SendQueue, reason: str) -> None:
+        """Give up everything of a partition, and keep nothing of it: the partition is gone."""
+        while (batch := queue.pop_unnumbered()) is not None:
             self.failed(batch, NotPersisted(f"{reason} before it was sent"))
-        lane.waiting.clear()
-        lane.inherited.clear()
-        slots = list(lane.sequencer)
-        lane.sequencer.clear()
+        queue.resolve_inherited(())
+        slots = list(queue.sequencer)
+        queue.sequencer.clear()
         for slot in slots:
             if slot.state is State.WAITING or slot.possibly_appended:
                 self.failed(slot.batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
-                self.failed(slot.batch, NotPersisted(f"{reason} before it was taken"))
+                self.failed(slot.batch, NotPersisted(f"{reason} before it was accepted"))
 
-    def abandon(self, lane: Lane, reason: str) -> None:
-        """Tell of everything in a lane: nothing will be sent any more, in this life.
+    def abandon(self, queue: SendQueue, reason: str) -> None:
+        """Complete everything of a partition: nothing more is sent in this life.
 
-        Nothing of it was refused, so it is not given up: whoever closes too early hears of it.
+        No broker has refused any of it, so it is not given up: `on_given_up` does not get it.
         """
-        for batch in (*lane.waiting, *lane.cut()):
+        while (batch := queue.pop_unnumbered()) is not None:
             if batch.waits:
                 self._leave(batch, f"{reason} before it was sent")
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was sent"))
-        lane.waiting.clear()
-        for slot in lane.sequencer:
+        for slot in queue.sequencer:
             batch = slot.batch
             if batch.in_journal:
                 self._leave(batch, f"{reason} before it was answered")
             elif slot.state is State.WAITING or slot.possibly_appended:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
-                self._forget(batch, NotPersisted(f"{reason} before it was taken"))
-        lane.sequencer.clear()
+                self._forget(batch, NotPersisted(f"{reason} before it was accepted"))
+        queue.sequencer.clear()
 
     def _leave(self, batch: Batch, reason: str) -> None:
         """Leave a batch to the next start."""

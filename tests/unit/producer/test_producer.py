@@ -459,4 +459,4 @@ async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
         assert isinstance(await behind, NotPersisted | PossiblyPersisted)
         assert await (await producer.send("t", b"3", b"any key")) == Persisted(0, 0)
     assert [each.value for each in given_up] == [b"1", b"2"]
-    assert "deleted and made anew" in caplog.text
+    assert "deleted and recreated" in caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 from sequitur.producer import FatalError, RetriableError
@@ -50,7 +49,6 @@ class _Asker:
 
     def __init__(self, wire: _Wire, backoff_ms: float) -> None:
         self.changed = asyncio.Event()
-        self._lane: Any = SimpleNamespace(topic="t", partition=0, trouble="")
         foreign: Any = wire
         self.leaders = Leaders(
             foreign,
@@ -60,9 +58,8 @@ class _Asker:
         )
 
     def ask(self) -> str:
-        """The trouble that the event is told of if it expires now."""
-        self.leaders.leader(self._lane)
-        return str(self._lane.trouble)
+        """The reason that an event reports if it expires now."""
+        return str(self.leaders.leader("t", 0))
 
     async def ask_until(self, trouble: str) -> None:
         """Ask at each change until this is told."""
