@@ -127,16 +127,25 @@ class Settlement:
 
     def give_up(self, queue: SendQueue, reason: str) -> None:
         """Give up everything of a partition, and keep nothing of it: the partition is gone."""
-        while (batch := queue.pop_unnumbered()) is not None:
-            self.failed(batch, NotPersisted(f"{reason} before it was sent"))
-        queue.resolve_inherited(())
-        slots = list(queue.sequencer)
-        queue.sequencer.clear()
-        for slot in slots:
+        failed: list[tuple[Batch, NotPersisted | PossiblyPersisted]] = []
+        for slot in queue.sequencer:
             if slot.state is State.WAITING or slot.possibly_appended:
-                self.failed(slot.batch, PossiblyPersisted(f"{reason} before it was answered"))
+                sent = PossiblyPersisted(f"{reason} before it was answered")
+                failed.append((slot.batch, sent))
             else:
-                self.failed(slot.batch, NotPersisted(f"{reason} before it was accepted"))
+                failed.append((slot.batch, NotPersisted(f"{reason} before it was accepted")))
+        queue.sequencer.clear()
+        while (batch := queue.pop_unnumbered()) is not None:
+            failed.append((batch, NotPersisted(f"{reason} before it was sent")))
+        queue.resolve_inherited(())
+        errors = []
+        for batch, outcome in failed:
+            try:
+                self.failed(batch, outcome)
+            except Exception as error:  # noqa: BLE001 - the producer fails, once all are completed
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def abandon(self, queue: SendQueue, reason: str) -> None:
         """Complete everything of a partition: nothing more is sent in this life.
