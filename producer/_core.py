@@ -102,11 +102,12 @@ class Core:
             on_sendable=lambda queue: self.sender.wake(queue),  # noqa: PLW0108 - likewise
             on_failure=on_failure,
         )
-        self._settlement = Settlement(self.accumulator, self._counters, self.rounds, on_given_up)
+        outstanding = self.accumulator.outstanding
+        self._settlement = Settlement(outstanding, self._counters, self.rounds, on_given_up)
         self.sender = Sender(
             wire=wire,
             queues=self._queues,
-            accumulator=self.accumulator,
+            outstanding=outstanding,
             settlement=self._settlement,
             settings=settings,
             identities=identities,

@@ -158,7 +158,7 @@ class Rounds:
     @property
     def next_cut(self) -> int:
         """The cut that what is accepted now will be in."""
-        return self._accumulator.cuts + 1
+        return self._accumulator.cuts.number + 1
 
     def wake(self) -> None:
         """Look whether a round is due."""
@@ -322,22 +322,20 @@ class Rounds:
                 del self._growing[queue]
             elif self._flows(queue, accumulated.open):
                 del self._growing[queue]
-                self._accumulator.refill(accumulated)
+                self._accumulator.cuts.refill(accumulated)
 
     def _cut_due(self) -> bool:
-        accumulator = self._accumulator
-        awaited = bool(self._positions) or any(cut > accumulator.cuts for cut in self._waiting)
-        if not accumulator.filled:
+        cuts = self._accumulator.cuts
+        awaited = bool(self._positions) or any(cut > cuts.number for cut in self._waiting)
+        if not cuts.filled:
             return awaited
-        if not (accumulator.full or accumulator.ripe):
+        if not (cuts.is_full or cuts.is_ripe):
             return False
-        if accumulator.full or awaited or accumulator.flushing or self._gathered:
+        flushing = self._accumulator.outstanding.is_flushing
+        if cuts.is_full or awaited or flushing or self._gathered:
             return True
         # While no partition could send its batch, larger batches are better than more.
-        if any(
-            self._queues.of(filled).sequencer.pending < self._window
-            for filled in accumulator.filled
-        ):
+        if any(self._queues.of(filled).sequencer.pending < self._window for filled in cuts.filled):
             return True
         if self._journal is not None and self._gathering is None:
             self._gathering = self._loop.call_later(_GATHER_S, self._end_gathering)
@@ -352,7 +350,7 @@ class Rounds:
         """The next round; as several, where it is too long for one."""
         accumulator = self._accumulator
         if not self._cut_due():
-            return [Round(accumulator.cuts)]
+            return [Round(accumulator.cuts.number)]
         of = self._queues.of
         cut, grown = accumulator.cut(lambda filled, batch: not self._flows(of(filled), batch))
         batches = [(of(filled), batch) for filled, batch in cut]
@@ -371,7 +369,7 @@ class Rounds:
         size = sum(batch.size for _, batch in batches)
         size += sum(len(piece.data) for _, piece in pieces)
         if not limit or size <= limit:
-            round_ = Round(accumulator.cuts, is_cut=True, positions=positions, pieces=pieces)
+            round_ = Round(accumulator.cuts.number, is_cut=True, positions=positions, pieces=pieces)
             for queue, batch in batches:
                 self._put(round_, queue, batch)
             return [round_]
@@ -408,7 +406,7 @@ class Rounds:
                 size = 0
             size += batch.size
             self._put(rounds[-1], queue, batch, wait=together)
-        last = Round(self._accumulator.cuts, is_cut=True, positions=positions)
+        last = Round(self._accumulator.cuts.number, is_cut=True, positions=positions)
         if together:
             last.ends_parts = True
             self._parts = dict.fromkeys((batch for _, batch in batches), True)

@@ -178,7 +178,7 @@ class Routes:
                 queue, f"{queue.topic} was recreated without partition {queue.partition}"
             )
             self._queues.remove(queue)
-            self._accumulator.forget(accumulated)
+            self._accumulator.cuts.forget(accumulated)
         del route.queues[partitions:]
 
     async def _learn(self, topic: str) -> tuple[int, int]:
@@ -239,7 +239,7 @@ class Routes:
             stored=True,
             **known,
         )
-        self._accumulator.take_over(batch)
+        self._accumulator.outstanding.take_over(batch)
         self._sender.wake(queue)
         return batch
 

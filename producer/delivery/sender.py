@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
@@ -83,7 +83,7 @@ class Sender:
     Args:
         wire: Writes requests.
         queues: Hold the batches.
-        accumulator: Takes note of batches that are halved.
+        outstanding: Takes note of batches that are halved.
         settlement: Settles batches.
         settings: Timeouts, window, backoff.
         identities: Hold the producer id and epoch.
@@ -98,7 +98,7 @@ class Sender:
         *,
         wire: Wire,
         queues: SendQueues,
-        accumulator: Accumulator,
+        outstanding: Outstanding,
         settlement: Settlement,
         settings: ProducerSettings,
         identities: Identities,
@@ -110,7 +110,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._wire = wire
         self._queues = queues
-        self._accumulator = accumulator
+        self._outstanding = outstanding
         self._settlement = settlement
         self._compression = settings.compression
         self._window = settings.max_in_flight
@@ -321,7 +321,7 @@ class Sender:
             self._rounds.spill.read_now(slot.batch)
             self._rounds.spill.forget(slot.batch)
         halves = slot.batch.halves(self._compression)
-        self._accumulator.replace(slot.batch, halves)
+        self._outstanding.replace(slot.batch, halves)
         queue.replace(slot, halves)
 
     def _try_again(

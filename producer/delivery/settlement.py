@@ -13,8 +13,8 @@ from sequitur.producer.delivery.slots import State, Verdict
 if TYPE_CHECKING:
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue
 
@@ -25,7 +25,7 @@ class Settlement:
     """Settle batches.
 
     Args:
-        accumulator: Holds the batches.
+        outstanding: Holds the batches.
         counters: Count the events.
         rounds: Tell the journal that it need not keep what is settled.
         on_given_up: Called with the events of a batch that is given up, while the journal still has
@@ -34,12 +34,12 @@ class Settlement:
 
     def __init__(
         self,
-        accumulator: Accumulator,
+        outstanding: Outstanding,
         counters: Counters,
         rounds: Rounds,
         on_given_up: OnGivenUp | None = None,
     ) -> None:
-        self._accumulator = accumulator
+        self._outstanding = outstanding
         self._rounds = rounds
         self._counters = counters
         self._on_given_up = on_given_up
@@ -53,8 +53,8 @@ class Settlement:
                 if offset is not None:
                     offset += len(claim.entries)
             self._counters.persisted += batch.count
-            self._accumulator.complete(batch)
-        self._accumulator.release(batch)
+            self._outstanding.complete(batch)
+        self._outstanding.release(batch)
         self._rounds.mark(batch, offset=base_offset)
 
     def failed(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
@@ -68,14 +68,14 @@ class Settlement:
                 kept = "; the journal keeps it for the next start" if batch.in_journal else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
                 self.complete(batch, PossiblyPersisted(why))
-                self._accumulator.release(batch)
+                self._outstanding.release(batch)
                 raise
         self._forget(batch, outcome)
 
     def _forget(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         def end() -> None:
             self.complete(batch, outcome)
-            self._accumulator.release(batch)
+            self._outstanding.release(batch)
 
         batch.given_up = True
         if not batch.claims:
@@ -99,7 +99,7 @@ class Settlement:
             self._counters.not_persisted += batch.count
         else:
             self._counters.possibly_persisted += batch.count
-        self._accumulator.complete(batch)
+        self._outstanding.complete(batch)
 
     def dropped(self, batch: Batch, verdict: Verdict, reason: str) -> None:
         """Settle a batch that was dropped from its sequencer."""
@@ -171,4 +171,4 @@ class Settlement:
         """Leave a batch to the next start."""
         why = f"{reason}; the journal keeps it for the next start"
         self.complete(batch, PossiblyPersisted(why))
-        self._accumulator.release(batch)
+        self._outstanding.release(batch)
