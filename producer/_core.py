@@ -2,8 +2,8 @@
 
 `batching.accumulator` takes events into batches, `delivery.sequencer` numbers them,
 `delivery.rounds` encodes them and gets them into the journal, `delivery.sender` sends them,
-`delivery.settlement` tells what became of them, `kafka.wire` speaks Kafka's protocol,
-`delivery.routes` knows the topics. On this stands the producer that users see, `_client`.
+`delivery.settlement` sets their outcomes, `kafka.wire` speaks Kafka's protocol, `delivery.routes`
+knows the topics. `_client` is the producer that users see.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Core:
     """What runs between `start` and `close`.
 
     Args:
-        wire: The way to the brokers.
-        identities: Who they take us for.
+        wire: Connections to the brokers.
+        identities: The producer id and epoch.
         settings: How events are sent.
         name: Goes into the event ids.
         journal: Makes events outlive the process; None without one.
         former: What the journal held at the start.
         random: Spreads and jitters.
-        on_given_up: Called with events that are tried no more; None if nobody wants them.
+        on_given_up: Called with events that are given up; None if they are not stored.
         on_failure: Called when a part fails: nothing is sent any more.
     """
 
@@ -78,8 +78,8 @@ class Core:
         self._counters = Counters()
         room = settings.buffer_size
         if journal is not None:
-            # A quarter is for what is read back from the journal, one for what is on its way into
-            # it; and what is accepted at once must fit there.
+            # A quarter is for batches that are read back from the journal, one for rounds on their
+            # way into it; and what is accepted in one call must fit into it.
             room = min(room // 2, settings.journal_limit // 4)
         self._queues = SendQueues()
         self.accumulator = Accumulator(
@@ -144,8 +144,8 @@ class Core:
         return partial(self.rounds.kept, self.rounds.next_cut) if self.rounds.journals else None
 
     @property
-    def hold_up(self) -> str | None:
-        """Why events are not taken; None while they are, also where a moment is waited for room."""
+    def blocked_reason(self) -> str | None:
+        """Why no events are accepted; None while they are, and during a short wait for room."""
         room = self.accumulator.budget
         if self.rounds.full_reason is not None:
             return self.rounds.full_reason
@@ -187,7 +187,7 @@ class Core:
         await self.accumulator.flushed()
 
     def fail(self, reason: str) -> None:
-        """Stop sending at once, and tell of everything."""
+        """Stop sending at once, and set the outcome of every event."""
         self.accumulator.budget.close()
         for task in self._running:
             task.cancel()
@@ -195,20 +195,20 @@ class Core:
         self.rounds.end_waits(reason)
 
     async def close(self, hurry: asyncio.Event, last_s: float) -> None:
-        """Wait for what is on its way until hurried; then tell of the rest, and end.
+        """Wait for the answers until hurried; then set the other outcomes, and end.
 
         Args:
             hurry: Set when there is no more time to wait for brokers.
-            last_s: How long the journal may take for what it then still has to do.
+            last_s: How long the journal may take for its last writes.
         """
         self.accumulator.budget.close()
         hurried = asyncio.ensure_future(hurry.wait())
-        told = asyncio.ensure_future(self.all_completed())
-        await asyncio.wait((told, hurried), return_when=asyncio.FIRST_COMPLETED)
-        for task in (hurried, told):
+        completed = asyncio.ensure_future(self.all_completed())
+        await asyncio.wait((completed, hurried), return_when=asyncio.FIRST_COMPLETED)
+        for task in (hurried, completed):
             task.cancel()
         if self.rounds.journals:
-            # So that a journal keeps what has no outcome yet, down to the last event.
+            # So that the journal has every event without an outcome.
             with contextlib.suppress(JournalError, TimeoutError):
                 await asyncio.wait_for(self.rounds.kept(self.rounds.next_cut), last_s)
         self._routes.stop()
@@ -240,7 +240,7 @@ class Core:
         )
 
     def halt(self) -> list[asyncio.Task[None]]:
-        """Cancel everything that runs, and say nothing: what remains is for the journal."""
+        """Cancel all tasks without setting outcomes: what remains is for the journal."""
         tasks = [*self._running, *self._resuming]
         for task in tasks:
             task.cancel()

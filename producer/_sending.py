@@ -1,7 +1,7 @@
 """The calls by which users give events to a producer: `send`, `send_and_wait`, `send_many`.
 
-Types are checked here, at the call: what becomes of an event that was accepted is a value, which
-code that was written for another client may never look at.
+Types are checked here, at the call: the outcome of an accepted event is a value, which code written
+for another client may ignore.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Sending(ABC):
-    """What of `IdempotentProducer` takes events."""
+    """The part of `IdempotentProducer` that accepts events."""
 
     _maker: RecordMaker
 
@@ -49,7 +49,7 @@ class Sending(ABC):
             key: Chooses the partition, as in Java; bytes or what `key_serializer` takes.
             headers: Names and values.
             partition: The partition, if it is not to be chosen.
-            timestamp_ms: See `Record`; leave it.
+            timestamp_ms: See `Record`; usually left out.
 
         Returns:
             Its delivery, to be awaited for its outcome, which comes within `delivery_timeout`. An
@@ -88,8 +88,8 @@ class Sending(ABC):
         """`send` one event and wait until it is in the log; its partition and offset.
 
         Raises:
-            NotPersistedError: It is not in the log, nor ever will be.
-            PossiblyPersistedError: Nobody knows whether it is.
+            NotPersistedError: It is not in the log, and never will be.
+            PossiblyPersistedError: It is unknown whether it is.
             ProducerClosedError: As in `send`.
             TypeError: As in `send`.
         """
@@ -112,7 +112,7 @@ class Sending(ABC):
             events: Records, or plain values, from an iterable or an async iterable; or an Arrow
                 table or record batch with the columns `value` and, as wanted, `key`, `headers`,
                 `partition`, `timestamp_ms`.
-            ticket: Counts them, a new one by default. Who may be cancelled here keeps his own.
+            ticket: Counts them, a new one by default. A caller that may be cancelled keeps its own.
 
         Returns:
             The ticket, to be awaited for how many were persisted, and which were not.
@@ -156,7 +156,7 @@ class Sending(ABC):
         try:
             route = await core.route_with_room(topic)
         except BrokerError:
-            self._accepting()  # that it was closed meanwhile says more
+            self._accepting()  # if it was closed meanwhile, that is the better reason
             raise
         self._accepting()
         return route
@@ -166,7 +166,7 @@ class Sending(ABC):
         """Return the started parts of the producer.
 
         Raises:
-            ProducerClosedError: It takes nothing.
+            ProducerClosedError: The producer accepts no events.
         """
 
 

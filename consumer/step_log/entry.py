@@ -1,9 +1,9 @@
 """The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
 
 A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, or a reset of Spark's
-own part (which reads nothing, and begins batches anew behind what was read). Its `StepEntry` is
-written before anything of the step goes out, and a repeat of the step reads it back instead of
-computing anew: so a restart never reopens released time, and a repeat gives the same rows. What
+own part (which reads nothing, and starts batches over after what was read). Its `StepEntry` is
+written before anything of the step goes out, and a second attempt at the step reads it back instead
+of computing it again: so a restart never reopens released time, and the rows are the same. What
 went out is written afterwards as `StepDone`.
 
 Which rows a step releases, with F the frontier before and G after it:
@@ -70,8 +70,8 @@ class StepEntry:
         owner: Owner generation of the driver's life that logged it.
         name: Name of the folders that this attempt at the step has written.
         source: Name of the folder with Spark's own checkpoint.
-        planned: Where `batch_id` ends in each source partition, as Spark planned it: a repeat of
-            that batch has to have the same.
+        planned: Where `batch_id` ends in each source partition, as Spark planned it: another attempt
+            at that batch has to have the same.
         topics: Ids of the input topics that have been read, by name, where brokers give them ids.
         lost: Of each source partition that lost rows before they were read, the first offset of
             these and the one behind the last.

@@ -1,4 +1,4 @@
-"""A Kafka transaction on one output partition: batches that are laid out already, and one offset.
+"""A Kafka transaction on one output partition: encoded batches, and one offset.
 
 The protocol is KIP-98's, as brokers of every version speak it: `InitProducerId` takes the
 transactional id (which aborts what another holder had open, and fences it), `AddPartitionsToTxn`,
@@ -51,10 +51,10 @@ _IN_FLIGHT: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TransactionNames:
-    """What a transaction is known by.
+    """The names of a transaction.
 
     Attributes:
-        transactional_id: One holder at a time.
+        transactional_id: The id, which has one holder at a time.
         group: The consumer group whose offset it commits.
         timeout_ms: The brokers abort it when it is open for longer.
     """
@@ -65,20 +65,20 @@ class TransactionNames:
 
     @classmethod
     def of(cls, app: str, where: OutputPartition, timeout_ms: int) -> Self:
-        """Return those of a job's transactions on an output partition."""
+        """Return the names of a job's transactions on an output partition."""
         return cls(f"{app}.{where.topic}.{where.partition}", commits_group(app), timeout_ms)
 
 
 class Transaction:
     """One attempt to write one partition; `open`, `send` as often as wanted, `commit` or `abort`.
 
-    `_unanswered` holds the batches that are on their way, oldest first, with their answers to be.
+    `_unanswered` holds the batches in flight, oldest first, with the futures of their answers.
 
     Args:
         wire: Connections to the brokers, started.
         coordinators: Asks on these connections.
         where: The partition.
-        names: What the transaction is known by.
+        names: The names of the transaction.
     """
 
     def __init__(
@@ -144,10 +144,10 @@ class Transaction:
         except RetriableError:
             await self._send_again(raw)
         if stamp.base_sequence == 0:
-            # A partition that knows nothing of a producer takes any sequence: were this batch
-            # refused for the moment, one after it could get in before it.
+            # A partition without state of a producer accepts any sequence: if this batch were
+            # refused for the moment, a later one could get in before it.
             await self._await_answers()
-        # Once around the loop: what is to be written is, and answers are taken in.
+        # Once around the event loop, which writes requests and reads answers.
         await asyncio.sleep(0)
 
     async def commit(self, offset: int, metadata: str) -> None:
@@ -185,7 +185,7 @@ class Transaction:
         Raises:
             TransactionError: The brokers do not answer, or refuse.
         """
-        await self._silence()
+        await self._await_in_flight()
         self._unanswered.clear()
         await self._end(commit=False)
 
@@ -199,7 +199,7 @@ class Transaction:
         return self._names.transactional_id, self._producer_id, self._epoch
 
     async def _write(self, batch: bytes) -> asyncio.Future[_Answers]:
-        """Write a batch to the partition's leader; its answer to be.
+        """Write a batch to the partition's leader; return the future of its answer.
 
         Raises:
             RetriableError: Nothing was written.
@@ -225,15 +225,15 @@ class Transaction:
             await self._send_again()
 
     async def _send_again(self, *more: bytes) -> None:
-        """Send all that has no good answer again, one after the other, until each is taken.
+        """Send all batches without success again, one after the other, until each is accepted.
 
         What the broker has of them it answers as duplicates.
         """
-        await self._silence()
+        await self._await_in_flight()
         batches = [batch for batch, _answer in self._unanswered]
         self._unanswered.clear()
         for batch in (*batches, *more):
-            attempts = self._coordinators.attempts(f"{_name(self._where)}: a batch is not taken")
+            attempts = self._coordinators.attempts(f"{_name(self._where)}: a batch is not accepted")
             while not await self._is_taken_now(batch):
                 await attempts.pause()
                 await self._wire.refresh([self._where.topic])
@@ -244,8 +244,8 @@ class Transaction:
         except RetriableError:
             return False
 
-    async def _silence(self) -> None:
-        """Wait until nothing is on its way any more."""
+    async def _await_in_flight(self) -> None:
+        """Wait until no batch is in flight."""
         answers = (answer for _batch, answer in self._unanswered)
         await asyncio.gather(*answers, return_exceptions=True)
 

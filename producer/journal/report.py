@@ -125,7 +125,7 @@ class JournalReport:
 
     Attributes:
         directory: where.
-        verdict: the judgement.
+        verdict: the result of the check.
         problems: a sentence for each thing that is wrong with the journal as a whole.
         producer: the durable name, None when no head can be read.
         producer_id: from the broker, None before the first one.
