@@ -338,7 +338,7 @@ async def test_events_that_break_off_keep_their_ticket(wire: FakeWire) -> None:
         raise OSError("the file ended badly")
 
     async with make_producer() as producer:
-        with pytest.raises(SendManyError, match="after 5500 of them") as caught:
+        with pytest.raises(SendManyError, match="after 5500 events") as caught:
             await producer.send_many("t", events())
         result = await caught.value.ticket
     assert isinstance(caught.value.__cause__, OSError)
