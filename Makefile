@@ -11,7 +11,7 @@ INSTALLED := .venv/.installed
 TEST_PROCESSES ?= 3
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
-STATE_MACHINES := */sequencer.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/frontier.py,*/acker.py,*/_commit_token.py
+STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
 .PHONY: help setup jars demo test test-fast test-kill coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
 

@@ -185,7 +185,7 @@ class Sender:
             return None
         sequencer = queue.sequencer
         if now_s - queue.active_at_s > _REST_S:
-            sequencer.rest()
+            sequencer.on_silence()
         if self._must_recover(queue):
             self._recovery.begin(queue)
             return None
@@ -193,7 +193,7 @@ class Sender:
         if slot is None:
             return None
         if slot.possibly_appended and not slot.searched and self._recovery.is_old(slot.batch):
-            if sequencer.seek():
+            if sequencer.require_search():
                 self._recovery.begin(queue)
             return None
         node = self._leader_of(queue)

@@ -191,7 +191,7 @@ class SequencerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.wire and not self.ghosts)
     def broker_is_silent_for_long(self) -> None:
         """It forgets us, and keeps what it has; with or without a batch that it never answered."""
-        self.sequencer.rest()
+        self.sequencer.on_silence()
         self.broker.forget()
 
     @rule(ours=st.booleans())

@@ -81,7 +81,7 @@ def test_the_first_batch_of_an_identity_goes_alone() -> None:
 def test_a_rested_partition_goes_alone_again() -> None:
     """After a long idle time the broker may have forgotten the producer."""
     sequencer = _sequencer()
-    sequencer.rest()
+    sequencer.on_silence()
     _sent(sequencer, "a")
     assert not _has_room(sequencer)
 
@@ -91,10 +91,10 @@ def test_after_a_long_silence_a_doubtful_batch_is_asked_for_before_it_is_sent_ag
     sequencer = _sequencer()
     lost, behind = _sent(sequencer, "lost", "behind")
     sequencer.on_answer(lost, Answer.UNKNOWN)
-    sequencer.rest()
+    sequencer.on_silence()
     assert _wants(sequencer) == ""  # the other one's answer may still come
     sequencer.on_answer(behind, Answer.UNKNOWN)
-    sequencer.rest()
+    sequencer.on_silence()
     assert (sequencer.next_to_send(), _wants(sequencer)) == (None, "query")
     assert sequencer.on_described(None) == []
     sequencer.on_searched([lost])
@@ -107,7 +107,7 @@ def test_a_silence_with_nothing_in_doubt_asks_nothing() -> None:
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
     sequencer.on_answer(slot, Answer.RETRIABLE)
-    sequencer.rest()
+    sequencer.on_silence()
     assert sequencer.next_to_send() is slot
 
 
@@ -342,7 +342,7 @@ def test_a_former_life_is_asked_for_again_after_a_long_silence() -> None:
     """What it had on its way may have arrived since, and been forgotten together with us."""
     sequencer, slots = _recovered("a")
     sequencer.on_searched(())
-    sequencer.rest()
+    sequencer.on_silence()
     assert (_wants(sequencer), sequencer.next_to_send()) == ("query", None)
     sequencer.on_searched(slots)
     assert sequencer.is_empty
@@ -501,10 +501,10 @@ def test_before_the_broker_forgets_the_log_is_read() -> None:
     """Its memory is no help then; not while an answer may still come."""
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
-    assert not sequencer.seek()
+    assert not sequencer.require_search()
     assert _wants(sequencer) == ""
     sequencer.on_answer(slot, Answer.UNKNOWN)
-    assert sequencer.seek()
+    assert sequencer.require_search()
     assert (_wants(sequencer), sequencer.takes_numbers) == ("query", False)
     sequencer.on_searched([slot])
     assert (sequencer.is_empty, sequencer.takes_numbers) == (True, True)
