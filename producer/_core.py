@@ -1,9 +1,9 @@
 """The parts of a started producer, put together and kept going.
 
-`batching.accumulator` takes events into batches, `delivery.sequencer` numbers them,
-`delivery.rounds` encodes them and gets them into the journal, `delivery.sender` sends them,
-`delivery.settlement` sets their outcomes, `kafka.wire` speaks Kafka's protocol, `delivery.routes`
-knows the topics. `_client` is the producer that users see.
+`batching.accumulator` collects events in batches, `delivery.rounds` gets batches into the journal,
+`delivery.send_queue` and its sequencer hold and number them, `delivery.sender` sends them,
+`delivery.settlement` sets their outcomes, `delivery.routes` opens topics, `kafka.wire` speaks
+Kafka's protocol. `_client` is the producer that users see.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Core:
         self._former = former
         self._on_failure = on_failure
         self._counters = Counters()
-        room = settings.buffer_size
+        buffer_size = settings.buffer_size
         if journal is not None:
             # A quarter is for batches that are read back from the journal, one for rounds on their
             # way into it; and what is accepted in one call must fit into it.
-            room = min(room // 2, settings.journal_limit // 4)
+            buffer_size = min(buffer_size // 2, settings.journal_limit // 4)
         self._queues = SendQueues()
         self.accumulator = Accumulator(
             settings,
@@ -88,7 +88,7 @@ class Core:
             next_event=former.next_event_sequence,
             loop=loop,
             random=random,
-            buffer_size=room,
+            buffer_size=buffer_size,
             on_due=lambda: self.rounds.wake(),  # noqa: PLW0108 - there are none yet
             on_given_up=on_given_up,
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
@@ -145,18 +145,17 @@ class Core:
 
     @property
     def blocked_reason(self) -> str | None:
-        """Why no events are accepted; None while they are, and during a short wait for room."""
-        room = self.accumulator.budget
+        """Why no events are accepted; None while they are, and during a short wait for budget."""
+        budget = self.accumulator.budget
         if self.rounds.full_reason is not None:
             return self.rounds.full_reason
-        if room.stuck_s > _STUCK_AFTER_S:
-            return (
-                f"{room.used} bytes wait for their answer, and none came for {room.stuck_s:.0f} s"
-            )
+        if budget.stuck_s > _STUCK_AFTER_S:
+            stuck_s = f"{budget.stuck_s:.0f} s"
+            return f"{budget.used} bytes wait for their answer, and none came for {stuck_s}"
         return None
 
     async def route_with_room(self, topic: str) -> Route:
-        """Wait for the topic's route, and for room.
+        """Wait for the topic's route, and for budget.
 
         Raises:
             BrokerError: There is none within `delivery_timeout`.
@@ -166,8 +165,8 @@ class Core:
         route = self.accumulator.routes.get(topic)
         if route is None:
             route = await self._routes.open(topic)
-        room = self.accumulator.budget
-        if not room.is_free and not await room.wait(deadline_s):
+        budget = self.accumulator.budget
+        if not budget.is_free and not await budget.wait(deadline_s):
             raise RetriableError("no room in the buffer within delivery_timeout")
         return route
 

@@ -35,23 +35,23 @@ class Batch:
         partition: Their partition.
         accepted_at_s: When the first of them was accepted, on the event loop's clock.
         first_event: The event number of the first of them.
-        last_event: No event of this partition that has a number up to this is in a later batch.
-        count: How many they are.
-        size: The bytes of memory they take: uncompressed, or of what is left of them there.
-        claims: Who wants to hear of them, in their order.
+        last_event: No event of this partition with a number up to this is in a later batch.
+        count: How many they are; 0 while the batch is open.
+        size: The bytes of memory it takes; 0 while it is open.
+        claims: Who gets their outcomes, in their order.
         builder: The batch until it is encoded.
         data: The batch once it is encoded, under `stamp`.
-        stamp: The numbers that `data` bears.
+        stamp: The numbers in `data`.
         journaled: The numbers under which the journal holds it, or is about to.
         waits: Whether the journal holds it without numbers, or is about to.
-        kept: Whether it does, as a whole: it may be numbered.
+        kept: Whether the journal holds all of it without numbers, so that it may get numbers.
         pieced: Bytes of its records that the journal holds, while it grows there.
-        dated: Whether records bear timestamps of their sender's, which stay as they are.
-        last_ms: The newest timestamp that its records have with its numbers; -1 leaves them.
-        stored: Whether its bytes are in the journal alone.
+        dated: Whether records bear timestamps that their sender gave, which stay as they are.
+        last_ms: The newest timestamp of its records once it has numbers; -1 keeps theirs.
+        stored: Whether its bytes are only in the journal.
         loaded: Bytes that were read back from there.
         completed: Whether its events have their outcomes; it may still be in flight.
-        given_up: Whether it was dropped: it will not be sent any more.
+        given_up: Whether it was dropped: it is not sent any more.
         odd_answers: How many answers it got that may be its own fault.
     """
 
@@ -79,7 +79,7 @@ class Batch:
     odd_answers: int = 0
 
     def encode(self, compression: Compression, stamp: Stamp) -> bytes:
-        """The batch's bytes under these numbers; but for the numbers they never change."""
+        """Return the batch's bytes under these numbers; nothing else of them ever changes."""
         if self.builder is not None:
             self.data = seal(self.builder, compression, stamp)
             self.builder = None
@@ -99,15 +99,15 @@ class Batch:
         return self.journaled is not None or self.waits
 
     def waiting(self, compression: Compression) -> Waiting:
-        """The batch for the journal, without numbers."""
+        """Return the batch's frame for the journal, without numbers."""
         data = self.encode(compression, NO_STAMP)
         return self._waiting(times_of(data), self.count, data, piece=False)
 
     def piece(self, count: int) -> Waiting:
-        """What came since the last piece, while it is open and grows.
+        """Return the frame of what was added since the last piece, while the batch is open.
 
         Args:
-            count: How many records it has now.
+            count: How many records the batch has now.
         """
         assert self.builder is not None
         plain = self.builder.build()
@@ -129,19 +129,19 @@ class Batch:
         )
 
     def load(self, data: bytes) -> None:
-        """Have bytes again that were read back from the journal."""
+        """Hold bytes again that were read back from the journal."""
         self.data = data
         self.stamp = Stamp.of(data)
         self.stored = False
         self.loaded = len(data)
 
     def unload(self) -> None:
-        """Have the bytes in the journal alone."""
+        """Leave the bytes to the journal."""
         self.data = b""
         self.stored = True
 
     def halves(self, compression: Compression) -> tuple[Batch, Batch]:
-        """The batch as two, for a broker that refused it as too large."""
+        """Return the batch as two, for a broker that refused it as too large."""
         parts = halved(self.data, compression)
         middle = count_of(parts[0])
         claims: tuple[list[Claim], list[Claim]] = ([], [])
@@ -180,17 +180,17 @@ class Batch:
 
 
 def first_id(data: bytes) -> bytes:
-    """The id of the first event of a batch. It is in the log as a whole or not at all."""
+    """Return the id of a batch's first event. A batch is in the log as a whole or not at all."""
     return _event_id(records_of(data)[0])
 
 
 def oldest_timestamp_ms(data: bytes) -> int:
-    """The oldest timestamp of a batch's records."""
+    """Return the oldest timestamp of a batch's records."""
     return min(record.timestamp_ms for record in records_of(data))
 
 
 def _event_id(record: StoredRecord) -> bytes:
-    """The id that we gave a record: its last header."""
+    """Return the event id of a record: its last header."""
     _name, event_id = record.headers[-1]
     assert event_id is not None
     return event_id

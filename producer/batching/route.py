@@ -15,13 +15,13 @@ class Route:
 
     Args:
         topic: Its name.
-        queues: One a partition, in order. There may be more than the topic has partitions, for what
-            a journal holds of partitions that are gone.
+        queues: One a partition, in order. There may be more than the topic has partitions: a
+            journal may hold events of partitions that are gone.
         partitions: How many partitions the topic has.
         max_batch_bytes: The largest batch that the topic takes.
         batch_bytes: How full a batch gets.
         random: Drawn from [0, 1).
-        topic_id: Its id; another one after it was deleted and recreated. None if not known.
+        topic_id: Its id, which changes when it is deleted and recreated; None if not known.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Route:
         self.sticky = StickyPartitioner(partitions, random)
 
     def resize(self, partitions: int, random: float) -> None:
-        """Spread events over so many partitions from now on; their queues must be there."""
+        """Spread events over so many partitions from now on; their queues must exist."""
         self.partitions = partitions
         self.keys = KeyPartitioner(partitions)
         self.sticky = StickyPartitioner(partitions, random)

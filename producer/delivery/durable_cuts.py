@@ -1,4 +1,4 @@
-"""Which cuts are durable, and who waits for one."""
+"""Which cuts are durable, and the callers that wait for one."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _EXPIRY_MARGIN_MS: Final = 3_600_000
 _CLOCK_SLACK_MS: Final = 60_000
-"""How far the broker's clock may be behind ours, for topics with the broker's own timestamps."""
+"""How far the broker's clock may be behind, for topics with the broker's own timestamps."""
 
 _log = Logger(__name__)
 
@@ -144,7 +144,7 @@ class Recovery:
             queue.note_trouble(str(error))
             return False
         except Exception as error:  # noqa: BLE001
-            # A defect of ours: the partition's events would wait for ever, and nobody would know.
+            # A defect here: without the log the partition's events would wait for ever, unnoticed.
             queue.note_trouble(repr(error))
             _log.error("a partition could not be recovered", exc_info=error)
             return False
@@ -172,7 +172,7 @@ class Recovery:
             await self._search(queue)
 
     async def _search(self, queue: SendQueue, *, numbers_hold: bool = True) -> None:
-        """Search the log for slots that the broker knows nothing of: it may have forgotten us."""
+        """Search the log for slots that the broker knows nothing of: it forgets producers."""
         sequencer = queue.sequencer
         asked = [slot for slot in sequencer if slot.possibly_appended]
         try:
@@ -238,7 +238,7 @@ class Recovery:
         return {asked[event_id] for event_id in found}
 
     def _give_up_searching(self, queue: SendQueue, reason: str) -> None:
-        """Go on without the log, which we may not read."""
+        """Go on without the log: the producer has no right to read it."""
         sequencer = queue.sequencer
         if sequencer.unknown:
             _log.warning(

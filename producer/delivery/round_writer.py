@@ -177,7 +177,7 @@ class RoundWriter:
         return True
 
     def _resize_budget(self) -> None:
-        """Accept no more events than the journal's disk has space for, whoever else fills it."""
+        """Accept no more events than the journal's disk has space for, which others fill, too."""
         if self._journal is not None:
             self._budget.resize(min(self._budget_limit, self._journal.limit_bytes // 4))
 

@@ -45,7 +45,7 @@ _LEARN_S: Final = 2.0
 
 
 class Routes:
-    """Open the routes of topics; one task a topic, for all who wait for it.
+    """Open the routes of topics; one task a topic, for all callers that wait for it.
 
     Args:
         wire: Holds the metadata.
@@ -256,7 +256,7 @@ class Routes:
         try:
             return await self._wire.max_message_bytes(topic)
         except FatalError:
-            # Without the right to know it, the broker's refusal will tell.
+            # Without the right to ask for it: a batch that is too large is refused, and halved.
             return self._settings.max_request_size
 
 

@@ -107,8 +107,8 @@ class Sequencer(NumberedSlots[BatchT]):
         confirmed: Whether the broker is known to hold state of this identity.
 
     Attributes:
-        needs_new_id: Whether a higher epoch of our producer id exists: raising ours might only
-            reach it again.
+        needs_new_id: Whether a higher epoch of this producer id exists: to raise the own epoch
+            might only reach that one again.
     """
 
     __slots__ = ("_vouched", "_window", "needs_new_id")
@@ -239,7 +239,7 @@ class Sequencer(NumberedSlots[BatchT]):
         ]
 
     def on_described(self, last_sequence: int | None) -> list[Slot[BatchT]]:
-        """Take the broker's answer to what it holds of us.
+        """Take the broker's answer to what it holds of this producer.
 
         Args:
             last_sequence: The last sequence it has under the producer id *and* epoch of `leading`;
@@ -280,7 +280,7 @@ class Sequencer(NumberedSlots[BatchT]):
 
         Args:
             found: The slots that the log holds; they are removed.
-            numbers_hold: Whether the identities of former lives are still ours; if they are not,
+            numbers_hold: Whether no other producer has the identities of former lives; if one has,
                 the others are sent under a new one.
         """
         assert self.query_due
@@ -331,7 +331,7 @@ class Sequencer(NumberedSlots[BatchT]):
         self._update_leading()
 
     def on_silence(self) -> None:
-        """Take note that the broker was silent for so long that it may have forgotten us.
+        """Take note that the broker was silent for so long that it may have forgotten the producer.
 
         It would append again what it already has, so it is asked first for what may be in the log.
         """
@@ -344,7 +344,7 @@ class Sequencer(NumberedSlots[BatchT]):
             )
 
     def require_search(self) -> bool:
-        """Have the log searched before a batch is sent again: the broker may soon forget us.
+        """Have the log searched before sending again: the broker may soon forget the producer.
 
         Returns:
             Whether to ask now; not while requests are in flight.

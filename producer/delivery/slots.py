@@ -60,8 +60,8 @@ class Slot(Generic[BatchT]):
         identity: The producer id and epoch they belong to.
         state: READY or WAITING.
         attempts: How often it was sent, under any number.
-        possibly_appended: Whether an attempt under this number may be in the log without our
-            knowledge.
+        possibly_appended: Whether an attempt under this number may be in the log without an
+            answer that said so.
         known_absent: Whether it is surely not in the log, since a batch before it is not.
         sent_as_head: Whether no unsettled slot was before it when it was last sent. If one was,
             an out-of-order answer says nothing of this slot itself.
