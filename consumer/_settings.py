@@ -162,7 +162,7 @@ class ReorderSettings(Section):
     duplicates: str = Field(
         default="keep",
         pattern="^(keep|event-id|header:.+)$",
-        description="Drop rows that repeat an event: keep (none), event-id, or header:NAME "
+        description="Drop duplicates of rows: keep (none), event-id, or header:NAME "
         "for the ids of other producers",
     )
     duplicate_window: Duration = Field(

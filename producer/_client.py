@@ -6,14 +6,14 @@
             case Persisted(partition, offset): ...
             case NotPersisted(reason) | PossiblyPersisted(reason): ...
 
-Who rather has an exception for an event that is not surely in the log:
+To have an exception for an event that is not surely in the log:
 
         persisted = await producer.send_and_wait("events", b"value", key=b"key")
 
 `send` is awaited twice, and the two waits are different things: the first for room in the buffer,
-so that a fast source is held back; the second for the outcome. Between them more can be sent.
+so that a fast source is slowed down; the second for the outcome. Between them more can be sent.
 
-How the parts work together is told in `_core`.
+`_core` says how the parts work together.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class IdempotentProducer(Sending):
         )
         self._generation = ""
         if not journals:
-            # Nothing keeps the count of events over a restart, so neither may the name be kept.
+            # Without a journal events are counted from 0 in each life, under a name of its own.
             self._name = name_of_a_life(self._name)
         else:
             self._generation = new_generation()
@@ -218,7 +218,7 @@ class IdempotentProducer(Sending):
     ) -> Ticket:
         """Accept events, all or none of them, in one step; waits for room before it.
 
-        A caller that is cancelled while it waits has given nothing away.
+        If the caller is cancelled while it waits, no event was accepted.
 
         Args:
             topic: Where they go.
@@ -262,7 +262,7 @@ class IdempotentProducer(Sending):
         return [core.accumulator.add(route, record) for record in records]
 
     async def note_position(self, position: Position) -> None:
-        """Keep a position behind everything that was accepted before; returns when it is durable.
+        """Journal a position after all that was accepted before; return when it is durable.
 
         Without a journal it returns when all that was accepted before has its outcome.
 
@@ -286,9 +286,9 @@ class IdempotentProducer(Sending):
         return frozenset(topic for topic, _ in self._former.partitions)
 
     async def failure(self) -> Exception:
-        """Wait until the producer fails, as when its journal cannot be written: see why.
+        """Wait until the producer fails, as when its journal cannot be written; return the reason.
 
-        It takes nothing any more then, and has told of each event.
+        It then accepts no more events, and each accepted event has its outcome.
         """
         await self._failed.wait()
         assert self._failure is not None
@@ -297,22 +297,22 @@ class IdempotentProducer(Sending):
     async def flush(self) -> None:
         """Wait until each event accepted before, in this run or a former, has its outcome."""
         if self._core is not None:
-            await self._core.all_told()
+            await self._core.all_completed()
 
-    def hold_up(self) -> str | None:
+    def blocked_reason(self) -> str | None:
         """Return why no events are taken at the moment, in a sentence; None while they are."""
         if self._failure is not None:
             return f"it failed: {self._failure}"
         if self._closed or self._core is None:
             return "it is closed" if self._closed else "it is not started"
-        return self._core.hold_up
+        return self._core.blocked_reason
 
     def statistics(self) -> ProducerStatistics:
         """Return the counts at this moment."""
         return NOTHING_COUNTED if self._core is None else self._core.statistics()
 
     async def close(self, timeout: timedelta | None = None) -> None:  # noqa: ASYNC109 - the promise
-        """Send what was accepted, tell every outcome, and end.
+        """Send what was accepted, set every outcome, and end.
 
         Args:
             timeout: When to return at the latest, whatever Kafka does; `close_timeout` by default.
@@ -327,7 +327,7 @@ class IdempotentProducer(Sending):
             self._closing = loop.create_task(self._close(wire_s))
         hurrying = loop.call_later(limit_s - wire_s, self._hurry.set)
         try:
-            # Shielded: what was begun is ended, also when the one who waits is cancelled.
+            # Shielded: closing goes on when a caller that waits for it is cancelled.
             await asyncio.shield(self._closing)
         finally:
             if self._closing.done():

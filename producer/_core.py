@@ -1,9 +1,9 @@
 """The parts of a started producer, put together and kept going.
 
-`batching.accumulator` takes events into batches, `delivery.sequencer` numbers them,
-`delivery.rounds` encodes them and gets them into the journal, `delivery.sender` sends them,
-`delivery.settlement` tells what became of them, `kafka.wire` speaks Kafka's protocol,
-`delivery.routes` knows the topics. On this stands the producer that users see, `_client`.
+`batching.accumulator` collects events in batches, `delivery.rounds` gets batches into the journal,
+`delivery.send_queue` and its sequencer hold and number them, `delivery.sender` sends them,
+`delivery.settlement` sets their outcomes, `delivery.routes` opens topics, `kafka.wire` speaks
+Kafka's protocol. `_client` is the producer that users see.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from sequitur.producer._statistics import Counters, ProducerStatistics
 from sequitur.producer.batching.accumulator import Accumulator
 from sequitur.producer.delivery.rounds import Rounds
 from sequitur.producer.delivery.routes import Routes
+from sequitur.producer.delivery.send_queue import SendQueues
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement
 from sequitur.producer.journal.errors import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
     from random import Random
 
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.partition_queue import Lane, Route
+    from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
     from sequitur.producer.journal.recovered import Recovered
@@ -44,14 +45,14 @@ class Core:
     """What runs between `start` and `close`.
 
     Args:
-        wire: The way to the brokers.
-        identities: Who they take us for.
+        wire: Connections to the brokers.
+        identities: The producer id and epoch.
         settings: How events are sent.
         name: Goes into the event ids.
         journal: Makes events outlive the process; None without one.
         former: What the journal held at the start.
         random: Spreads and jitters.
-        on_given_up: Called with events that are tried no more; None if nobody wants them.
+        on_given_up: Called with events that are given up; None if they are not stored.
         on_failure: Called when a part fails: nothing is sent any more.
     """
 
@@ -75,34 +76,38 @@ class Core:
         self._former = former
         self._on_failure = on_failure
         self._counters = Counters()
-        room = settings.buffer_size
+        buffer_size = settings.buffer_size
         if journal is not None:
-            # A quarter is for what is read back from the journal, one for what is on its way into
-            # it; and what is accepted at once must fit there.
-            room = min(room // 2, settings.journal_limit // 4)
+            # A quarter is for batches that are read back from the journal, one for rounds on their
+            # way into it; and what is accepted in one call must fit into it.
+            buffer_size = min(buffer_size // 2, settings.journal_limit // 4)
+        self._queues = SendQueues()
         self.accumulator = Accumulator(
             settings,
             producer_name=name,
             next_event=former.next_event_sequence,
             loop=loop,
             random=random,
-            buffer_size=room,
-            on_due=lambda: self.rounds.poke(),  # noqa: PLW0108 - there are none yet
+            buffer_size=buffer_size,
+            on_due=lambda: self.rounds.wake(),  # noqa: PLW0108 - there are none yet
             on_given_up=on_given_up,
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
         self.rounds = Rounds(
+            queues=self._queues,
             accumulator=self.accumulator,
             settings=settings,
             journal=journal,
             identities=identities,
-            poke=lambda lane: self.sender.poke(lane),  # noqa: PLW0108 - likewise
+            on_sendable=lambda queue: self.sender.wake(queue),  # noqa: PLW0108 - likewise
             on_failure=on_failure,
         )
-        self._settlement = Settlement(self.accumulator, self._counters, self.rounds, on_given_up)
+        outstanding = self.accumulator.outstanding
+        self._settlement = Settlement(outstanding, self._counters, self.rounds, on_given_up)
         self.sender = Sender(
             wire=wire,
-            accumulator=self.accumulator,
+            queues=self._queues,
+            outstanding=outstanding,
             settlement=self._settlement,
             settings=settings,
             identities=identities,
@@ -113,6 +118,7 @@ class Core:
         )
         self._routes = Routes(
             wire=wire,
+            queues=self._queues,
             sender=self.sender,
             identities=identities,
             settlement=self._settlement,
@@ -138,19 +144,18 @@ class Core:
         return partial(self.rounds.kept, self.rounds.next_cut) if self.rounds.journals else None
 
     @property
-    def hold_up(self) -> str | None:
-        """Why events are not taken; None while they are, also where a moment is waited for room."""
-        room = self.accumulator.room
+    def blocked_reason(self) -> str | None:
+        """Why no events are accepted; None while they are, and during a short wait for budget."""
+        budget = self.accumulator.budget
         if self.rounds.full_reason is not None:
             return self.rounds.full_reason
-        if room.stuck_s > _STUCK_AFTER_S:
-            return (
-                f"{room.used} bytes wait for their answer, and none came for {room.stuck_s:.0f} s"
-            )
+        if budget.stuck_s > _STUCK_AFTER_S:
+            stuck_s = f"{budget.stuck_s:.0f} s"
+            return f"{budget.used} bytes wait for their answer, and none came for {stuck_s}"
         return None
 
     async def route_with_room(self, topic: str) -> Route:
-        """Wait for the topic's route, and for room.
+        """Wait for the topic's route, and for budget.
 
         Raises:
             BrokerError: There is none within `delivery_timeout`.
@@ -160,8 +165,8 @@ class Core:
         route = self.accumulator.routes.get(topic)
         if route is None:
             route = await self._routes.open(topic)
-        room = self.accumulator.room
-        if not room.is_free and not await room.wait(deadline_s):
+        budget = self.accumulator.budget
+        if not budget.is_free and not await budget.wait(deadline_s):
             raise RetriableError("no room in the buffer within delivery_timeout")
         return route
 
@@ -174,35 +179,35 @@ class Core:
         route = self.accumulator.routes.get(topic) or await self._routes.open(topic)
         return route.partitions
 
-    async def all_told(self) -> None:
+    async def all_completed(self) -> None:
         """Wait until each event has its outcome; those of the journal once they are known, too."""
         if self._resuming:
             await asyncio.wait(self._resuming)
         await self.accumulator.flushed()
 
     def fail(self, reason: str) -> None:
-        """Stop sending at once, and tell of everything."""
-        self.accumulator.room.turn_away()
+        """Stop sending at once, and set the outcome of every event."""
+        self.accumulator.budget.close()
         for task in self._running:
             task.cancel()
         self._abandon(reason)
         self.rounds.end_waits(reason)
 
     async def close(self, hurry: asyncio.Event, last_s: float) -> None:
-        """Wait for what is on its way until hurried; then tell of the rest, and end.
+        """Wait for the answers until hurried; then set the other outcomes, and end.
 
         Args:
             hurry: Set when there is no more time to wait for brokers.
-            last_s: How long the journal may take for what it then still has to do.
+            last_s: How long the journal may take for its last writes.
         """
-        self.accumulator.room.turn_away()
+        self.accumulator.budget.close()
         hurried = asyncio.ensure_future(hurry.wait())
-        told = asyncio.ensure_future(self.all_told())
-        await asyncio.wait((told, hurried), return_when=asyncio.FIRST_COMPLETED)
-        for task in (hurried, told):
+        completed = asyncio.ensure_future(self.all_completed())
+        await asyncio.wait((completed, hurried), return_when=asyncio.FIRST_COMPLETED)
+        for task in (hurried, completed):
             task.cancel()
         if self.rounds.journals:
-            # So that a journal keeps what has no outcome yet, down to the last event.
+            # So that the journal has every event without an outcome.
             with contextlib.suppress(JournalError, TimeoutError):
                 await asyncio.wait_for(self.rounds.kept(self.rounds.next_cut), last_s)
         self._routes.stop()
@@ -222,8 +227,8 @@ class Core:
             persisted=counters.persisted,
             not_persisted=counters.not_persisted,
             possibly_persisted=counters.possibly_persisted,
-            buffered_bytes=accumulator.room.used,
-            batches_in_flight=sum(len(lane.sequencer.slots) for lane in self._lanes()),
+            buffered_bytes=accumulator.budget.used,
+            batches_in_flight=sum(len(queue.sequencer.slots) for queue in self._queues),
             batches_sent=counters.batches_sent,
             batches_retried=counters.batches_retried,
             bytes_sent=counters.bytes_sent,
@@ -234,7 +239,7 @@ class Core:
         )
 
     def halt(self) -> list[asyncio.Task[None]]:
-        """Cancel everything that runs, and say nothing: what remains is for the journal."""
+        """Cancel all tasks without setting outcomes: what remains is for the journal."""
         tasks = [*self._running, *self._resuming]
         for task in tasks:
             task.cancel()
@@ -247,13 +252,9 @@ class Core:
         except BrokerError as error:
             _log.error("the journal's events cannot be sent", topic=topic, reason=str(error))
 
-    def _lanes(self) -> Iterator[Lane]:
-        for route in self.accumulator.routes.values():
-            yield from route.lanes
-
     def _abandon(self, reason: str) -> None:
-        for lane in self._lanes():
-            self._settlement.abandon(lane, reason)
+        for queue in self._queues:
+            self._settlement.abandon(queue, reason)
 
     def _on_end(self, running: asyncio.Task[None]) -> None:
         if not running.cancelled() and (error := running.exception()) is not None:

@@ -4,21 +4,21 @@ ProducerError
 ├── SettingsError           producer.settings
 ├── MalformedEventIdError   producer._event_id
 ├── ProducerClosedError     send after close
-├── SendManyError           send_many broke off: its iterable raised, or an event was none
-├── DeliveryError           an event is not surely in the log; raised for who asks for it only
-│   ├── NotPersistedError       it is not, nor ever will be
-│   ├── PossiblyPersistedError  nobody knows whether it is
-│   └── NotAllPersistedError    so it is with some events of a ticket
-├── JournalError            producer._journal_errors
+├── SendManyError           send_many ended early: its iterable raised, or an event is invalid
+├── DeliveryError           an event is not surely in the log; only by calls that say so
+│   ├── NotPersistedError       it is not, and never will be
+│   ├── PossiblyPersistedError  it is unknown whether it is
+│   └── NotAllPersistedError    some events of a ticket are not surely in the log
+├── JournalError            producer.journal.errors
 ├── SourceError             producer.sources._errors
-└── BrokerError             a request that is no event failed
+└── BrokerError             a request other than sending an event failed
     ├── RetriableError          it may succeed later
     │   └── BrokerUnreachableError  no broker answers
     ├── OutcomeUnknownError     it may have succeeded
-    └── FatalError              it will not succeed until somebody changes something
+    └── FatalError              it will not succeed until rights, settings or versions change
         ├── TakenOverError          another process has taken over the producer's name
         ├── WrongClusterError       the journal belongs to another cluster
-        └── NameNotAllowedError     we may not use the name's transactional id
+        └── NameNotAllowedError     the transactional id of the name may not be used
 
 What becomes of an *event* is an outcome and no exception, unless it is asked for by
 `result_or_raise` or `send_and_wait`: see `sequitur.producer._outcomes`.
@@ -47,11 +47,11 @@ class SendManyError(ProducerError):
     When `send_many` was cancelled, this error is itself the cause of the `CancelledError`.
 
     Attributes:
-        ticket: The events that were accepted before; await it for what becomes of them.
+        ticket: The events that were accepted before; await it for their outcomes.
     """
 
     def __init__(self, ticket: Ticket) -> None:
-        super().__init__(f"the events broke off after {ticket.accepted} of them were accepted")
+        super().__init__(f"send_many ended early, after {ticket.accepted} events were accepted")
         self.ticket = ticket
 
 
@@ -60,11 +60,11 @@ class DeliveryError(ProducerError):
 
 
 class NotPersistedError(DeliveryError):
-    """The event is not in the log and will never be; sending it again cannot double it."""
+    """The event is not in the log and will never be; sending it again makes no duplicate."""
 
 
 class PossiblyPersistedError(DeliveryError):
-    """The event was sent and no answer could be had: it may be in the log, once, or become so."""
+    """The event was sent and no answer came: it may be in the log, once, now or later."""
 
 
 class NotAllPersistedError(DeliveryError):
@@ -92,7 +92,7 @@ class RetriableError(BrokerError):
 
 
 class BrokerUnreachableError(RetriableError):
-    """No broker answers under the addresses given."""
+    """No broker answers at the given addresses."""
 
 
 class OutcomeUnknownError(BrokerError):
@@ -104,10 +104,10 @@ class FatalError(BrokerError):
 
 
 class TakenOverError(FatalError):
-    """Another process has taken over the producer's name: it sends, and this one may not.
+    """Another process has taken over the producer's name: this one may no longer send.
 
     Attributes:
-        transactional_id: What the brokers know the name by.
+        transactional_id: The transactional id of the name.
     """
 
     def __init__(self, transactional_id: str) -> None:
@@ -138,4 +138,4 @@ class WrongClusterError(FatalError):
 
 
 class NameNotAllowedError(FatalError):
-    """We may not use the transactional id of our name."""
+    """The transactional id of the producer's name may not be used."""

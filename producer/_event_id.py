@@ -28,7 +28,7 @@ from sequitur.producer._errors import ProducerError
 EVENT_ID_HEADER: Final = "sequitur-event-id"
 MAX_PRODUCER_NAME_LENGTH: Final = 200
 UNNAMED_PREFIX: Final = "sequitur"
-"""What the name of a producer begins with that was given none."""
+"""The beginning of the name of a producer without a given name."""
 _MAX_ID_NAME_LENGTH: Final = MAX_PRODUCER_NAME_LENGTH + 10
 _MAX_SEQUENCE: Final = 2**63 - 1
 _NAME: Final = re.compile(r"[A-Za-z0-9._~-]+", re.ASCII)
@@ -42,7 +42,7 @@ class MalformedEventIdError(ProducerError, ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class EventId:
-    """Which producer accepted the event, and as its how-many-th.
+    """Which producer accepted the event, and under which sequence.
 
     Attributes:
         producer: The producer's name; of a life without a journal, `<name>~~<random digits>`.
@@ -60,7 +60,7 @@ class EventId:
 
 
 def new_generation() -> str:
-    """Return a generation that no other life has had, but for one in 2^32."""
+    """Return a random generation; two lives have the same once in 2^32."""
     return secrets.token_hex(4)
 
 

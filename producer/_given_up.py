@@ -1,4 +1,4 @@
-"""Events that will not be sent any more, for whoever wants to keep them elsewhere."""
+"""Events that will not be sent any more, for an application that stores them elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sequitur.producer.kafka.record_batch import records_of, seal
 
 if TYPE_CHECKING:
     from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
-    from sequitur.producer.batching.partition_queue import Batch
+    from sequitur.producer.batching.batch import Batch
     from sequitur.producer.kafka.record_batch import Header, StoredRecord
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """One event that is not, or not surely, in the log, and that we try no more to get there.
+    """One event that is not, or not surely, in the log, and that is not sent again.
 
     Attributes:
         topic: Where it was to go.
@@ -28,7 +28,7 @@ class GivenUp:
         headers: Its own headers, without the event id.
         timestamp_ms: The timestamp of its record, milliseconds since 1970; None when it was refused
             before it had one.
-        outcome: What was told of it.
+        outcome: Its outcome.
     """
 
     topic: str
@@ -42,7 +42,7 @@ class GivenUp:
 
 
 OnGivenUp: TypeAlias = Callable[[Sequence[GivenUp]], None]
-"""Called with events of one batch, before they are told of and before the journal forgets them."""
+"""Called with events of one batch, before they get their outcome and the journal forgets them."""
 
 
 def events_of(batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> list[GivenUp]:

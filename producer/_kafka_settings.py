@@ -23,7 +23,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:\[\]]+):[0-9]{1,5}", re
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 _TOKEN_LIFE_S: Final = 60.0
-"""How long librdkafka keeps a token of which nothing else is known."""
+"""How long librdkafka keeps a token whose lifetime is unknown."""
 
 
 class KafkaSettings(Section):
@@ -37,7 +37,7 @@ class KafkaSettings(Section):
         default="PLAINTEXT", description="How the connection is secured"
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
-        Field(default=None, description="How we prove who we are, for the SASL protocols")
+        Field(default=None, description="SASL mechanism, for the SASL protocols")
     )
     sasl_username: str | None = Field(default=None, description="User name for SASL")
     sasl_password: SecretStr | None = Field(
@@ -45,13 +45,15 @@ class KafkaSettings(Section):
     )
     sasl_token_file: Path | None = Field(
         default=None,
-        description="File with the token for OAUTHBEARER, read anew for each login",
+        description="File with the token for OAUTHBEARER, read again for each login",
     )
-    ssl_ca: Path | None = Field(default=None, description="PEM file of the authority to trust")
+    ssl_ca: Path | None = Field(
+        default=None, description="PEM file of the trusted certificate authority"
+    )
     ssl_certificate: Path | None = Field(default=None, description="PEM file of our certificate")
     ssl_key: Path | None = Field(default=None, description="PEM file of our private key")
     ssl_key_password: SecretStr | None = Field(
-        default=None, description="Password of our private key, if it has one; never printed"
+        default=None, description="Password of the private key, if it has one; never printed"
     )
 
     @field_validator("bootstrap_servers")
@@ -95,7 +97,7 @@ class KafkaSettings(Section):
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether the broker asks who we are by SASL."""
+        """Whether the login is by SASL."""
         return self.security_protocol.startswith("SASL_")
 
     @property
@@ -106,7 +108,7 @@ class KafkaSettings(Section):
     def librdkafka(self) -> dict[str, Any]:
         """These settings for confluent-kafka, in librdkafka's words.
 
-        Its own log, which goes to standard error, is off: what matters of it reaches us as errors.
+        Its own log, which goes to standard error, is off: what matters is raised as errors.
         """
         options: dict[str, Any] = {
             "log_level": 0,
@@ -133,7 +135,7 @@ class KafkaSettings(Section):
         PEM files are given by content, since Java takes a certificate and its key in one.
 
         Raises:
-            SettingsError: OAUTHBEARER, which the Spark jobs do not know yet.
+            SettingsError: The mechanism is OAUTHBEARER, which the Spark jobs do not support yet.
         """
         if self.sasl_mechanism == "OAUTHBEARER":
             raise SettingsError(

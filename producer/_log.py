@@ -1,8 +1,8 @@
 """Logging of a library: through structlog where the program configured it, else through `logging`.
 
 Without a configuration structlog prints to standard output, which belongs to the program; the
-standard library's logging is silent below warnings, which go to standard error. So whoever does
-nothing gets what every library does.
+standard library's logging is silent below warnings, which go to standard error. So a program that
+configures nothing gets the usual behaviour of a library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 
 class Logger:
-    """Says what happened (`event`), and its particulars as fields.
+    """Logs what happened (`event`), with details as fields.
 
     Args:
         name: The module's.
@@ -27,19 +27,19 @@ class Logger:
         self._structured = structlog.stdlib.get_logger(name)
 
     def debug(self, event: str, **fields: Any) -> None:
-        """For those who look into us."""
+        """Log a detail for debugging."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """As it should be."""
+        """Log what happens in normal operation."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Somebody may have to do something."""
+        """Log what may need an operator."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Something does not work."""
+        """Log a failure."""
         self._log(logging.ERROR, event, fields)
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""What became of an event: one of three values, never silence.
+"""The outcome of an event: always one of three values.
 
-They are values and not exceptions, since at a hundred thousand events a second the fate of an event
-is data: `match` on it. Who wants an exception for each event that is not surely in the log awaits
-`Delivery.result_or_raise`. An event that the broker was never sent, or that it refused, is
-`NotPersisted`; one whose answer was lost and could not be had again is `PossiblyPersisted`.
+They are values and not exceptions, since at a hundred thousand events a second an outcome
+is data: `match` on it. For an exception for each event that is not surely in the log, await
+`Delivery.result_or_raise`. An event that was never sent, or that the broker refused, is
+`NotPersisted`; an event whose answer was lost for good is `PossiblyPersisted`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Persisted(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotPersisted(msgspec.Struct, frozen=True, gc=False):
-    """The event is not in the log and will never be; sending it again cannot double it.
+    """The event is not in the log and will never be; sending it again makes no duplicate.
 
     Attributes:
         reason: Why, in a sentence.
@@ -43,10 +43,10 @@ class NotPersisted(msgspec.Struct, frozen=True, gc=False):
 
 
 class PossiblyPersisted(msgspec.Struct, frozen=True, gc=False):
-    """The event was sent and no answer could be had: it may be in the log, once, or become so.
+    """The event was sent and no answer came: it may be in the log, once, now or later.
 
     Attributes:
-        reason: Why nobody knows, in a sentence.
+        reason: Why it is unknown, in a sentence.
     """
 
     reason: str
@@ -83,8 +83,8 @@ class Delivery(asyncio.Future[Outcome]):
         Cancelling this wait leaves the delivery as it is.
 
         Raises:
-            NotPersistedError: The event is not in the log, nor ever will be.
-            PossiblyPersistedError: Nobody knows whether it is.
+            NotPersistedError: The event is not in the log, and never will be.
+            PossiblyPersistedError: It is unknown whether it is.
         """
         outcome = await asyncio.shield(self)
         if isinstance(outcome, NotPersisted):

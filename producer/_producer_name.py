@@ -1,9 +1,10 @@
-"""The name of a producer that was given none: its journal's, or a new one that no other host has.
+"""The name of a producer without a given name: its journal's, or a new one, unique to the host.
 
 A name is the first half of each event's id, so two producers of one name give ids that look like
-repeats. A journal is made once and may move to another host, as a volume does whose container is
-started elsewhere: its name goes before any other, and only a new journal gets a new name. The name
-has the host in it for people, and random digits since hosts are cloned and all called localhost.
+duplicates. A journal is created once and may move to another host, as a volume does whose container
+is started elsewhere: so the journal's name is used if there is one, and only a new journal gets a
+new name. The name has the host in it for people, and random digits since hosts are cloned and all
+called localhost.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _MAX_HOST_LENGTH: Final = 63
 
 
 def unnamed_producer(journal: Path | None, host: str | None = None) -> str:
-    """Return the name of a producer that was given none.
+    """Return the name of a producer without a given name.
 
     Args:
         journal: The journal's directory, which need not be there yet; None without a journal: then
-            each life gets digits of its own anyway.
+            each life gets its own digits anyway.
         host: Of this machine; asked of the system by default.
     """
     if journal is None:

@@ -29,8 +29,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         partition: The partition, if it is not to be chosen.
         timestamp_ms: The record's timestamp, milliseconds since 1970; the time of acceptance if
             None. Leave it so: the broker forgets a producer by its newest record's timestamp, so
-            with old ones a repeat after a restart might not be recognised. Event time belongs into
-            payload or header.
+            with old ones duplicates after a restart might not be recognised. Event time belongs
+            into payload or header.
     """
 
     value: bytes | None

@@ -1,7 +1,7 @@
 """The calls by which users give events to a producer: `send`, `send_and_wait`, `send_many`.
 
-Types are checked here, at the call: what becomes of an event that was accepted is a value, which
-code that was written for another client may never look at.
+Types are checked here, at the call: the outcome of an accepted event is a value, which code written
+for another client may ignore.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from sequitur.producer._outcomes import Outcome, Persisted
     from sequitur.producer._record import Record
     from sequitur.producer._record_maker import RecordMaker
-    from sequitur.producer.batching.partition_queue import Route
+    from sequitur.producer.batching.route import Route
     from sequitur.producer.kafka.record_batch import Header
 
 
 class Sending(ABC):
-    """What of `IdempotentProducer` takes events."""
+    """The part of `IdempotentProducer` that accepts events."""
 
     _maker: RecordMaker
 
@@ -49,7 +49,7 @@ class Sending(ABC):
             key: Chooses the partition, as in Java; bytes or what `key_serializer` takes.
             headers: Names and values.
             partition: The partition, if it is not to be chosen.
-            timestamp_ms: See `Record`; leave it.
+            timestamp_ms: See `Record`; usually left out.
 
         Returns:
             Its delivery, to be awaited for its outcome, which comes within `delivery_timeout`. An
@@ -66,7 +66,7 @@ class Sending(ABC):
         record = self._maker.record(value, key, headers, partition, timestamp_ms)
         accumulator = core.accumulator
         route = accumulator.routes.get(topic)
-        if route is None or not accumulator.room.is_free:
+        if route is None or not accumulator.budget.is_free:
             ready = await self._ready(core, topic)
             if isinstance(ready, NotPersisted):
                 return _completed(ready)
@@ -88,8 +88,8 @@ class Sending(ABC):
         """`send` one event and wait until it is in the log; its partition and offset.
 
         Raises:
-            NotPersistedError: It is not in the log, nor ever will be.
-            PossiblyPersistedError: Nobody knows whether it is.
+            NotPersistedError: It is not in the log, and never will be.
+            PossiblyPersistedError: It is unknown whether it is.
             ProducerClosedError: As in `send`.
             TypeError: As in `send`.
         """
@@ -112,7 +112,7 @@ class Sending(ABC):
             events: Records, or plain values, from an iterable or an async iterable; or an Arrow
                 table or record batch with the columns `value` and, as wanted, `key`, `headers`,
                 `partition`, `timestamp_ms`.
-            ticket: Counts them, a new one by default. Who may be cancelled here keeps his own.
+            ticket: Counts them, a new one by default. A caller that may be cancelled keeps its own.
 
         Returns:
             The ticket, to be awaited for how many were persisted, and which were not.
@@ -145,7 +145,7 @@ class Sending(ABC):
     async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
         """Return the topic's route once there is room, or why there is none."""
         route = core.accumulator.routes.get(topic)
-        if route is not None and core.accumulator.room.is_free:
+        if route is not None and core.accumulator.budget.is_free:
             return route
         try:
             return await self._route_with_room(core, topic)
@@ -156,7 +156,7 @@ class Sending(ABC):
         try:
             route = await core.route_with_room(topic)
         except BrokerError:
-            self._accepting()  # that it was closed meanwhile says more
+            self._accepting()  # if it was closed meanwhile, that is the better reason
             raise
         self._accepting()
         return route
@@ -166,7 +166,7 @@ class Sending(ABC):
         """Return the started parts of the producer.
 
         Raises:
-            ProducerClosedError: It takes nothing.
+            ProducerClosedError: The producer accepts no events.
         """
 
 

@@ -9,14 +9,15 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from sequitur.producer._event_id import check_producer_name
-from sequitur.producer.settings import Duration, Section, Size
+from sequitur.producer.kafka.backoff import Backoff
+from sequitur.producer.settings import Duration, Section, Size, milliseconds
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 Durability = Literal["journal", "journal-async", "none"]
 
 MAX_IN_FLIGHT = 5
-"""The broker remembers this many batches of a producer and partition; beyond, repeats get in."""
+"""How many batches of a producer a broker remembers; with more in flight, duplicates may get in."""
 
 
 class ProducerSettings(Section):
@@ -33,12 +34,12 @@ class ProducerSettings(Section):
 
     name: str | None = Field(
         default=None,
-        description="Who we are: the first half of each event's id. Without it, the journal's name",
+        description="The producer's name, first half of each event id; without it, the journal's",
     )
     client_id: str | None = Field(
         default=None,
         min_length=1,
-        description="Our name in the brokers' logs and quotas; without it, the producer's name",
+        description="Client id in the brokers' logs and quotas; without it, the producer's name",
     )
     journal: Path | None = Field(
         default=None,
@@ -48,7 +49,7 @@ class ProducerSettings(Section):
     durability: Durability | None = Field(
         default=None,
         description="journal: synced to disk before it is sent; journal-async: written before it "
-        "is sent, synced now and then; none: no disk, what is on its way is lost with the process. "
+        "is sent, synced now and then; none: unacknowledged events are lost with the process. "
         "By default journal with a directory, none without",
     )
     journal_limit: Size = Field(
@@ -60,7 +61,7 @@ class ProducerSettings(Section):
     journal_sync_interval: Duration = Field(
         default=timedelta(milliseconds=100),
         gt=timedelta(0),
-        description="How much a power cut may cost with journal-async",
+        description="Time between two syncs with journal-async, which is what a power cut may lose",
     )
     accept_new_cluster: bool = Field(
         default=False,
@@ -78,7 +79,7 @@ class ProducerSettings(Section):
     buffer_size: Size = Field(
         default=64 << 20,
         gt=0,
-        description="Bytes of memory for events on their way. Without a journal a sender has to "
+        description="Bytes of memory for unacknowledged events. Without a journal a sender has to "
         "wait beyond it; with one, what waits is on disk, up to journal_limit, and memory holds "
         "a window of it",
     )
@@ -146,7 +147,15 @@ class ProducerSettings(Section):
     @model_validator(mode="after")
     def _timeouts_fit(self) -> Self:
         if self.delivery_timeout < self.linger:
-            raise ValueError("delivery_timeout is shorter than linger: nothing would ever be sent")
+            raise ValueError("delivery_timeout is shorter than linger: no event would ever be sent")
         if self.retry_backoff_max < self.retry_backoff:
             raise ValueError("retry_backoff_max is smaller than retry_backoff")
         return self
+
+
+def backoff_of(settings: ProducerSettings) -> Backoff:
+    """Return the waits between retries."""
+    return Backoff(
+        initial_ms=milliseconds(settings.retry_backoff),
+        maximum_ms=milliseconds(settings.retry_backoff_max),
+    )

@@ -1,4 +1,4 @@
-"""One ticket for many events: how many of them went well, and which did not."""
+"""One ticket for many events: how many were persisted, and which were not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Failure:
 
     Attributes:
         index: Its place in the iterable or table, from 0.
-        outcome: What became of it.
+        outcome: Its outcome.
     """
 
     index: int
@@ -31,13 +31,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TicketResult:
-    """What became of the events of one `send_many`.
+    """The outcomes of the events of one `send_many`.
 
     Attributes:
         accepted: How many events there were: the sum of the next three.
         persisted: In the log.
-        not_persisted: Not in the log, nor ever.
-        possibly_persisted: Nobody knows.
+        not_persisted: Not in the log, now or ever.
+        possibly_persisted: It is unknown whether they are.
         failures: The first 1,000 that were not surely persisted, by index.
     """
 
@@ -92,7 +92,7 @@ class Ticket:
             await asyncio.shield(self._done)
 
     def __await__(self) -> Generator[object, None, TicketResult]:
-        """Wait until each event has its outcome; may be awaited again, and by several."""
+        """Wait until each event has its outcome; may be awaited again, and by several tasks."""
         yield from self.wait_completed().__await__()
         return self.result()
 
@@ -147,7 +147,7 @@ class Ticket:
     def complete(
         self, indices: Sequence[int], outcome: NotPersisted | PossiblyPersisted | None
     ) -> None:
-        """Count events as persisted (None), or as what else became of them."""
+        """Count events as persisted (None), or by another outcome."""
         if outcome is None:
             self.persisted += len(indices)
         else:
@@ -174,14 +174,14 @@ class DeliveryClaim:
         self.entries: list[asyncio.Future[Outcome]] = [] if entries is None else entries
 
     def persisted(self, partition: int, first_offset: int | None) -> None:
-        """They are in the log, from an offset on."""
+        """Set the outcome of events that are in the log, from an offset on."""
         for place, delivery in enumerate(self.entries):
             if not delivery.done():  # its owner may have cancelled it
                 offset = None if first_offset is None else first_offset + place
                 delivery.set_result(Persisted(partition, offset))
 
     def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """They are not, or only possibly, in the log."""
+        """Set the outcome of events that are not, or only possibly, in the log."""
         for delivery in self.entries:
             if not delivery.done():
                 delivery.set_result(outcome)
@@ -204,12 +204,12 @@ class TicketClaim:
         self.entries: MutableSequence[int] = [] if entries is None else entries
 
     def persisted(self, partition: int, first_offset: int | None) -> None:
-        """They are in the log, from an offset on."""
+        """Set the outcome of events that are in the log, from an offset on."""
         del partition, first_offset  # a ticket counts
         self.ticket.complete(self.entries, None)
 
     def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """They are not, or only possibly, in the log."""
+        """Set the outcome of events that are not, or only possibly, in the log."""
         self.ticket.complete(self.entries, outcome)
 
     def compact(self) -> None:

@@ -1,4 +1,4 @@
-"""How every program of ours begins and ends: what goes wrong is a sentence, and not a traceback.
+"""How every program begins and ends: an error is one sentence, and not a traceback.
 
 | status | when |
 |---|---|
@@ -38,9 +38,9 @@ def run_program(name: str, app: typer.Typer, *, errors: tuple[type[Exception], .
     """Run the command line of a program, and end the process with its status.
 
     Args:
-        name: What the program calls itself where it complains.
+        name: The program's name in error messages.
         app: Its commands.
-        errors: Those that we raise on purpose: their text is the whole sentence.
+        errors: Exceptions that are raised on purpose: their text is the whole sentence.
 
     Raises:
         SystemExit: Always.
@@ -53,14 +53,14 @@ def run_program(name: str, app: typer.Typer, *, errors: tuple[type[Exception], .
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT_CODE)
     except Exception as error:  # noqa: BLE001 - nobody is above it
-        # Whoever reads our standard error may be gone.
+        # The reader of standard error may be gone.
         with contextlib.suppress(OSError):
             typer.echo(f"{name}: {sentence(error, errors=errors)}", err=True)
             if is_debugging():
                 traceback.print_exc()
         sys.exit(FAILED_EXIT_CODE)
     finally:
-        # From here on the interpreter only tidies up, and would show where it was interrupted.
+        # From here on a Ctrl-C would only show a traceback of the interpreter's own end.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -70,7 +70,7 @@ def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
 
     Args:
         error: The exception.
-        errors: Those that we raise on purpose: their text is told whole.
+        errors: Exceptions that are raised on purpose: their text is the whole sentence.
     """
     if isinstance(error, errors):
         return str(error)
@@ -90,7 +90,7 @@ def _debug_flag() -> Any:
             bool,
             typer.Option(
                 "--debug",
-                help="Show the traceback of what goes wrong",
+                help="Show the traceback of an error",
                 metavar="",
                 is_eager=True,
                 expose_value=False,
@@ -112,7 +112,7 @@ def _remember(given: bool) -> None:
 
 
 def _add(flag: Any, command: Any) -> None:
-    """Give a command, and all below it, a flag."""
+    """Add a flag to a command and all its subcommands."""
     command.params.append(flag)
     if isinstance(command, TyperGroup):
         for below in command.commands.values():

@@ -1,4 +1,4 @@
-"""Flags made from the settings themselves, so that no flag is ever forgotten or renamed alone."""
+"""Flags made from the settings themselves, so that flags and settings never differ."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LINE_END: Final = re.compile(r"(?<!\n)\n(?!\n)")
 """The end of a line in a paragraph: the terminal's own width says where lines end."""
 _RULE: Final = """\
 A setting is given as a flag, as the variable SEQUITUR_<SECTION>_<FIELD>, or in its section of the \
---config file; the first of these counts. The section stands in the panel's title. A password \
+--config file; the first of these counts. The panel's title names the section. A password \
 or token has no flag, only the variable.
 """
 
@@ -56,8 +56,8 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
     """Make a typer command of a function that takes `settings: model` first.
 
     The command gets `--config FILE` and one flag for each setting of the model, beside the
-    function's own further parameters. Settings that are refused are printed, one a line, and end
-    the program with status 2.
+    function's own further parameters. Refused settings are printed, one per line, and end the
+    program with status 2.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

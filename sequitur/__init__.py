@@ -1,8 +1,8 @@
 """Sequitur: into Kafka once and in order; out of it in event-time order.
 
 The public names in one place; the packages they come from are `sequitur.producer` and
-`sequitur.consumer`. They are loaded when a name is first used: the command line begins here, and is
-to be there at once.
+`sequitur.consumer`. They are loaded when a name is first used, so that the command line starts
+quickly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`sequitur broker`: the embedded broker from the command line.
 
-`eval "$(sequitur broker up)"` starts it and points everything run from that shell at it: what the
-shell is to run goes to standard output, what the user is to read to standard error.
+`eval "$(sequitur broker up)"` starts it and makes all programs of that shell use it: the shell's
+command goes to standard output, messages for the user to standard error.
 """
 
 import json
@@ -20,7 +20,7 @@ from sequitur.producer.settings import Settings, load_settings
 
 ADDRESS_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
 USUAL_PORT: Final = 9092
-"""Kafka's own, which examples and settings have."""
+"""Kafka's usual port, which examples and settings use."""
 _NOT_ANSWERING_EXIT_CODE: Final = 1
 
 broker_app = typer.Typer(
@@ -45,7 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
 
 class BrokerAddress(Settings):
-    """How to reach a broker that is not ours."""
+    """How to reach another broker than the embedded one."""
 
     kafka: KafkaSettings
 
@@ -61,7 +61,7 @@ def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 @broker_app.command()
 def up(directory: Directory = None, port: Port = 0) -> None:
-    """Start the broker, wait until it answers, print the line that points programs at it."""
+    """Start the broker, wait until it answers, and print the line that makes programs use it."""
     broker = EmbeddedBroker(directory or default_directory(), port=port, usual_port=USUAL_PORT)
     other = _other_broker(broker)
     if other is not None:
@@ -84,7 +84,7 @@ def up(directory: Directory = None, port: Port = 0) -> None:
 
 @broker_app.command()
 def down(directory: Directory = None) -> None:
-    """Stop the embedded broker; what it holds stays on disk."""
+    """Stop the embedded broker; its data stays on disk."""
     broker = EmbeddedBroker(directory or default_directory())
     was_running = broker.status().running
     broker.stop()
@@ -122,13 +122,13 @@ def status(directory: Directory = None, as_json: AsJson = False) -> None:
 
 
 def _other_broker(broker: EmbeddedBroker) -> str | None:
-    """Return the address in the environment, unless it is the one this very broker had."""
+    """Return the address in the environment, unless it is this broker's own."""
     address = os.environ.get(ADDRESS_VARIABLE)
     return address if address and address != broker.status().bootstrap_servers else None
 
 
 def _answers() -> bool:
-    """Ask the broker in the environment, as the environment says it is to be reached."""
+    """Ask the broker that the environment names, by the environment's settings."""
     kafka = load_settings(BrokerAddress, config=None, environ=os.environ, flags={}).kafka
     try:
         require_broker(kafka)

@@ -3,7 +3,7 @@
 DIRECTORY/server.properties   written at each start
 DIRECTORY/log4j2.properties   the same
 DIRECTORY/broker.json         ports, and the process that was started last
-DIRECTORY/broker.lock         held while somebody starts or stops it
+DIRECTORY/broker.lock         held while a program starts or stops it
 DIRECTORY/data/               Kafka's own
 DIRECTORY/log/broker.log      what Kafka logs, rolled
 DIRECTORY/log/console.log     what the JVM prints, of the last start
@@ -22,7 +22,7 @@ import msgspec
 from sequitur._ports import HOST
 
 # One node: nothing can be replicated. Few partitions of the internal topics: each costs files and
-# start-up time. A small cleaner buffer: its default is a quarter of our heap.
+# start-up time. A small cleaner buffer: its default is a quarter of the broker's heap.
 _PROPERTIES: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -39,7 +39,7 @@ _PROPERTIES: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # A broker that was killed is not let back in before its old session ends (default: 9 s).
+    # A broker that was killed cannot register again before its old session ends (default: 9 s).
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "log.cleaner.dedupe.buffer.size": str(16 << 20),
@@ -119,7 +119,7 @@ def read_record(path: Path) -> BrokerRecord | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=BrokerRecord)
     except (OSError, msgspec.DecodeError):
-        # A damaged record is no reason not to start: the process is then found dead or foreign.
+        # A damaged record prevents no start: the process is then taken for dead or another's.
         return None
 
 
@@ -173,9 +173,9 @@ def lines_since(path: Path, offset: int) -> list[str]:
 
 
 def telling_lines(lines: list[str], count: int) -> list[str]:
-    """Return the last lines, and before them the first that tell of errors.
+    """Return the last lines, and before them the first lines with errors.
 
-    Kafka ends in many lines about its orderly end, long after the one that says why.
+    Kafka logs many lines about its shutdown, long after the one with the reason.
     """
     last = lines[-count:]
     errors = [line for line in lines[:-count] if _ERROR.search(line)][:count]

@@ -1,4 +1,4 @@
-"""Processes that a command starts for its own time, and ends with it, however it ends."""
+"""Child processes that end with the command that started them, however it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leaving_on_signals() -> Iterator[None]:
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         for each in _SIGNALS:
-            signal.signal(each, lambda *_: None)  # to be ignored would pass on to children
+            signal.signal(each, lambda *_: None)  # children would inherit that it is ignored
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
@@ -45,7 +45,7 @@ def leaving_on_signals() -> Iterator[None]:
 def run_with_children(
     command: Sequence[str], environ: Mapping[str, str], *, timeout_s: float
 ) -> int:
-    """Run a command to its end; when it is not waited for any more, it is killed with its children.
+    """Run a command to its end; when the wait is given up, kill it with its children.
 
     Returns:
         Its status.

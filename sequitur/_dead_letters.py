@@ -1,4 +1,4 @@
-"""Dead letters: what the process job gave up, read back from its dead-letter topic."""
+"""Dead letters: events that the process job gave up, read from its dead-letter topic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DeadLetter:
         detail: The traceback, or what is known.
         attempts: How often it was tried.
         path: The components that the failed tuple had come through.
-        topology: Whose they are.
+        topology: The topology of these components.
         failed_at_ms: When it was given up, epoch milliseconds.
         event_time_ms: Its event time.
         source: Where it came from.
@@ -85,7 +85,7 @@ class DeadLetter:
         """Return the dead letter that a record is.
 
         Raises:
-            NotADeadLetterError: It is none: a header that all of them have is missing or wrong.
+            NotADeadLetterError: The record is none: a required header is missing or wrong.
         """
         path = _text(record, DEAD_PATH_HEADER, "")
         return cls(
@@ -128,12 +128,12 @@ class DeadLetter:
 
     @property
     def error(self) -> str:
-        """The line of the detail that tells most: a traceback ends with what was raised."""
+        """The most telling line of the detail: the last, as a traceback ends with the exception."""
         lines = self.detail.strip().splitlines()
         return lines[-1].strip() if lines else ""
 
     def listed(self) -> dict[str, Any]:
-        """Return what is told of it in a list, as plain values."""
+        """Return the fields that a list shows, as plain values."""
         return {
             "partition": self.partition,
             "offset": self.offset,
@@ -162,12 +162,12 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Selection:
-    """Which dead letters are wanted, and how many records were none.
+    """Which dead letters are selected, and how many records are none.
 
     Attributes:
         reason: Only those with this reason.
         key: Only those with this key.
-        foreign: Records so far that are no dead letters: somebody else wrote them.
+        foreign: How many records so far are no dead letters: another program wrote them.
     """
 
     reason: str | None = None
@@ -175,7 +175,7 @@ class Selection:
     foreign: int = 0
 
     def of(self, records: Iterable[TopicRecord]) -> Iterator[DeadLetter]:
-        """Yield the wanted ones among records."""
+        """Yield the selected dead letters among records."""
         for record in records:
             try:
                 letter = DeadLetter.of(record)
@@ -215,14 +215,14 @@ def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
 def _own_headers(
     headers: tuple[tuple[str, bytes | None], ...],
 ) -> tuple[tuple[str, bytes | None], ...]:
-    """Return the headers that an event came with: the job adds its own behind them, each once.
+    """Return the event's own headers: the job adds its headers after them, each once.
 
     An event may have had headers of the same names, as one of a late topic that is read again has.
     """
     added = set(_ADDED)
     own = []
     if headers and headers[-1][0] == OVERSIZED_HEADER:
-        headers = headers[:-1]  # ours is the last of all
+        headers = headers[:-1]  # the job's own header is the last one
     for name, value in reversed(headers):
         if name in added:
             added.remove(name)

@@ -1,4 +1,4 @@
-"""`sequitur dlq`: what the process job gave up, and how it is given back to the job."""
+"""`sequitur dlq`: list, show and replay events that the process job gave up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN: Final = 100
 
 dlq_app = typer.Typer(
     name="dlq",
-    help="Events that the process job gave up: list them, look at one, give them back to the job.",
+    help="Events that the process job gave up: list them, show one, replay them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -43,7 +43,7 @@ def list_letters(
     reason: Reason = None,
     key: Key = None,
     as_json: AsJson = False,
-    limit: Annotated[int, typer.Option(help="Show so many at most, the newest", min=1)] = _SHOWN,
+    limit: Annotated[int, typer.Option(help="Show at most so many, the newest", min=1)] = _SHOWN,
 ) -> None:
     """List dead letters, oldest first, and how many there are of each reason."""
     topic = _topic(settings)
@@ -96,14 +96,14 @@ def replay(
         typer.Option(metavar="P:O", help="The one at this partition and offset; may be repeated"),
     ] = None,
 ) -> None:
-    """Give events back to the job, as first attempts and in the order of their event time.
+    """Replay events in the job, as first attempts and in the order of their event time.
 
     They go straight to the topology, and not through the input topic, where they would be late.
     The request is a file in the job's checkpoint, on a path or in an object store. The
-    job takes it in with its next step, or when it starts, and takes no request in twice.
+    job reads it with its next step, or when it starts, and reads no request twice.
 
-    What was replayed stays in the dead-letter topic: a second request replays it once more, and
-    --all takes it again. An event that was given up several times is replayed once a request.
+    Replayed events stay in the dead-letter topic: a second request replays them once more, and
+    so does --all. An event that was given up several times is replayed once per request.
     --reason and --key may be combined. Status 1 when nothing is selected.
     """
     filtered = reason is not None or key is not None
@@ -119,7 +119,7 @@ def replay(
         letters = list(selection.of(read_topic(settings.kafka, topic)))
     if selection.foreign:
         typer.echo(
-            f"passed over, since they are no dead letters: {selection.foreign:,} records", err=True
+            f"skipped, since they are no dead letters: {selection.foreign:,} records", err=True
         )
     if not letters:
         typer.echo(f"nothing is selected in {topic}: nothing is requested")
@@ -128,12 +128,12 @@ def replay(
     path = write_request(folder, rows)
     typer.echo(
         f"requested {len(rows):,} events of {len(letters):,} dead letters: {path}\n"
-        "the job takes them in with its next step, or when it starts"
+        "the job replays them with its next step, or when it starts"
     )
 
 
 def _whole_letters(letters: list[DeadLetter], settings: ProcessJob) -> list[DeadLetter]:
-    """Dead letters with their whole events, which may stand in the job's checkpoint."""
+    """Dead letters with their whole events, which may be in the job's checkpoint."""
     if all(letter.file is None for letter in letters):
         return letters
     checkpoint = replays_folder(settings.reorder).parent
@@ -212,7 +212,7 @@ def _source(letter: dict[str, Any]) -> str:
 
 
 def _text(value: str | dict[str, str] | None) -> Text:
-    """Return what others wrote, as it stands: neither markup nor a terminal's control sequence."""
+    """Return others' text as it is, without markup or a terminal's control sequences."""
     if value is None:
         return Text("-")
     shown = f"base64 {value['base64']}" if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Where the console scripts begin: before anything is loaded, so that Ctrl-C is quiet even then."""
+"""The start of the console scripts: handles Ctrl-C before anything is loaded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def produce_events() -> None:
 
 
 def _quietly() -> None:
-    """Let Ctrl-C end the process without a word; who ignores it goes on to ignore it."""
+    """Let Ctrl-C end the process silently, unless it is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _as_python_does() -> None:
-    """Let Ctrl-C be an exception again: files, children and connections are closed on its way."""
+    """Let Ctrl-C raise an exception again, so that files, children and connections are closed."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,10 +1,10 @@
-"""The errors of the umbrella.
+"""The errors of the command line, the broker and the demo.
 
 SequiturError
 ├── BrokerStartError        the embedded broker did not come up, or does not run
 │   └── PortInUseError      another program has its port
 ├── UnknownTopicError       a topic that does not exist
-├── UnknownRecordError      a place in a topic where no record is
+├── UnknownRecordError      a place in a topic without a record
 ├── NotADeadLetterError     a record that the process job did not write
 └── DemoError               the demo found something lost, duplicated or out of order
 """

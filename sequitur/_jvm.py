@@ -28,8 +28,8 @@ class ClassArchive:
     """The broker's classes as the JVM keeps them, parsed and verified: halves the CPU of a start.
 
     The JVM itself checks that an archive is of its own version and of these jars, and starts
-    without it otherwise. A JVM writes it when it ends in order, into the broker's folder; from
-    there it goes to the cache whole, so that no other JVM maps half of one.
+    without it otherwise. A JVM writes it at an orderly end, into the broker's folder; from there
+    it is moved to the cache as a whole, so that no other JVM maps a part of one.
     """
 
     shared: Path
@@ -44,13 +44,13 @@ class ClassArchive:
         return cls(cache_directory() / "classes" / f"broker-{name}.jsa", directory / "classes.jsa")
 
     def option(self) -> str:
-        """Return the JVM's option that uses the archive, or makes it."""
+        """Return the JVM's option that uses the archive, or creates it."""
         if self.shared.exists():
             return f"-XX:SharedArchiveFile={self.shared}"
         return f"-XX:ArchiveClassesAtExit={self.own}"
 
     def publish(self) -> None:
-        """Move an archive that a JVM has written, and now ended, to where the next one finds it."""
+        """Move an archive that a JVM has written at its end to where the next one finds it."""
         if not self.own.exists():
             return
         # It only saves time: a full disk or a read-only cache is not worth an error.

@@ -35,11 +35,10 @@ def answers(port: int, timeout_s: float = 1.0) -> bool:
 
 
 def choose_free(avoid: Collection[int] = ()) -> int:
-    """Return a free port below those the kernel hands to outgoing connections.
+    """Return a free port below those that the kernel gives to outgoing connections.
 
-    Not one that the kernel would choose for port 0: while the broker is down, a client that retries
-    can be given the broker's own port as its local one, and then talks to itself and keeps the
-    broker from its port.
+    The kernel might choose the other ports as local ports: while the broker is down, a client that
+    retries could get the broker's port as its local one, connect to itself, and block the port.
 
     Raises:
         OSError: None was found.
@@ -48,7 +47,7 @@ def choose_free(avoid: Collection[int] = ()) -> int:
         ephemeral_start = int(_EPHEMERAL_RANGE.read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
         ephemeral_start = _USUAL_EPHEMERAL_START
-    if ephemeral_start <= _LOWEST:  # the whole range is ephemeral: better a risk than no broker
+    if ephemeral_start <= _LOWEST:  # all ports are ephemeral: take the risk
         ephemeral_start = _USUAL_EPHEMERAL_START
     for _ in range(_ATTEMPTS):
         port = random.randrange(_LOWEST, ephemeral_start)

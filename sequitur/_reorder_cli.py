@@ -1,4 +1,4 @@
-"""`sequitur reorder`: the reorder job through spark-submit; `reorder inspect`: what it has kept."""
+"""`sequitur reorder`: the reorder job through spark-submit; `reorder inspect`: its checkpoint."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def _overview(report: CheckpointReport, document: dict[str, object]) -> Table:
     table.add_row("keys", f"{keys.rows:,} rows, {keys.size_bytes:,} B in {keys.files:,} files")
     learned = document["learned"]
     if isinstance(learned, dict):
-        text = "{late_target:.3%} promised; {late_share:.3%} late, lately {recent_late_share:.3%}"
+        text = (
+            "{late_target:.3%} is the target; {late_share:.3%} late, lately {recent_late_share:.3%}"
+        )
         table.add_row("learned delay", text.format(**learned))
     return table
 

@@ -32,6 +32,6 @@ def run_topology(
         options,
         spark,
         arguments=[str(topology)],
-        # What is wrong with it is told at once, and not after Spark's start.
+        # Errors in the file are reported at once, and not after Spark's start.
         process=ProcessStage(load_topology(topology), settings.process),
     )

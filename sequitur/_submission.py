@@ -1,4 +1,4 @@
-"""Handing a job to spark-submit: what it is told beside its settings."""
+"""Submitting a job by spark-submit: its options beside the job's settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """What spark-submit is told beside the job and its flags.
+    """The options of spark-submit itself.
 
     Attributes:
         master: Spark master.
@@ -70,13 +70,13 @@ def submit(
     Args:
         job: The job's file.
         settings: Its settings.
-        options: What this run is told beside them.
-        spark: What spark-submit is told.
+        options: This run's options beside them.
+        spark: The options of spark-submit.
         arguments: What stands before its flags.
         process: The topology that the job runs, where it runs one.
 
     Raises:
-        ReorderError: The job would refuse to start; it would say so, too, but seconds later.
+        ReorderError: The job would refuse to start, some seconds later.
         JavaError: There is no Java.
         ProducerError: No broker can be reached, or authentication or TLS failed.
     """
@@ -85,7 +85,7 @@ def submit(
     find_java()
     check_before_start(settings.kafka, settings.reorder, process)
     spark_settings = spark.settings()
-    # Through spark-submit the job sees neither the terminal nor its width, so it is told.
+    # Through spark-submit the job sees neither the terminal nor its width: pass both.
     shown = options.progress.on(is_terminal=sys.stdout.isatty())
     words = [*arguments, *given_flags(settings), *replace(options, progress=shown).flags()]
     words += ["--debug"] if is_debugging() else []

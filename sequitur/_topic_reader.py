@@ -1,7 +1,7 @@
 """Read a topic once, from its beginning to where it ends now; or some records of it.
 
-This reader shares nothing with the producer and the jobs of this project: it is librdkafka's, so
-that what it sees is what anybody's consumer sees.
+This reader shares no code with the producer and the jobs of this project: it is librdkafka's, and
+sees what any consumer sees.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
 def read_topic(kafka: KafkaSettings, topic: str) -> Iterator[TopicRecord]:
     """Yield the committed records that `topic` holds now, each partition in offset order.
 
-    What is written meanwhile is not waited for, so a topic that is never at rest ends, too.
+    Records that are written meanwhile are left out, so reading ends also in a busy topic.
 
     Raises:
         UnknownTopicError: There is no such topic.
@@ -113,7 +113,7 @@ def read_records(
 
     Raises:
         UnknownTopicError: There is no such topic.
-        UnknownRecordError: There is no committed record at one of the places, or none any more.
+        UnknownRecordError: There is no committed record at one of the places, or no longer.
         BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
     """
     with _consumer(kafka) as consumer:
@@ -149,7 +149,7 @@ def _read(
             heard_s = time.monotonic()
         elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
             raise BrokerUnreachableError(
-                f"nothing heard for {_SILENCE_LIMIT_S:.0f} s while reading {topic}"
+                f"no records for {_SILENCE_LIMIT_S:.0f} s while reading {topic}"
             )
         for message in messages:
             partition, offset = cast("int", message.partition()), cast("int", message.offset())
@@ -158,8 +158,8 @@ def _read(
                 raise KafkaException(error)
             if error is None and offset < ends.get(partition, 0):
                 yield _record(message)
-            # The last offsets may be a transaction's markers, which are not given out: then
-            # the end of the partition, or a record beyond, shows that there is no more.
+            # The last offsets may be a transaction's markers, which a consumer does not get:
+            # then the end of the partition, or a later record, shows that all is read.
             if error is not None or offset + 1 >= ends.get(partition, 0):
                 ends.pop(partition, None)
 
@@ -201,7 +201,7 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Consumer]:
             **kafka.librdkafka(),
             "group.id": "sequitur-verify",  # required by the client; nothing is committed under it
             "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",  # when retention overtakes us
+            "auto.offset.reset": "earliest",  # when retention deletes records meanwhile
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }

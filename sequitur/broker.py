@@ -54,7 +54,7 @@ _CLUSTER_ID: Final = re.compile(r"^cluster\.id=(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """What is known of an embedded broker at one moment."""
+    """The state of an embedded broker at one moment."""
 
     directory: Path
     log_path: Path
@@ -68,11 +68,11 @@ class EmbeddedBroker:
     """One Kafka broker in a folder.
 
     Args:
-        directory: Where its properties, data and logs are; made when missing.
-        port: Its port on 127.0.0.1. 0: `usual_port` if that is free, else the one it had before in
-            this folder if that is, else one that is.
+        directory: Where its properties, data and logs are; created if missing.
+        port: Its port on 127.0.0.1. 0: `usual_port` if that is free, else the port it had before in
+            this folder if that is free, else any free one.
         usual_port: The first choice where `port` is 0; 0 for none.
-        options: Server properties that override ours.
+        options: Server properties that override the defaults.
         heap_mib: The JVM's heap.
         start_timeout_s: How long it may take until it answers.
 
@@ -128,7 +128,7 @@ class EmbeddedBroker:
             PortInUseError: Another program has the port asked for.
             BrokerStartError: It did not come up; the message ends with its log's last lines.
             JavaError: There is no Java, or too old a one.
-            JarError: The locked jars cannot be had.
+            JarError: The locked jars are not available.
         """
         java = find_java().program
         class_path = os.pathsep.join(map(str, locked_jars("broker")))
@@ -145,7 +145,7 @@ class EmbeddedBroker:
                 try:
                     self._launch(java, class_path, record)
                 except PortInUseError:
-                    # Taken between our look and its start. A port that was asked for stays.
+                    # Taken between the check and the start. A port that was asked for stays.
                     if self._port or not attempts_left:
                         raise
                     avoid |= {record.port, record.controller_port}
@@ -154,7 +154,7 @@ class EmbeddedBroker:
         return self.bootstrap_servers
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """End the broker in order, by force after the time given; nothing happens if none runs."""
+        """Stop the broker, by force after the given time; do nothing if none runs."""
         if not self.directory.exists():
             return
         with self._locked():
@@ -173,7 +173,7 @@ class EmbeddedBroker:
             self._keep_class_archive()
 
     def kill(self) -> None:
-        """End the broker as a power cut would, by SIGKILL, and wait until it is gone."""
+        """Kill the broker by SIGKILL, as a power cut would, and wait until it has ended."""
         process = self._process()
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -182,15 +182,15 @@ class EmbeddedBroker:
             self._reap()
 
     def pause(self) -> None:
-        """Stop the broker in its tracks (SIGSTOP): connections stay, nothing answers."""
+        """Pause the broker (SIGSTOP): connections stay, and nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Resume a paused broker."""
         self._signal(signal.SIGCONT)
 
     def status(self) -> BrokerStatus:
-        """Look whether it runs and answers."""
+        """Check whether it runs and answers."""
         record = read_record(self._files.record)
         process = self._process()
         return BrokerStatus(
@@ -216,7 +216,7 @@ class EmbeddedBroker:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one program at a time start or stop the broker; the lock ends with its holder."""
+        """Hold the lock that lets one program at a time start or stop the broker."""
         self._files.log.parent.mkdir(parents=True, exist_ok=True)
         with self._files.lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -313,7 +313,7 @@ class EmbeddedBroker:
             raise
 
     def _format_once(self, java: Path, class_path: str) -> None:
-        """Let Kafka format the data folder: aside, then moved into place, so never by half."""
+        """Let Kafka format the data folder: in another folder, then moved, so never in part."""
         data = self._files.data
         if data.exists():
             return
@@ -348,7 +348,7 @@ class EmbeddedBroker:
             record = read_record(self._files.record)
             if record and _ports.answers(record.port) and self._answers(timeout_s=2.0):
                 return
-            # Returns at once when the process ends, so that nobody waits for a dead one.
+            # Returns at once when the process ends.
             with contextlib.suppress(psutil.TimeoutExpired):
                 process.wait(_POLL_S)
         raise self._start_error(f"did not answer within {self._start_timeout_s:g} s", log_offset)
@@ -366,7 +366,7 @@ class EmbeddedBroker:
         )
 
     def _answers(self, timeout_s: float) -> bool:
-        """Ask for the cluster's metadata: that it is this cluster, and that it has its broker."""
+        """Ask for the cluster's metadata: is it this cluster, with its broker?"""
         client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         try:
             metadata = client.list_topics(timeout=timeout_s)

@@ -27,7 +27,7 @@ from sequitur.producer.settings_flags import with_flags
 from sequitur.verify import Order, TopicCheck, TopicReport
 
 FOUND_WRONG_EXIT_CODE: Final = 1
-"""The program did its work, and what it found does not hold."""
+"""The program did its work, and the check failed."""
 
 app = typer.Typer(
     name="sequitur",
@@ -53,11 +53,11 @@ class VerifyJob(Settings):
 def demo(
     seconds: Annotated[float, typer.Option(help="How long the daemons sample", min=1.0)] = 20.0,
     rate_hz: Annotated[float, typer.Option(help="Samples a second of each CPU", min=1.0)] = 100.0,
-    delay: Annotated[str, typer.Option(help="How long the job waits for what is behind")] = "10 s",
+    delay: Annotated[str, typer.Option(help="How long the job waits for late events")] = "10 s",
     plot: Annotated[Path, typer.Option(help="The picture to draw")] = Path("demo.png"),
     report: Annotated[Path | None, typer.Option(help="Write the result as JSON")] = None,
 ) -> None:
-    """Run the main job on this machine's own CPU readings, and check what came out."""
+    """Run the main job on this machine's own CPU readings, and check its output."""
     from sequitur.demo import print_report, run_demo  # noqa: PLC0415 - only the demo needs it
 
     result = run_demo(seconds=seconds, rate_hz=rate_hz, delay=delay, plot=plot)
@@ -142,7 +142,7 @@ def _print_topic(report: TopicReport, console: Console) -> None:
             if found.shared:
                 told = (
                     f"{found.producer}: {found.shared:,} sequences were given by two holders of "
-                    "its journal, or by one that was put back from a copy"
+                    "its journal, or by one that was restored from a copy"
                 )
                 console.print(told, markup=False, soft_wrap=True)
     for problem in report.problems:

@@ -1,9 +1,10 @@
 """The main job from end to end, on this machine's own CPU readings.
 
 Three daemons sample the CPU usage of this machine and send it with different delays, so that the
-topic's arrival order is truly broken, as in the article this project starts from. The reorder job
-restores event-time order. Then a reader that shares no code with either compares what came out with
-what went in, event by event, and the demo fails if one is lost, duplicated or out of order.
+topic's arrival order differs from event-time order, as in the article this project starts from. The
+reorder job restores event-time order. Then a reader that shares no code with either compares the
+output with the input, event by event, and the demo fails if one is lost, duplicated or out of
+order.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ OUTPUT_TOPIC: Final = "cpu-readings.ordered"
 LATE_TOPIC: Final = f"{OUTPUT_TOPIC}.late"
 QUARANTINE_TOPIC: Final = f"{OUTPUT_TOPIC}.quarantine"
 SEND_DELAYS_S: Final = (0.0, 1.5, 4.0)
-"""How long each daemon keeps a reading back: less than the job's delay, so that nothing is late."""
+"""How long each daemon delays a reading: less than the job's delay, so that none is late."""
 
 _EVENT_TIME: Final = "json:occurred_at"
 _PARTITIONS: Final = 4
 _ROWS_A_BATCH: Final = 2_500
-"""Small, so that the job restores order over several batches and not by one sort of everything."""
+"""Small, so that the job restores order over several batches and not by one sort."""
 _IDLE_TIMEOUT: Final = "1 s"
 """Short, as a machine with two CPUs leaves two of the four partitions empty."""
 _DAEMON_GRACE_S: Final = 300.0
@@ -54,7 +55,7 @@ _JOB_TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What the demo found. All counts are of events.
+    """The result of the demo. All counts are of events.
 
     Attributes:
         sent: Events the daemons report as persisted.
@@ -127,7 +128,7 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
 
 
 def print_report(report: DemoReport, console: Console) -> None:
-    """Print the report as a table, and below it what does not hold."""
+    """Print the report as a table, and below it the claims that failed."""
     table = Table(title="From arrival order to event-time order", title_justify="left")
     table.add_column("events")
     table.add_column("", justify="right")
@@ -159,7 +160,7 @@ def _broker(folder: str) -> Iterator[KafkaSettings]:
 
 @contextlib.contextmanager
 def _limit(timeout_s: float, what: str) -> Iterator[float]:
-    """Name what took too long; the limit ends a hang, and a slow machine must not reach it."""
+    """Name the program that took too long; the limit is for hangs, not for slow machines."""
     try:
         yield timeout_s
     except subprocess.TimeoutExpired as error:
@@ -212,7 +213,7 @@ def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[st
         "--checkpoint", str(folder / "checkpoint"),
         "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
         *RunOptions(available_now=True, drain=True, report=report).flags(),
-        # A minute's work does not repay what the JVM's best compiler costs.
+        # A minute's work does not make up for the cost of the JVM's optimising compiler.
         "--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
     ]  # fmt: skip
     with _limit(_JOB_TIMEOUT_S, "the reorder job") as timeout_s:

@@ -73,8 +73,8 @@ class StepEntry:
         owner: Owner generation of the driver's life that logged it.
         name: Name of the folders that this attempt at deciding has written.
         source: Name of the folder with Spark's own checkpoint.
-        planned: Where `batch_id` ends in each source partition, as Spark planned it: a repeat of
-            that batch has to have the same.
+        planned: Where `batch_id` ends in each source partition, as Spark planned it: another try
+            of that batch has to have the same.
         topics: Ids of the input topics that have been read, by name, where brokers give them ids.
         lost: Of each source partition that lost rows before they were read, the first offset of
             these and the one behind the last.

@@ -1,4 +1,4 @@
-"""What the jobs ask of Kafka beside Spark: topics, limits, tokens, transactions, patience.
+"""The jobs' requests to Kafka beside Spark's: topics, limits, tokens, transactions, outages.
 
 Called by `sink` and `ordering`, in the driver and in Spark's tasks.
 """

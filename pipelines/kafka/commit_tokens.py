@@ -1,12 +1,12 @@
 """Commit tokens on the brokers, as the driver sees them: checked at the start, kept from expiring.
 
-What the tokens mean, and what is decided by them, stands in `sequitur.consumer._commit_token`.
+`sequitur.consumer._commit_token` says what tokens mean, and decides by them.
 Tasks commit theirs inside the transaction that writes the rows (`sink.partition_writer`); the
 driver commits only between two steps, when no task can.
 
 The driver commits as tasks do: under the partition's transactional id, which it takes before it
-reads the token. So a driver thought dead that goes on, with what it has read before a newer one
-wrote, is fenced off, and puts no old token over a newer one.
+reads the token. So a driver thought dead that goes on, with a token that it read before a newer
+driver wrote, is fenced, and overwrites no newer token.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ topic above all, get no rows for longer."""
 
 
 class Documents(Protocol):
-    """A folder that keeps documents: the job's checkpoint."""
+    """A folder of documents: the job's checkpoint."""
 
     @property
     def root(self) -> str:
@@ -67,7 +67,7 @@ class Documents(Protocol):
         """Return what a document says; None when there is none."""
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write one that is not there yet, whole or not at all."""
+        """Write a document that does not exist yet, whole or not at all."""
 
 
 class CommitTokens:
@@ -78,7 +78,7 @@ class CommitTokens:
         app: The job's name in Kafka.
         documents: The job's checkpoint, claimed already.
         outages: How long brokers that do not answer are waited for.
-        transaction_timeout_ms: The brokers give up a transaction that is open for so long.
+        transaction_timeout_ms: The brokers abort a transaction that is open for longer.
         clock: Monotonic seconds.
     """
 
@@ -105,7 +105,7 @@ class CommitTokens:
 
     @property
     def job(self) -> str:
-        """Id of the checkpoint: tokens of another are not ours."""
+        """The checkpoint's id: tokens with another id are another checkpoint's."""
         return self._job
 
     def open(
@@ -116,7 +116,7 @@ class CommitTokens:
         done: int,
         written: Collection[str] | None = None,
     ) -> None:
-        """Check all tokens, and see to it that each partition has one.
+        """Check all tokens, and commit those that are missing.
 
         Args:
             partitions: Number of partitions of each output topic.
@@ -125,7 +125,8 @@ class CommitTokens:
             written: The topics that the newest writes to, if it is not done; None for all.
 
         Raises:
-            CommitTokenError: It is not known what an output partition holds, or it is not ours.
+            CommitTokenError: It is unknown what an output partition holds, or a token is another
+                checkpoint's.
             TopicError: The brokers do not answer.
         """
         self._partitions = dict(partitions)
@@ -137,7 +138,7 @@ class CommitTokens:
         """Commit all tokens again when that was long ago; no task may be running.
 
         Raises:
-            CommitTokenError: A token is not ours any more.
+            CommitTokenError: A token is another checkpoint's by now.
             TopicError: The brokers do not answer.
         """
         if self._clock() - self._renewed_s >= _RENEWED_EACH_S:

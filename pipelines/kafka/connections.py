@@ -1,4 +1,4 @@
-"""Connections to the brokers, and the loop they live in, for code that is not asynchronous."""
+"""Connections to the brokers, and their event loop, for code that is not asynchronous."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _BATCH_BYTES: Final = 768 << 10
 _BATCH_OVERHEAD: Final = 128
 
 _kept: dict[str, Connections] = {}
-"""Those of this process, by the settings they were made with: Python workers live on from task to
-task. They are closed when they were last used too long ago to be relied on."""
+"""This process's connections, by their settings: Python workers run many tasks. Connections that
+were not used for long are closed, since they may be broken."""
 
 
 class Connections:
@@ -52,7 +52,7 @@ class Connections:
         self.coordinators = Coordinators(self.wire, patience_s=_PATIENCE_S)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the loop until the work is done."""
+        """Run the event loop until the work is done."""
         try:
             return self._loop.run_until_complete(work)
         finally:
@@ -77,7 +77,7 @@ class Connections:
         self._limits.pop(topic, None)
 
     def is_fresh(self) -> bool:
-        """Return whether they were used not long ago."""
+        """Return whether they were used recently."""
         return time.monotonic() - self._used_s < _RELIED_ON_S
 
     def close(self) -> None:

@@ -40,12 +40,12 @@ class Attempts:
 
     Args:
         patience_s: How long they may take together.
-        complaint: The message of the error in the end.
+        message: The message of the error in the end.
     """
 
-    def __init__(self, patience_s: float, complaint: str) -> None:
+    def __init__(self, patience_s: float, message: str) -> None:
         self._deadline = time.monotonic() + patience_s
-        self._complaint = complaint
+        self._message = message
         self._failures = 0
 
     async def pause(self) -> None:
@@ -55,7 +55,7 @@ class Attempts:
             TransactionUnansweredError: The time is over.
         """
         if time.monotonic() > self._deadline:
-            raise TransactionUnansweredError(self._complaint)
+            raise TransactionUnansweredError(self._message)
         self._failures += 1
         await asyncio.sleep(_BACKOFF.delay_ms(self._failures) / 1000)
 
@@ -108,9 +108,9 @@ class Coordinators:
                         raise error_of(f"{key}: {what}", code)
             await attempts.pause()
 
-    def attempts(self, complaint: str) -> Attempts:
+    def attempts(self, message: str) -> Attempts:
         """Return attempts within the given patience."""
-        return Attempts(self._patience_s, complaint)
+        return Attempts(self._patience_s, message)
 
     async def offsets(
         self, group: str, partitions: Iterable[OutputPartition]
@@ -142,7 +142,7 @@ class Coordinators:
         Raises:
             TransactionError: The coordinator does not have them, does not answer, or refuses.
         """
-        attempts = self.attempts(f"{group}: what was committed is not there")
+        attempts = self.attempts(f"{group}: the committed offsets are not visible")
         while offsets and await self.offsets(group, offsets) != offsets:
             await attempts.pause()
 
@@ -156,7 +156,7 @@ def error_of(what: str, code: int) -> TransactionError:
     """Return what a broker's error code means for the transaction."""
     if action_of(Request.TRANSACTION, code) is Action.FENCED:
         return TransactionFencedError(
-            f"{what}: fenced off: a newer attempt has the transaction's name, or it was open for "
+            f"{what}: fenced: a newer attempt has the transaction's name, or it was open for "
             "longer than transaction_timeout"
         )
     meaning = meaning_of(code)

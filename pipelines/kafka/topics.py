@@ -1,4 +1,4 @@
-"""What the driver asks of Kafka beside Spark: topics, their partitions and their ends."""
+"""The driver's requests to Kafka beside Spark's: topics, their partitions and offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 30.0
 _LEARNS_IN_S: Final = 5.0
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics of the brokers' own: Spark subscribes to none of them by a pattern."""
+"""Internal topics: Spark subscribes to none of them by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
 """What brokers before 3.6 have instead of the two others."""
 _BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
@@ -49,9 +49,9 @@ class TopicTimestamps:
 
     Attributes:
         are_kept: Whether records keep those they are sent with. Not so with
-            `message.timestamp.type = LogAppendTime`; taken as not so where we may not ask.
+            `message.timestamp.type = LogAppendTime`; taken as not so without the right to ask.
         oldest_ms: So far behind now they may be: records further behind are refused, or soon
-            deleted by retention. None without a limit, or where we may not ask.
+            deleted by retention. None without a limit, or without the right to ask.
         newest_ms: So far ahead of now they may be; None as above.
     """
 
@@ -63,8 +63,8 @@ class TopicTimestamps:
     def of(cls, config: Mapping[str, str]) -> Self:
         """That of a topic's configuration.
 
-        Half of each limit is left: to those who read before retention deletes, to the time a step
-        takes until its last batch arrives, and to clocks that differ.
+        Half of each limit is left: as time to read before retention deletes, for the duration of a
+        step until its last batch arrives, and for clocks that differ.
         """
         behind = [*_BEHIND, *(_RETENTION if "delete" in config.get("cleanup.policy", "") else ())]
         return cls(
@@ -123,10 +123,10 @@ class KafkaTopics:
     def _all(self) -> dict[str, int]:
         topics = self._told(
             Request.TOPICS,
-            "the brokers do not tell their topics",
+            "the brokers do not list their topics",
             lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
         )
-        # Of a topic that has partitions an error says who leads them, or not, for the moment.
+        # For a topic with partitions an error only means that leaders are unknown for now.
         return {
             name: len(found.partitions)
             for name, found in topics.items()
@@ -160,7 +160,7 @@ class KafkaTopics:
                     found[topic] = str(given)
             return found
 
-        return self._told(Request.TOPIC_IDS, "the brokers do not tell the topics' ids", ask)
+        return self._told(Request.TOPIC_IDS, "the brokers do not describe the topics", ask)
 
     def require(self, topic: str) -> int:
         """Number of partitions of a topic that must be there.
@@ -174,7 +174,7 @@ class KafkaTopics:
         return partitions
 
     def ensure(self, topic: str, *, partitions: int, replication_factor: int) -> int:
-        """Create a topic when it is missing; its number of partitions.
+        """Create a topic if it is missing; return its number of partitions.
 
         Raises:
             TopicError: It cannot be created.
@@ -235,8 +235,8 @@ class KafkaTopics:
                 return {}
             return {name: str(entry.value) for name, entry in entries.items()}
 
-        complaint = f"the settings of topic {topic!r} are not told"
-        return self._told(Request.TOPIC_CONFIGS, complaint, describe)
+        message = f"the settings of topic {topic!r} cannot be read"
+        return self._told(Request.TOPIC_CONFIGS, message, describe)
 
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset behind the last record of each partition.
@@ -268,20 +268,20 @@ class KafkaTopics:
                 for asked, answer in found.items()
             }
 
-        complaint = "the brokers do not tell the topics' ends"
-        return self._told(Request.TOPICS, complaint, ask, learns=True)
+        message = "the brokers do not list the topics' offsets"
+        return self._told(Request.TOPICS, message, ask, learns=True)
 
     def _told(
-        self, request: Request, complaint: str, ask: Callable[[], T], *, learns: bool = False
+        self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
     ) -> T:
-        """Return what the brokers answer, which is waited for.
+        """Wait for the brokers' answer, and return it.
 
         Args:
             request: What is asked, for the table of error codes.
-            complaint: What to say when they do not.
+            message: The error's text if they do not.
             ask: Asks them.
-            learns: Have our client ask for all topics before it asks again. Spark learns of a new
-                partition before our client does, which looks at what it knows once in minutes.
+            learns: Have the client fetch metadata of all topics before it asks again. Spark learns
+                of a new partition before this client, which refreshes its metadata rarely.
 
         Raises:
             TopicError: They do not, or refuse.
@@ -302,13 +302,13 @@ class KafkaTopics:
             if learns:
                 with contextlib.suppress(KafkaException):
                     self._admin.list_topics(timeout=_LEARNS_IN_S)
-            return f"{complaint}: {_said(error)}"
+            return f"{message}: {_said(error)}"
 
         try:
             return self._outages.outlast(ask, passes)
         except (KafkaException, TimeoutError) as error:
             kind = TopicError if passes(error) is None else UnansweredError
-            raise kind(f"{complaint}: {_said(error)}") from error
+            raise kind(f"{message}: {_said(error)}") from error
 
 
 def _action_of(request: Request, error: KafkaException) -> Action:

@@ -1,4 +1,4 @@
-"""A Kafka transaction on one output partition: batches that are laid out already, and one offset.
+"""A Kafka transaction on one output partition: encoded batches, and one offset.
 
 The protocol is KIP-98's, as brokers of every version speak it: `InitProducerId` takes the
 transactional id (which aborts what another holder had open, and fences it), `AddPartitionsToTxn`,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TransactionNames:
-    """What a transaction is known by.
+    """The names of a transaction.
 
     Attributes:
-        transactional_id: One holder at a time.
+        transactional_id: The id, which has one holder at a time.
         group: The consumer group whose offset it commits.
         timeout_ms: The brokers abort it when it is open for longer.
     """
@@ -51,7 +51,7 @@ class TransactionNames:
 
     @classmethod
     def of(cls, app: str, where: OutputPartition, timeout_ms: int) -> Self:
-        """Return those of a job's transactions on an output partition."""
+        """Return the names of a job's transactions on an output partition."""
         return cls(f"{app}.{where.topic}.{where.partition}", commits_group(app), timeout_ms)
 
 
@@ -62,7 +62,7 @@ class Transaction(OrderedBatches):
         wire: Connections to the brokers, started.
         coordinators: Asks on these connections.
         where: The partition.
-        names: What the transaction is known by.
+        names: The names of the transaction.
     """
 
     def __init__(

@@ -1,73 +1,78 @@
-"""Where events are accepted: into the open batch of their partition's lane, up to a limit of bytes.
+"""Accepting events: each goes into the open batch of its partition, up to a limit of bytes.
 
-Batches leave in cuts. A cut takes all there are, of all lanes, full or not: so everything accepted
-before it is in this round of the journal or an earlier one, and nothing accepted after it is. Where
-a batch could not be sent soon, a cut takes what came since the last and leaves the batch open: it
-is in the journal then, and grows.
+Batches are taken out in cuts. A cut takes all there are, of all partitions, full or not: so what
+was accepted before it is in this round of the journal or an earlier one, and what is accepted after
+it is not. Where a batch could not be sent soon, a cut takes the events that came since the last cut
+and leaves the batch open: the journal holds it then, and it grows.
 
 The mutable state, named once:
 
-- `Lane.append` appends to the open batch, and takes nothing while none is open; so the hot path is
-  one call, and everything rare happens when it answers None.
-- `Accumulator.room` counts the bytes of all records that are accepted and not settled. It is what
+- `PartitionQueue.append` adds to the open batch, and takes nothing while none is open. So the hot
+  path is one call, and everything rare happens when it returns None.
+- `Accumulator.budget` counts the bytes of all records that are accepted and not settled. It is what
   holds senders back.
-- `Accumulator.next_event` is the number of the next event; it grows with each accepted one, and
+- `Accumulator.next_event` is the number of the next event. It grows with each accepted event, and
   with none that is refused.
-- `Accumulator.full` and `ripe` say why to cut: a batch is full, or the oldest event has waited long
-  enough. `filled` are the lanes that have something; the first to have starts the linger's timer.
+- `Accumulator.outstanding` holds all batches until they are settled, `Accumulator.cuts` opens and
+  seals them and says when a cut is due.
 
-Nothing here does I/O; the sender takes the batches out.
+Nothing here does I/O.
 """
 
 from __future__ import annotations
 
 import time
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._record import check_all
-from sequitur.producer.batching.buffer_budget import Room
-from sequitur.producer.batching.partition_queue import Batch, Lane, Route
+from sequitur.producer.batching.buffer_budget import BufferBudget
+from sequitur.producer.batching.bulk import BulkAcceptor
+from sequitur.producer.batching.cuts import Cuts
+from sequitur.producer.batching.outstanding import Outstanding
+from sequitur.producer.batching.partition_queue import DELIVERIES
 from sequitur.producer.kafka.record_batch import new_builder, seal
-from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
-    from types import ModuleType
 
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._record import Record
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._ticket import Ticket
-    from sequitur.producer.batching.columns import Columns, Piece
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.cuts import QueuedBatches
+    from sequitur.producer.batching.partition_queue import PartitionQueue
+    from sequitur.producer.batching.route import Route
     from sequitur.producer.kafka.record_batch import Builder, Header
 
-BULK_RECORDS: Final = 256
-"""From so many on, to lay them out a column at a time is worth its constant costs."""
-
-# What a record makes of us that is of the right types and still none: too large, for a partition
-# that is not there, with a number that no field holds.
-_BAD_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
+# Raised while a record is encoded whose types are right and that is invalid all the same: too
+# large, for a partition that does not exist, with a number that no field holds.
+_INVALID_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
 
 class Accumulator:
-    """The lanes of all topics.
+    """Collect the events of all topics in batches.
 
     Args:
         settings: How batches are made.
         producer_name: The name that goes into the event ids.
         next_event: The number of the next event.
-        loop: Runs the linger timers.
+        loop: Runs the linger's timer.
         random: Spreads events without a key.
-        buffer_size: Bytes on their way, beyond which senders wait.
+        buffer_size: Bytes of accepted events beyond which senders wait.
         on_due: Called when there is a reason to cut.
         on_given_up: Called with an event that is refused; None if nobody wants it.
         journal_event_bytes: The largest event that the journal takes; None without one.
+
+    Attributes:
+        routes: The topics that were opened.
+        keeper: Waits until the journal holds what is accepted now; None without one. Each cut has
+            another.
     """
 
     def __init__(
@@ -85,29 +90,20 @@ class Accumulator:
     ) -> None:
         self.routes: dict[str, Route] = {}
         self.next_event = next_event
-        self.room = Room(loop, buffer_size)
-        self.filled: dict[Lane, None] = {}
-        self.full = False
-        self.ripe = False
-        self.cuts = 0
-        # Waits until what is accepted now is in the journal; of another cut, another.
+        self.budget = BufferBudget(loop, buffer_size)
+        self.outstanding = Outstanding(self.budget)
+        self.cuts = Cuts(loop, settings.linger.total_seconds(), self.outstanding, on_due)
         self.keeper: Callable[[], Awaitable[object]] | None = None
-        self.live: dict[Batch, None] = {}
         self._settings = settings
-        self._linger_s = settings.linger.total_seconds()
         self._id_prefix = producer_name.encode("ascii") + b":"
         self._loop = loop
         self._random = random
-        self._on_due = on_due
         self._on_given_up = on_given_up
         self._journal_event_bytes = journal_event_bytes
-        self._linger: asyncio.TimerHandle | None = None
-        self._bulk: Any = None  # the module, once it is loaded
-        self._loading: asyncio.Future[ModuleType] | None = None
-        self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
+        self._bulk = BulkAcceptor(loop, self._id_prefix, self.budget, self.cuts, random)
 
     def add(self, route: Route, record: Record) -> Delivery:
-        """Accept one event; the delivery of one that cannot be is done at once."""
+        """Accept one event; the delivery of an invalid one is done at once."""
         delivery = Delivery(loop=self._loop)
         delivery.keeper = self.keeper
         timestamp_ms = record.timestamp_ms
@@ -118,47 +114,47 @@ class Accumulator:
             headers = [*record.headers, (EVENT_ID_HEADER, event_id)]
             key = record.key
             if record.partition is None and key is not None:
-                lane = route.lanes[route.keys.partition(key)]
+                queue = route.queues[route.keys.partition(key)]
             else:
-                lane = self._lane(route, record)
-            added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
+                queue = self._queue_of(route, record)
+            offset = queue.claimed + len(queue.entries)
+            added = queue.append(offset, timestamp_ms, key, record.value, headers)
             if added is None:
-                lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
-        except _BAD_RECORD as error:
+                queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
+        except _INVALID_RECORD as error:
             delivery.set_result(self._refused(route, record, error))
-            self.room.let_in()
+            self.budget.admit_next()
             return delivery
-        entries = lane.entries
-        if entries is None or lane.owner is not None:
-            entries = lane.claim(None)
+        entries = queue.entries if queue.owner is DELIVERIES else queue.claim_deliveries()
         entries.append(delivery)
-        lane.count += 1
         if record.timestamp_ms is not None:
-            self._date(lane)
+            queue.mark_dated()
         self.next_event += 1
-        self.room.take(added.size)
+        self.budget.take(added.size)
         if added.size > route.batch_bytes:
-            self._seal(lane)
+            self.cuts.seal(queue)
         return delivery
 
     def add_many(
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool = False
     ) -> int:
-        """Accept events until the buffer is full; those that cannot be are settled at once.
+        """Accept events until the buffer is full; invalid ones have their outcome at once.
 
         Args:
             route: Where they go.
             records: The events.
-            ticket: Whose they are.
-            whole: Accept all of them, though the buffer be full before the last.
+            ticket: Counts them.
+            whole: Accept all of them, although the buffer may be full before the last.
 
         Returns:
-            How many of `records` are dealt with; at least one.
+            How many of `records` were accepted or refused; at least one.
 
         Raises:
             WrongRecordError: One of them is of a wrong type; none was accepted.
         """
-        if self._add_columns(route, records, ticket, whole=whole):
+        first_event = self.next_event
+        if self._bulk.add(route, records, ticket, first_event=first_event, whole=whole):
+            self.next_event += len(records)
             return len(records)
         check_all(records)
         return self._add_each(route, records, ticket, whole=whole)
@@ -167,15 +163,15 @@ class Accumulator:
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
     ) -> int:
         known = route.keys.learn([r.key for r in records if type(r.key) is bytes])
-        lanes = route.lanes
+        queues = route.queues
         prefix = self._id_prefix
         now_ms = int(time.time() * 1000)
         event = self.next_event
         index = first = ticket.accepted
-        left = free = self.room.limit - self.room.used
+        left = free = self.budget.limit - self.budget.used
         batch_bytes = route.batch_bytes
         for record in records:
-            # The hot loop: what every event passes. All that is rare is in the calls it makes.
+            # The hot loop: every event passes it. All that is rare is in the calls it makes.
             timestamp_ms = record.timestamp_ms
             if timestamp_ms is None:
                 timestamp_ms = now_ms
@@ -183,204 +179,51 @@ class Accumulator:
                 headers = [*record.headers, (EVENT_ID_HEADER, b"%b%d" % (prefix, event))]
                 key = record.key
                 if record.partition is None and key is not None:
-                    lane = lanes[known[key]]
+                    queue = queues[known[key]]
                 else:
-                    lane = self._lane(route, record)
-                added = lane.append(lane.count, timestamp_ms, key, record.value, headers)
+                    queue = self._queue_of(route, record)
+                offset = queue.claimed + len(queue.entries)
+                added = queue.append(offset, timestamp_ms, key, record.value, headers)
                 if added is None:
                     self.next_event = event
-                    lane, added = self._start_batch(route, lane, record, headers, timestamp_ms)
-            except _BAD_RECORD as error:
+                    queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
+            except _INVALID_RECORD as error:
                 index += 1
                 ticket.accepted = index
                 ticket.complete([index - 1], self._refused(route, record, error))
                 continue
-            entries = lane.entries
-            if entries is None or lane.owner is not ticket:
-                entries = lane.claim(ticket)
+            entries = queue.entries if queue.owner is ticket else queue.claim(ticket)
             entries.append(index)
-            lane.count += 1
             if timestamp_ms is not now_ms:
-                self._date(lane)
+                queue.mark_dated()
             event += 1
             index += 1
             size = added.size
             left -= size
             if size > batch_bytes:
-                self._seal(lane)
+                self.cuts.seal(queue)
             if left <= 0 and not whole:
                 break
         ticket.accepted = index
         self.next_event = event
-        self.room.take(free - left)
+        self.budget.take(free - left)
         return index - first
 
-    def _add_columns(
-        self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
-    ) -> bool:
-        """Accept events a column at a time: all of them, or none if they are not alike enough."""
-        columns = self._columns_of(route, records)
-        if columns is None:
-            return False
-        size = int(columns.sizes.sum())
-        if not whole and size > self.room.limit - self.room.used:
-            return False
-        now_ms = int(time.time() * 1000)
-        indices = (columns.order + ticket.accepted).tolist()
-        pieces: list[Piece] = []
-        start = 0
-        for partition, end in zip(columns.partitions, columns.ends, strict=True):
-            while start < end:
-                lane = route.lanes[route.sticky.current if partition is None else partition]
-                piece = self._reserve(route, lane, columns, (start, end), now_ms)
-                pieces.append(piece)
-                entries = lane.entries
-                if entries is None or lane.owner is not ticket:
-                    entries = lane.claim(ticket)
-                entries += indices[start : piece.end]
-                lane.count = piece.builder.count
-                start = piece.end
-                if start < end:
-                    self._seal(lane)
-                    if partition is None:
-                        route.sticky.move_on(lane.partition, self._random.random())
-        self._bulk.fill(columns, pieces, self.next_event)
-        self.next_event += len(records)
-        ticket.accepted += len(records)
-        self.room.take(size)
-        return True
-
-    def _columns_of(self, route: Route, records: Sequence[Record]) -> Columns | None:
-        """Records as columns; None if they are few, not alike, or it is too early for columns.
-
-        What lays out columns brings Arrow with it, a fifth of a second and 35 MiB: few daemons
-        ever need it, and the loop cannot stand still for so long. The first bulk has it loaded
-        beside the loop, and goes the way of single records until it is there.
-        """
-        if len(records) < BULK_RECORDS:
-            return None
-        if self._bulk is None:
-            if self._loading is None:
-                self._loading = self._loop.run_in_executor(
-                    None, import_module, "sequitur.producer.batching.columns"
-                )
-                self._loading.add_done_callback(self._on_loaded)
-            return None
-        columns: Columns | None = self._bulk.columns_of(
-            records, route.keys, self._id_prefix, self.next_event
-        )
-        if columns is None or int(columns.sizes.max()) > route.batch_bytes - HEADER_SIZE:
-            return None
-        return columns
-
-    def _on_loaded(self, loading: asyncio.Future[ModuleType]) -> None:
-        if not loading.cancelled():
-            self._bulk = loading.result()
-
-    def _reserve(
-        self, route: Route, lane: Lane, columns: Columns, among: tuple[int, int], now_ms: int
-    ) -> Piece:
-        """Take events into the lane's open batch if it takes any, else into another."""
-        piece: Piece | None
-        if lane.open is not None:
-            builder = lane.open.builder
-            if isinstance(builder, self._bulk.BulkBuilder):
-                self._resume(lane)
-                piece = builder.reserve(columns, *among, now_ms)
-                if piece is not None:
-                    return piece
-            self._seal(lane)
-        fresh = self._bulk.BulkBuilder(route.batch_bytes, now_ms)
-        self._open(lane, fresh, self.next_event + int(columns.order[among[0]]))
-        piece = fresh.reserve(columns, *among, now_ms)
-        assert piece is not None, "an event larger than a batch is no column's"
-        return piece
-
     def cut(
-        self, grows: Callable[[Lane, Batch], bool]
-    ) -> tuple[list[tuple[Lane, Batch]], list[tuple[Lane, Batch]]]:
-        """Take all batches, each lane's in their order.
-
-        Args:
-            grows: Whether to leave a lane's open batch open.
-
-        Returns:
-            The batches that will not change any more, and those that were left open.
-        """
-        batches: list[tuple[Lane, Batch]] = []
-        growing: list[tuple[Lane, Batch]] = []
-        for lane in self.filled:
-            if lane.open is not None and grows(lane, lane.open):
-                batches += [(lane, batch) for batch in lane.sealed]
-                lane.sealed.clear()
-                growing.append((lane, lane.open))
-                lane.pause()
-            else:
-                batches += [(lane, batch) for batch in lane.cut()]
-        for _, batch in (*batches, *growing):
-            batch.last_event = self.next_event - 1
-        self.filled.clear()
-        self.full = self.ripe = False
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-        self.cuts += 1
-        return batches, growing
-
-    def refill(self, lane: Lane) -> None:
-        """Take a batch that was left open in the next cut, which is due now."""
-        self.filled[lane] = None
-        self.ripe = True
-
-    @property
-    def flushing(self) -> bool:
-        """Whether somebody waits for everything to have its outcome."""
-        return bool(self._flushes)
-
-    def take_over(self, batch: Batch) -> None:
-        """Hold a batch that was accepted in a former life; there is room for it, whatever it is."""
-        self.live[batch] = None
-        self.room.take(batch.size)
+        self, grows: Callable[[PartitionQueue, Batch], bool]
+    ) -> tuple[QueuedBatches, QueuedBatches]:
+        """Take out the batches of all events accepted until now; see `Cuts.cut`."""
+        return self.cuts.cut(self.next_event - 1, grows)
 
     def flushed(self) -> asyncio.Future[None]:
-        """Done when each event accepted until now has its outcome."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        waited_for = {batch for batch in self.live if not batch.told}
-        if waited_for:
-            self._flushes.append((waited_for, future))
-        else:
-            future.set_result(None)
-        if self.filled:
-            self.ripen()
+        """Return a future that is done when all events accepted until now have their outcomes."""
+        future = self.outstanding.flushed()
+        if self.cuts.filled:
+            self.cuts.ripen()
         return future
 
-    def told(self, batch: Batch) -> None:
-        """The outcomes of a batch were told."""
-        batch.told = True
-        for waited_for, future in self._flushes:
-            waited_for.discard(batch)
-            if not waited_for and not future.done():
-                future.set_result(None)
-        if self._flushes:
-            self._flushes = [flush for flush in self._flushes if not flush[1].done()]
-
-    def release(self, batch: Batch) -> None:
-        """A batch is no longer held; its bytes are free."""
-        del self.live[batch]
-        self.room.give_back(batch.size)
-
-    def replace(self, batch: Batch, parts: tuple[Batch, Batch]) -> None:
-        """A batch goes on as its two halves."""
-        del self.live[batch]
-        for part in parts:
-            self.live[part] = None
-        for waited_for, _ in self._flushes:
-            if batch in waited_for:
-                waited_for.discard(batch)
-                waited_for.update(parts)
-
-    def _lane(self, route: Route, record: Record) -> Lane:
-        """The lane of a record without a key, or with a partition."""
+    def _queue_of(self, route: Route, record: Record) -> PartitionQueue:
+        """Return the queue of a record without a key, or with a partition."""
         partition = record.partition
         if partition is None:
             partition = route.sticky.current
@@ -388,26 +231,28 @@ class Accumulator:
             raise ValueError(
                 f"partition {partition}: topic {route.topic} has 0 to {route.partitions - 1}"
             )
-        return route.lanes[partition]
+        return route.queues[partition]
 
     def _start_batch(
         self,
         route: Route,
-        lane: Lane,
+        queue: PartitionQueue,
         record: Record,
         headers: list[Header],
         timestamp_ms: int,
-    ) -> tuple[Lane, Any]:
-        """Open a batch with a record that did not fit, and give its lane and what `append` gave.
+    ) -> tuple[PartitionQueue, Any]:
+        """Add a record that the open batch did not take, and return its queue and `append`'s value.
 
-        A record larger than a batch opens one of its own, so only here can one be too large.
+        A record that is larger than a batch gets a batch of its own, so sizes are checked here.
 
         Raises:
             ValueError: The record is too large.
         """
-        grown = self._grow(lane, record, headers, timestamp_ms)
-        if grown is not None:
-            return lane, grown
+        if queue.is_paused:
+            self.cuts.resume(queue)
+            added = queue.append(queue.count, timestamp_ms, record.key, record.value, headers)
+            if added is not None:
+                return queue, added
         builder = new_builder(route.batch_bytes)
         added = builder.append(0, timestamp_ms, record.key, record.value, headers)
         assert added is not None
@@ -416,51 +261,20 @@ class Accumulator:
             # It was compressed to be measured, and a builder cannot go on from there.
             builder = new_builder(route.batch_bytes)
             builder.append(0, timestamp_ms, record.key, record.value, headers)
-        if lane.open is not None:
-            self._seal(lane)
+        if queue.open is not None:
+            self.cuts.seal(queue)
             if record.key is None and record.partition is None:
                 # The new batch is the first of the next sticky partition.
-                route.sticky.move_on(lane.partition, self._random.random())
-                lane = route.lanes[route.sticky.current]
-                self._resume(lane)
-                shared = lane.append(lane.count, timestamp_ms, None, record.value, headers)
+                route.sticky.move_on(queue.partition, self._random.random())
+                queue = route.queues[route.sticky.current]
+                self.cuts.resume(queue)
+                shared = queue.append(queue.count, timestamp_ms, None, record.value, headers)
                 if shared is not None:
-                    return lane, shared
-                if lane.open is not None:
-                    self._seal(lane)
-        self._open(lane, builder, self.next_event)
-        return lane, added
-
-    def _grow(
-        self, lane: Lane, record: Record, headers: list[Header], timestamp_ms: int
-    ) -> Any | None:
-        """Add a record to a batch that the journal has so far; None if it takes none."""
-        if not lane.is_paused:
-            return None
-        self._resume(lane)
-        return lane.append(lane.count, timestamp_ms, record.key, record.value, headers)
-
-    def _resume(self, lane: Lane) -> None:
-        if lane.is_paused:
-            lane.resume()
-            self._fill(lane)
-
-    def _open(self, lane: Lane, builder: Builder, first_event: int) -> None:
-        batch = Batch(lane.topic, lane.partition, self._loop.time(), first_event)
-        lane.start(batch, builder)
-        self.live[batch] = None
-        self._fill(lane)
-
-    def _fill(self, lane: Lane) -> None:
-        """The lane has something for the next cut."""
-        self.filled[lane] = None
-        if self._linger is None:
-            self._linger = self._loop.call_later(self._linger_s, self.ripen)
-
-    def _date(self, lane: Lane) -> None:
-        """The last record of the lane bears a timestamp of its sender's."""
-        batch = lane.open or lane.sealed[-1]
-        batch.dated = True
+                    return queue, shared
+                if queue.open is not None:
+                    self.cuts.seal(queue)
+        self.cuts.open(queue, builder, self.next_event)
+        return queue, added
 
     def _check_size(self, route: Route, builder: Builder) -> None:
         size = builder.size()
@@ -480,11 +294,6 @@ class Accumulator:
                     f"max.message.bytes is {route.max_batch_bytes}"
                 )
 
-    def ripen(self) -> None:
-        """Let what there is wait no longer for more events."""
-        self.ripe = True
-        self._on_due()
-
     def _refused(self, route: Route, record: Record, error: Exception) -> NotPersisted:
         outcome = _refusal(error)
         if self._on_given_up is not None:
@@ -500,11 +309,6 @@ class Accumulator:
             )
             self._on_given_up([given_up])
         return outcome
-
-    def _seal(self, lane: Lane) -> None:
-        lane.seal()
-        self.full = True
-        self._on_due()
 
 
 def _refusal(error: Exception) -> NotPersisted:

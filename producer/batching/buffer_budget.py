@@ -1,4 +1,4 @@
-"""Room for events: bytes that may be on their way, and the queue of those who wait for some."""
+"""The memory that accepted events may take, and the queue of senders who wait for some of it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Room:
-    """Counts the bytes of all records that are accepted and not settled, and holds senders back.
+class BufferBudget:
+    """Count the bytes of all events that are accepted and not settled, and hold senders back.
 
-    While `used` is at the limit they queue, first come first served, which also keeps the order of
-    the events of many tasks.
+    While `used` is at the limit, senders queue and are admitted in the order they came. That also
+    keeps the order of events that several tasks send.
 
     Args:
         loop: Runs the deadlines.
-        limit: Bytes beyond which senders wait. Who is let in may overshoot it, once.
+        limit: Bytes beyond which senders wait. The one that is admitted may exceed it, once.
 
     Attributes:
         used: Bytes taken now.
-        limit: As given.
+        limit: As given, or as `resize` changed it.
     """
 
     __slots__ = ("_full_since_s", "_loop", "_waiting", "limit", "used")
@@ -35,24 +35,24 @@ class Room:
 
     @property
     def stuck_s(self) -> float:
-        """Seconds since anything was given back, while there is no room; 0 while there is some."""
+        """Seconds since bytes were last given back, while the budget is used up; else 0."""
         since_s = self._full_since_s
         return 0.0 if since_s is None else self._loop.time() - since_s
 
     @property
     def is_free(self) -> bool:
-        """Whether an event may be accepted now, before those that queue."""
+        """Whether an event may be accepted now: there are bytes left, and no sender waits."""
         return self.used < self.limit and not self._waiting
 
     async def wait(self, deadline_s: float) -> bool:
-        """Queue for room; False if there was none before the deadline.
+        """Queue for bytes; return False if there were none before the deadline.
 
-        Whoever is let in must take some, or call `let_in`, in the same step of the event loop.
+        An admitted caller must call `take` or `admit_next` in the same step of the event loop.
         """
         mine: asyncio.Future[bool] = self._loop.create_future()
         self._waiting.append(mine)
-        timer = self._loop.call_at(deadline_s, _answer, mine, False)
-        self.let_in()
+        timer = self._loop.call_at(deadline_s, _resolve, mine, False)
+        self.admit_next()
         admitted = False
         try:
             admitted = await mine
@@ -60,34 +60,39 @@ class Room:
             timer.cancel()
             self._waiting.remove(mine)
             if not admitted:
-                self.let_in()
+                self.admit_next()
         return admitted
 
-    def let_in(self) -> None:
-        """Let the next one in, if there is room."""
+    def admit_next(self) -> None:
+        """Admit the sender that waits longest, if bytes are left."""
         if self._waiting and self.used < self.limit:
-            _answer(self._waiting[0], True)
+            _resolve(self._waiting[0], True)
 
     def take(self, size: int) -> None:
-        """Take bytes, be there room or not, and let the next one in if there is some left."""
+        """Take bytes, whether or not so many are left, and admit the next sender if any are."""
         self.used += size
         if self.used >= self.limit and self._full_since_s is None:
             self._full_since_s = self._loop.time()
-        self.let_in()
+        self.admit_next()
 
     def give_back(self, size: int) -> None:
-        """Give bytes back, and let the next one in."""
+        """Give bytes back, and admit the next sender."""
         self.used -= size
         if self._full_since_s is not None:
             self._full_since_s = self._loop.time() if self.used >= self.limit else None
-        self.let_in()
+        self.admit_next()
 
-    def turn_away(self) -> None:
-        """Send all away that queue: the producer closes."""
+    def resize(self, limit: int) -> None:
+        """Set another limit, and admit the next sender if it leaves bytes."""
+        self.limit = limit
+        self.admit_next()
+
+    def close(self) -> None:
+        """Admit none of the senders that wait: the producer closes."""
         for future in self._waiting:
-            _answer(future, False)
+            _resolve(future, False)
 
 
-def _answer(future: asyncio.Future[bool], admitted: bool) -> None:
+def _resolve(future: asyncio.Future[bool], admitted: bool) -> None:
     if not future.done():
         future.set_result(admitted)

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 CHUNK_RECORDS: Final = 4_000
-"""So many are laid out in a few milliseconds, in which the loop does nothing else."""
+"""So many are laid out in a few milliseconds, during which the loop does nothing else."""
 
 
 class Chunks:
-    """Lists of records, made of what `send_many` is given.
+    """Cut what `send_many` is given into lists of records.
 
     Args:
         events: Records or plain values, or an Arrow table or record batch; see `send_many`.
         record_of: Makes the record of each event, if that is more than a value by itself.
 
     Attributes:
-        error: What the events broke off with, once all that came before it was given; or None.
+        error: What the iterable of events raised, once all events before it were given; or None.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Chunks:
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[list[Record]]:
-        """Give the next chunk, until there are no more events or they break off."""
+        """Give chunks until there are no more events or their iterable raises."""
         while self.error is None:
             chunk: list[Any] = []
             try:
-                # What came before an error stays in the list.
+                # The events before an error stay in the list.
                 chunk.extend(islice(self._events, CHUNK_RECORDS))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            except Exception as error:  # noqa: BLE001 - `send_many` raises it
                 self.error = error
             if not chunk:
                 return

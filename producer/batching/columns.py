@@ -8,8 +8,8 @@ bytes are the same as the builder's of single records; a test holds the two toge
 It runs in the loop's thread: in another each of its two dozen calls would wait for the
 interpreter's lock, which took three times as long as the work.
 
-Only what is alike is taken: see `columns_of`. Everything else goes the way of single records, which
-also says of each bad record what is wrong with it.
+Only records that are alike are taken: see `columns_of`. All others are added one by one, which also
+says of each invalid record what is wrong with it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sequitur.producer.kafka.record_batch import Header
 
 _TWO_BYTES: Final = TABLE_SIZE
-"""No number in a batch here is larger."""
+"""No number in such a batch needs more than two bytes as a varint."""
 _ONE_BYTE: Final = 1 << 6
 _SHORT: Final = 1 << 15
 _KEY_KINDS: Final = ({bytes}, {type(None)})
@@ -52,7 +52,7 @@ class Columns:
     """A chunk of events that are alike, sorted by partition.
 
     Attributes:
-        partitions: The partitions that have events, ascending; None: the sticky one.
+        partitions: The partitions that have events, ascending; None is the sticky one.
         ends: Where the events of each of these end.
         order: For each event its place in the chunk.
         keys: Arrow array of their keys; None if none has one.
@@ -73,15 +73,15 @@ class Columns:
 def columns_of(
     records: Sequence[Record], partitioner: KeyPartitioner, id_prefix: bytes, first_event: int
 ) -> Columns | None:
-    """The records as columns; None when they are not alike enough.
+    """Return the records as columns; None if they are not alike enough.
 
-    Alike are records whose values are bytes, whose keys are bytes or all None, that share one
-    `headers`, that leave partition and timestamp to us, that are small, and whose event numbers
-    have as many digits.
+    Records are alike if their values are bytes, their keys all bytes or all None, they share one
+    `headers`, name no partition and no timestamp, are small, and their event numbers have the same
+    number of digits.
 
     Args:
         records: At least one.
-        partitioner: Says where keys go.
+        partitioner: Chooses the partitions of keys.
         id_prefix: What the event ids begin with.
         first_event: The number of the first of the records.
     """
@@ -127,7 +127,7 @@ def columns_of(
 
 
 def _are_alike(records: Sequence[Record]) -> bool:
-    """Whether they agree in all that is no column."""
+    """Return whether they agree in all that is no column."""
     headers = records[0].headers
     # A list, since a generator would cost twice as much, and few lists have an odd one.
     return not [
@@ -140,7 +140,7 @@ def _are_alike(records: Sequence[Record]) -> bool:
 
 
 def _encoded_headers(headers: Sequence[Header], id_prefix: bytes, id_length: int) -> bytes | None:
-    """The headers on the wire up to the digits of the event id; None if one is none."""
+    """Return the headers on the wire up to the event id's digits; None if one is invalid."""
     parts = [varint(len(headers) + 1)]
     try:
         for name, value in (*headers, (EVENT_ID_HEADER, id_prefix)):
@@ -157,7 +157,7 @@ def _encoded_headers(headers: Sequence[Header], id_prefix: bytes, id_length: int
 
 
 class BulkBuilder:
-    """A batch of slices of columns; the counterpart of aiokafka's builder.
+    """Build a batch of slices of columns, as aiokafka's builder does of records.
 
     Args:
         batch_bytes: How much it takes, uncompressed and with its header.
@@ -174,12 +174,12 @@ class BulkBuilder:
         self._parts: list[Any] = []
 
     def append(self, *_record: object) -> None:
-        """Takes no single record: they go to a batch of their own."""
+        """Take no single record: they go to a batch of their own."""
 
     def reserve(self, columns: Columns, start: int, end: int, timestamp_ms: int) -> Piece | None:
-        """Take in as many of the events from `start` on, before `end`, as fit; None if none does.
+        """Take in as many of the events from `start` to before `end` as fit; None if none does.
 
-        Their bytes are to be filled in before anything else is done with this.
+        Call `fill` with their bytes before anything else.
         """
         delta_ms = timestamp_ms - self._first_ms
         if not 0 <= delta_ms < _TWO_BYTES:
@@ -196,15 +196,15 @@ class BulkBuilder:
         return piece
 
     def fill(self, records: Any) -> None:
-        """Fill in the bytes of the events taken in last."""
+        """Add the bytes of the events that `reserve` took in last."""
         self._parts.append(records)
 
     def size(self) -> int:
-        """Its bytes so far with the header, at most."""
+        """Return the size so far with the header, at most."""
         return self._size
 
     def build(self) -> bytes:
-        """The batch, uncompressed; in any thread."""
+        """Return the batch, uncompressed; may be called in any thread."""
         length = HEADER_SIZE - NOT_IN_LENGTH + sum(map(len, self._parts))
         head = BUILT_HEADER.pack(
             0, length, 0, self.count - 1, self._first_ms, self._last_ms, self.count
@@ -219,7 +219,7 @@ class Piece:
     Attributes:
         builder: The batch.
         start: The first of them in the columns.
-        end: Behind the last of them.
+        end: The index after the last of them.
         first_offset: The place of the first in the batch.
         delta: Their timestamp delta on the wire.
     """
@@ -232,7 +232,7 @@ class Piece:
 
 
 def fill(columns: Columns, pieces: Sequence[Piece], first_event: int) -> None:
-    """Lay out the events and give each batch its own.
+    """Lay out the events and add them to their batches.
 
     Args:
         columns: The events.
@@ -279,7 +279,7 @@ def fill(columns: Columns, pieces: Sequence[Piece], first_event: int) -> None:
 
 
 def _spread(of_pieces: list[bytes], counts: list[int]) -> tuple[Any, Any]:
-    """What each event has of what its piece has, and its length: one for all if they agree."""
+    """Return its piece's bytes for each event, and their lengths: one value if all are equal."""
     if len(set(of_pieces)) == 1:
         return of_pieces[0], len(of_pieces[0])
     places = np.repeat(np.arange(len(counts)), counts)

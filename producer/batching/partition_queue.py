@@ -1,251 +1,81 @@
-"""Where events wait for one partition: batches, the lane that holds them, the route over lanes."""
+"""The batches of one partition that take events, or wait to be cut."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.producer._event_id import parse_event_id
 from sequitur.producer._ticket import Claim, DeliveryClaim, Ticket, TicketClaim
-from sequitur.producer.batching.partitioner import KeyPartitioner, StickyPartitioner
-from sequitur.producer.journal.frames import Waiting
-from sequitur.producer.kafka.record_batch import (
-    NO_STAMP,
-    Builder,
-    Stamp,
-    StoredRecord,
-    count_of,
-    halved,
-    records_of,
-    seal,
-    stamped,
-    times_of,
-)
 from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.producer._settings import Compression
-    from sequitur.producer.delivery.sequencer import Sequencer
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.kafka.record_batch import Builder
+
+DELIVERIES: Final = object()
+"""The owner of events that were sent one by one, each with a delivery of its own."""
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Events that go to one partition together.
-
-    Attributes:
-        topic: Their topic.
-        partition: Their partition.
-        accepted_at_s: When the first of them was accepted, on the event loop's clock.
-        first_event: The event number of the first of them.
-        last_event: No event of this partition that has a number up to this is in a later batch.
-        count: How many they are.
-        size: The bytes of memory they take: uncompressed, or of what is left of them there.
-        claims: Who wants to hear of them, in their order.
-        builder: The batch until it is encoded.
-        data: The batch once it is encoded, under `stamp`.
-        stamp: The numbers that `data` bears.
-        journaled: The numbers under which the journal holds it, or is about to.
-        waits: Whether the journal holds it without numbers, or is about to.
-        kept: Whether it does, as a whole: it may be numbered.
-        pieced: Bytes of its records that the journal holds, while it grows there.
-        dated: Whether records bear timestamps of their sender's, which stay as they are.
-        last_ms: The newest timestamp that its records have with its numbers; -1 leaves them.
-        stored: Whether its bytes are in the journal alone.
-        loaded: Bytes that were read back from there.
-        told: Whether the outcomes were told, though the batch may still be on its way.
-        given_up: Whether it was dropped: it will not be sent any more.
-        odd_answers: How many answers it got that may be its own fault.
-    """
-
-    topic: str
-    partition: int
-    accepted_at_s: float
-    first_event: int
-    last_event: int = 0
-    count: int = 0
-    size: int = 0
-    claims: list[Claim] = field(default_factory=list)
-    builder: Builder | None = None
-    data: bytes = b""
-    stamp: Stamp = NO_STAMP
-    journaled: Stamp | None = None
-    waits: bool = False
-    kept: bool = False
-    pieced: int = 0
-    dated: bool = False
-    last_ms: int = -1
-    stored: bool = False
-    loaded: int = 0
-    told: bool = False
-    given_up: bool = False
-    odd_answers: int = 0
-
-    def encode(self, compression: Compression, stamp: Stamp) -> bytes:
-        """The batch's bytes under these numbers; but for the numbers they never change."""
-        if self.builder is not None:
-            self.data = seal(self.builder, compression, stamp)
-            self.builder = None
-        elif self.stamp != stamp:
-            self.data = stamped(self.data, stamp, None if self.last_ms == -1 else self.last_ms)
-        self.stamp = stamp
-        return self.data
-
-    @property
-    def newest_ms(self) -> int:
-        """The newest timestamp of its records, once it is encoded: brokers go by it."""
-        return times_of(self.data)[1] if self.last_ms == -1 else self.last_ms
-
-    @property
-    def in_journal(self) -> bool:
-        """Whether the journal holds it, or is about to: the next start would send it."""
-        return self.journaled is not None or self.waits
-
-    def waiting(self, compression: Compression) -> Waiting:
-        """The batch for the journal, without numbers."""
-        data = self.encode(compression, NO_STAMP)
-        return self._waiting(times_of(data), self.count, data, piece=False)
-
-    def piece(self, count: int) -> Waiting:
-        """What came since the last piece, while it is open and grows.
-
-        Args:
-            count: How many records it has now.
-        """
-        assert self.builder is not None
-        plain = self.builder.build()
-        data = bytes(memoryview(plain)[HEADER_SIZE + self.pieced :])
-        self.pieced += len(data)
-        return self._waiting(times_of(plain), count, data, piece=True)
-
-    def _waiting(self, times: tuple[int, int], count: int, data: bytes, *, piece: bool) -> Waiting:
-        return Waiting(
-            self.topic,
-            self.partition,
-            self.first_event,
-            self.last_event,
-            count,
-            *times,
-            self.dated,
-            piece,
-            data,
-        )
-
-    def load(self, data: bytes) -> None:
-        """Have bytes again that were read back from the journal."""
-        self.data = data
-        self.stamp = Stamp.of(data)
-        self.stored = False
-        self.loaded = len(data)
-
-    def unload(self) -> None:
-        """Have the bytes in the journal alone."""
-        self.data = b""
-        self.stored = True
-
-    def halves(self, compression: Compression) -> tuple[Batch, Batch]:
-        """The batch as two, for a broker that refused it as too large."""
-        parts = halved(self.data, compression)
-        middle = count_of(parts[0])
-        claims: tuple[list[Claim], list[Claim]] = ([], [])
-        start = 0
-        for claim in self.claims:
-            place = min(max(middle - start, 0), len(claim.entries))
-            start += len(claim.entries)
-            first_part, second_part = claim.cut(place)
-            if first_part.entries:
-                claims[0].append(first_part)
-            if second_part.entries:
-                claims[1].append(second_part)
-        middle_event = parse_event_id(_event_id(records_of(parts[1])[0])).sequence
-        first, second = (
-            Batch(
-                topic=self.topic,
-                partition=self.partition,
-                accepted_at_s=self.accepted_at_s,
-                first_event=first_event,
-                count=count_of(data),
-                size=self.size // 2,
-                claims=side,
-                data=data,
-                told=self.told,
-            )
-            for data, side, first_event in zip(
-                parts,
-                claims,
-                (self.first_event, middle_event),
-                strict=True,
-            )
-        )
-        first.size = self.size - second.size
-        first.last_event, second.last_event = second.first_event - 1, self.last_event
-        return first, second
+def _no_batch_takes(*_args: object) -> None:
+    """Take the place of a builder's `append` while no batch takes records."""
 
 
-def _nothing_open(*_args: object) -> None:
-    """Takes the place of a builder's `append` while no batch is open."""
+class PartitionQueue:
+    """Collect the events of one partition in batches: one is open, those before it are sealed.
 
+    Only its own methods write its fields. What the accumulator does for every event is one call of
+    `append` and one addition to the list `entries`; everything else is rare.
 
-@dataclass(slots=True, eq=False)
-class Lane:
-    """What waits for one partition.
-
-    Attributes:
+    Args:
         topic: Its topic.
         partition: Its number.
-        sequencer: What is numbered, and not settled.
-        append: Adds a record to the open batch; None when it does not fit, or none is open.
-        count: Records in the open batch.
-        owner: The ticket that the newest claim of the open batch belongs to; None for deliveries.
-        entries: That claim's list of indices or deliveries, to add to; None before the first.
-        open: The batch being filled, if any.
-        sealed: Full batches that wait to be cut, oldest first.
-        waiting: Batches that were cut and have no numbers yet, oldest first.
-        inherited: Those of them that a former life left, until it is known that they are not in the
-            log; nothing gets numbers before.
-        inherited_from: Where the numbering of the life that left them stood.
-        failures: Failed attempts since the last success.
-        retry_at_s: Not to be sent before, on the event loop's clock.
-        trouble: What went wrong last, for the reasons of outcomes.
-        active_at_s: When the broker last answered for it.
-        recovering: Whether its sequencer is being renewed.
-        replaced: Batches that were halved, and that the journal still holds whole.
+
+    Attributes:
+        append: Adds a record to the open batch. It returns None if the record does not fit, no
+            batch is open, or the open one is paused.
+        entries: Lists the events of the open batch's newest claim: add an index or a delivery to
+            it for each record that `append` took.
+        claimed: How many events the claims before it have; with the length of `entries`, the offset
+            of the next record.
+        owner: The ticket of the newest claim, or `DELIVERIES`; None before the first claim.
+        open: The batch that takes records, if any.
+        sealed: Batches that take no more records, oldest first.
     """
 
-    topic: str
-    partition: int
-    sequencer: Sequencer[Batch]
-    append: Callable[..., Any] = _nothing_open
-    count: int = 0
-    owner: Ticket | None = None
-    entries: list[Any] | None = None
-    open: Batch | None = None
-    sealed: deque[Batch] = field(default_factory=deque)
-    waiting: deque[Batch] = field(default_factory=deque)
-    inherited: list[Batch] = field(default_factory=list)
-    inherited_from: Stamp = NO_STAMP
-    failures: int = 0
-    retry_at_s: float = 0.0
-    trouble: str = ""
-    active_at_s: float = 0.0
-    recovering: bool = False
-    replaced: list[Batch] = field(default_factory=list)
+    __slots__ = ("append", "claimed", "entries", "open", "owner", "partition", "sealed", "topic")
+
+    append: Callable[..., Any]
+    claimed: int
+    entries: list[Any]
+    owner: object
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: Batch | None = None
+        self.sealed: deque[Batch] = deque()
+        self._close()
 
     @property
     def has_batch(self) -> bool:
-        """Whether anything has no numbers."""
-        return bool(self.sealed or self.waiting) or self.open is not None
+        """Whether it holds any events."""
+        return bool(self.sealed) or self.open is not None
+
+    @property
+    def count(self) -> int:
+        """The number of records in the open batch."""
+        return self.claimed + len(self.entries)
 
     @property
     def is_paused(self) -> bool:
-        """Whether the journal has all of the open batch, which grows with the next event."""
-        return self.open is not None and self.append is _nothing_open
+        """Whether the journal has all of the open batch, which the next event resumes."""
+        return self.open is not None and self.append is _no_batch_takes
 
     def pause(self) -> None:
-        """Let the next event come by way of `resume`."""
-        self.append = _nothing_open
+        """Have the next event call `resume` first."""
+        self.append = _no_batch_takes
 
     def resume(self) -> None:
         """Add to the open batch again."""
@@ -254,23 +84,32 @@ class Lane:
         self.append = self.open.builder.append
 
     def start(self, batch: Batch, builder: Builder) -> None:
-        """Fill another batch from now on."""
+        """Open another batch."""
         assert self.open is None
         batch.builder = builder
         self.open = batch
         self.append = builder.append
-        self.count = 0
-        self.owner = self.entries = None
 
-    def claim(self, owner: Ticket | None) -> list[Any]:
-        """The list to add indices of a ticket to, or deliveries of events sent one by one."""
+    def claim(self, ticket: Ticket) -> list[Any]:
+        """Begin a claim of a ticket, and return `entries`: the indices of its events."""
+        return self._begin(TicketClaim(ticket), ticket)
+
+    def claim_deliveries(self) -> list[Any]:
+        """Begin a claim of events sent one by one, and return `entries`: their deliveries."""
+        return self._begin(DeliveryClaim(), DELIVERIES)
+
+    def _begin(self, claim: Claim, owner: object) -> list[Any]:
         assert self.open is not None
-        claim: Claim = DeliveryClaim() if owner is None else TicketClaim(owner)
         self.open.claims.append(claim)
+        self.claimed += len(self.entries)
         self.owner = owner
-        entries: list[Any] = claim.entries  # type: ignore[assignment]  # until it is compacted
-        self.entries = entries
-        return entries
+        self.entries = claim.entries  # type: ignore[assignment]  # a list until it is compacted
+        return self.entries
+
+    def mark_dated(self) -> None:
+        """Take note that the newest record bears a timestamp that its sender gave."""
+        batch = self.open or self.sealed[-1]
+        batch.dated = True
 
     def seal(self) -> None:
         """Take no more records into the open batch."""
@@ -280,81 +119,31 @@ class Lane:
             self.open.size = self.open.builder.size() - HEADER_SIZE
             self.sealed.append(self.open)
             self.open = None
-            self.append = _nothing_open
-            self.owner = self.entries = None
+            self._close()
 
-    def cut(self) -> list[Batch]:
-        """All batches, the open one too; the next event opens another."""
-        self.seal()
+    def _close(self) -> None:
+        self.append = _no_batch_takes
+        self.owner = None
+        self.entries = []
+        self.claimed = 0
+
+    def cut_sealed(self) -> list[Batch]:
+        """Take out the sealed batches."""
         batches = list(self.sealed)
         self.sealed.clear()
         return batches
 
+    def cut(self) -> list[Batch]:
+        """Take out all batches, the open one too; the next event opens another."""
+        self.seal()
+        return self.cut_sealed()
 
-def first_id(data: bytes) -> bytes:
-    """The id of the first event of a batch. It is in the log as a whole or not at all."""
-    return _event_id(records_of(data)[0])
-
-
-def oldest_timestamp_ms(data: bytes) -> int:
-    """The oldest timestamp of a batch's records."""
-    return min(record.timestamp_ms for record in records_of(data))
-
-
-def _event_id(record: StoredRecord) -> bytes:
-    """The id that we gave a record: its last header."""
-    _name, event_id = record.headers[-1]
-    assert event_id is not None
-    return event_id
-
-
-class Route:
-    """A topic: its lanes, and how events are spread over them.
-
-    Args:
-        topic: Its name.
-        lanes: One a partition, in order. There may be more than the topic has partitions, for what
-            a journal holds of partitions that are gone.
-        partitions: How many partitions the topic has.
-        max_batch_bytes: The largest batch that the topic takes.
-        batch_bytes: How full a batch gets.
-        random: Drawn from [0, 1).
-        topic_id: Its id; another one after it was deleted and made anew. None if not known.
-    """
-
-    __slots__ = (
-        "batch_bytes",
-        "keys",
-        "lanes",
-        "max_batch_bytes",
-        "partitions",
-        "sticky",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        lanes: list[Lane],
-        *,
-        partitions: int,
-        max_batch_bytes: int,
-        batch_bytes: int,
-        random: float,
-        topic_id: bytes | None = None,
-    ) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.lanes = lanes
-        self.partitions = partitions
-        self.max_batch_bytes = max_batch_bytes
-        self.batch_bytes = min(batch_bytes, max_batch_bytes)
-        self.keys = KeyPartitioner(partitions)
-        self.sticky = StickyPartitioner(partitions, random)
-
-    def resize(self, partitions: int, random: float) -> None:
-        """Spread events over so many partitions from now on; their lanes must be there."""
-        self.partitions = partitions
-        self.keys = KeyPartitioner(partitions)
-        self.sticky = StickyPartitioner(partitions, random)
+    def pop(self, accepted_until_s: float) -> Batch | None:
+        """Take out the oldest batch if it was accepted until then, be it sealed or open."""
+        if not self.sealed and self.open is not None:
+            if self.open.accepted_at_s > accepted_until_s:
+                return None
+            self.seal()
+        if self.sealed and self.sealed[0].accepted_at_s <= accepted_until_s:
+            return self.sealed.popleft()
+        return None

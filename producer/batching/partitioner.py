@@ -1,12 +1,12 @@
 """Which partition an event goes to: as Kafka's Java client chooses it.
 
-A key goes to `toPositive(murmur2(key)) % partitions`, so that events of one key meet in one
-partition whichever client sent them (librdkafka's default is CRC32, and would tear them apart).
+A key goes to `toPositive(murmur2(key)) % partitions`, so that events of one key are in one
+partition whichever client sent them (librdkafka's default is CRC32, and would separate them).
 An event without a key goes to the sticky partition (KIP-480): the same one until its batch is
 full, since a few large batches cost less than many small ones.
 
-Pure: the random numbers of the sticky choice come in as arguments. Keys repeat, so their hashes are
-remembered; a bulk of new ones is hashed by numpy, a column at a time.
+Pure: the random numbers of the sticky choice are arguments. Keys repeat, so their partitions are
+cached; many new keys at once are hashed by numpy, a column at a time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 _MASK: Final = 0xFFFFFFFF
 _POSITIVE: Final = 0x7FFFFFFF
-_REMEMBERED_BYTES: Final = 32 << 20
+_CACHE_BYTES: Final = 32 << 20
 _KEY_OVERHEAD_BYTES: Final = 150  # of a dictionary's entry and the objects it holds
 _BULK: Final = 32
-"""From so many unknown keys of one length on, numpy is faster than a loop."""
+"""From so many new keys of one length on, numpy is faster than a loop."""
 
 
 def murmur2(key: bytes) -> int:
-    """The 32-bit murmur2 hash of `key`, unsigned, with the seed of Kafka's Java client."""
+    """Return the 32-bit murmur2 hash of `key`, unsigned, with the seed of Kafka's Java client."""
     length = len(key)
     words = length >> 2
     h = _SEED ^ length
@@ -45,7 +45,7 @@ def murmur2(key: bytes) -> int:
 
 
 def murmur2_bulk(keys: list[bytes], length: int) -> list[int]:
-    """The murmur2 hashes of `keys`, all of which are `length` bytes long."""
+    """Return the murmur2 hashes of `keys`, all of which are `length` bytes long."""
     rows = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), length)
     words = length >> 2
     m = np.uint32(_M)
@@ -65,28 +65,28 @@ def murmur2_bulk(keys: list[bytes], length: int) -> list[int]:
 
 
 class KeyPartitioner:
-    """Partitions of the keys of one topic, remembered up to a bound.
+    """Choose the partitions of the keys of one topic, and cache them up to a limit.
 
     Args:
         partitions: How many partitions the topic has.
     """
 
-    __slots__ = ("_known", "_room", "partitions")
+    __slots__ = ("_cache_left", "_known", "partitions")
 
     def __init__(self, partitions: int) -> None:
         if partitions < 1:
             raise ValueError(f"partitions = {partitions}: expected 1 or more")
         self.partitions = partitions
         self._known: dict[bytes, int] = {}
-        self._room = _REMEMBERED_BYTES
+        self._cache_left = _CACHE_BYTES
 
     def partition(self, key: bytes) -> int:
-        """The partition of `key`."""
+        """Return the partition of `key`."""
         known = self._known.get(key)
         return self.learn((key,))[key] if known is None else known
 
     def each(self, keys: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.signedinteger[Any]]]:
-        """The partition of each of `keys`."""
+        """Return the partition of each of `keys`."""
         try:
             return np.fromiter(map(self._known.__getitem__, keys), np.int32, len(keys))
         except KeyError:
@@ -101,12 +101,12 @@ class KeyPartitioner:
         unknown = set(keys).difference(self._known)
         if not unknown:
             return self._known
-        self._room -= sum(map(len, unknown)) + _KEY_OVERHEAD_BYTES * len(unknown)
-        if self._room < 0:
-            # Forgetting all at once costs a re-hash now and then; a true LRU would cost each event.
+        self._cache_left -= sum(map(len, unknown)) + _KEY_OVERHEAD_BYTES * len(unknown)
+        if self._cache_left < 0:
+            # To clear the cache costs a re-hash now and then; a true LRU would cost each event.
             unknown = set(keys)
             self._known = {}
-            self._room = _REMEMBERED_BYTES
+            self._cache_left = _CACHE_BYTES
         by_length: dict[int, list[bytes]] = {}
         for key in unknown:
             by_length.setdefault(len(key), []).append(key)
@@ -121,7 +121,7 @@ class KeyPartitioner:
 
 
 class StickyPartitioner:
-    """The partition for events without a key: one at a time, another after each batch.
+    """Choose the partition of events without a key: one at a time, another after each batch.
 
     Args:
         partitions: How many partitions the topic has.
@@ -137,7 +137,7 @@ class StickyPartitioner:
         self.current = int(random * partitions)
 
     def move_on(self, full: int, random: float) -> None:
-        """Choose another partition, unless the batch that got full was not the current one's."""
+        """Choose another partition, if the full batch was the current one's."""
         if full != self.current or self.partitions == 1:
             return
         step = 1 + int(random * (self.partitions - 1))

@@ -1,4 +1,4 @@
-"""`send_many`: accepts events some thousands at a time, and counts them under one ticket."""
+"""`send_many`: accept events some thousands at a time, and count them under one ticket."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from sequitur.producer._record import Record
     from sequitur.producer._record_maker import RecordMaker
     from sequitur.producer._ticket import Ticket
-    from sequitur.producer.batching.partition_queue import Route
+    from sequitur.producer.batching.route import Route
 
     Ready = Callable[[], Awaitable[Route | NotPersisted]]
 
 _LOOP_EVERY: Final = 64
-"""So many events of an async iterable that never waits are taken before others have their turn."""
+"""After so many events of an async iterable that never waits, other tasks get their turn."""
 
 
 class ManySender:
-    """Sends the events of one call.
+    """Send the events of one call.
 
     Args:
         core: The parts of the producer.
         topic: Where they go.
         ticket: Counts them.
         maker: Makes records of them.
-        ready: Waits for the topic's route and for room; raises when the producer is closed, and
-            otherwise says why there is none.
+        ready: Waits for the topic's route and for memory, and gives the route, or the outcome of
+            events that get none; it raises if the producer is closed.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ManySender:
 
         Raises:
             ProducerClosedError: The producer was closed in between.
-            SendManyError: The events broke off, or one is of a wrong type.
+            SendManyError: The iterable of events raised, or one is of a wrong type.
         """
         self._ticket.open(asyncio.get_running_loop())
         try:
@@ -61,7 +61,7 @@ class ManySender:
             else:
                 await self._send_chunks(events)
         except asyncio.CancelledError as error:
-            # Whoever catches it finds the ticket, also behind the TimeoutError of a `wait_for`.
+            # The ticket is in its cause, also behind the TimeoutError of a `wait_for`.
             error.__cause__ = SendManyError(self._ticket)
             raise
         finally:
@@ -75,7 +75,7 @@ class ManySender:
                 record = self._maker.record_of(await anext(source))
             except StopAsyncIteration:
                 return
-            except Exception as error:  # whatever it is, it is told
+            except Exception as error:
                 raise SendManyError(self._ticket) from error
             await self._send_chunk([record])
             number += 1

@@ -1,4 +1,4 @@
-"""`produce-events`: a source's events into the producer, with a log, a health port and an end.
+"""`produce-events`: a source's events into the producer, with a log and a health port.
 
 Called by the command line.
 """

@@ -1,16 +1,16 @@
 """`produce-events`, also `python -m sequitur.producer` and `sequitur produce`: the daemon as a program.
 
-It writes one line to standard output, at its end: what became of the events, as JSON. All else goes
-to standard error. Its exit status:
+It writes one line to standard output, at its end: the report of all events, as JSON. All other
+output goes to standard error. Its exit status:
 
 | status | when |
 |---|---|
 | 0 | the source ended or a signal came; what was accepted is in the topic or the dead-letter file, or in the journal, from where the next start sends it |
-| 1 | as 0, but of some events it is not sure that they are in the topic, and no journal keeps them |
+| 1 | as 0, but some events are not surely in the topic, and no journal has them |
 | 2 | the settings were refused |
 | 3 | it could not start, the source or the journal failed, or the dead-letter file is full; the log says why |
 
-A second signal changes nothing of that: without a journal it usually means 1.
+This holds after a second signal, too: without a journal the status is then usually 1.
 """  # noqa: E501 - a table's row is one line
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The daemon `produce-events`: takes events from a source and sends them, until told to stop.
 
-Its life has three parts:
+It runs in three phases:
 
-1. *Start.* The topic is made, the producer gets its identity; for as long as Kafka is away this is
-   tried again. A signal ends it at once: nothing was accepted.
-2. *Run.* The source gives its events to the intake. When it ends by itself, what it gave is sent.
-3. *Drain.* The first SIGINT or SIGTERM stops the source; what was accepted is sent, and the answers
-   are waited for, up to `drain_timeout` from the signal. The second one ends that at once.
+1. *Start.* The topic is created, the producer gets its producer id; while Kafka is away both are
+   retried. A signal ends it at once: no event was accepted.
+2. *Run.* The source gives its events to the intake. When it ends by itself, all of them are sent.
+3. *Drain.* The first SIGINT or SIGTERM stops the source; accepted events are sent, and the daemon
+   waits for the answers up to `drain_timeout` from the signal. The second signal ends that at once.
 
-Either way the report tells of each event that was accepted.
+In each case the report accounts for all accepted events.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Daemon:
         self._error: str | None = None
 
     async def run(self) -> DaemonReport:
-        """Send until the source ends, or a signal comes and what is held is sent."""
+        """Send until the source ends, or until all is sent after a signal."""
         async with AsyncExitStack() as stack:
             self._listen()
             stack.callback(self._listen_no_more)
@@ -99,7 +99,7 @@ class _Daemon:
                 await self._serve_health(stack, self._produce.health)
             _log.info("starting", topic=self._produce.topic, source=self._source.name)
             if not self._has_journal:
-                _log.warning("no journal: what is on its way is lost with this process")
+                _log.warning("no journal: unacknowledged events are lost with this process")
             self._beside += [asyncio.create_task(e) for e in (self._complain(), self._watch())]
             try:
                 await self._unless_at_once(self._start())
@@ -116,7 +116,7 @@ class _Daemon:
         return report
 
     async def _unless_at_once(self, part: Coroutine[Any, Any, None]) -> None:
-        """Carry a part of our life out, but not beyond the drain's limit or a second signal."""
+        """Run a phase, but not beyond the drain's limit or a second signal."""
         task = asyncio.create_task(part)
         at_once = asyncio.create_task(self._at_once.wait())
         await asyncio.wait((task, at_once), return_when=asyncio.FIRST_COMPLETED)
@@ -127,12 +127,12 @@ class _Daemon:
             task.cancel()
 
     async def _start(self) -> None:
-        """Get to where the source may begin."""
+        """Prepare all that the source needs to begin."""
         await self._producer.start()
         if self._produce.create_topic:
             creating = self._create_topic()
             if self._produce.topic in self._producer.recovered_topics():
-                # It was there, and the journal takes events for it also while Kafka is away.
+                # The topic exists, and the journal takes events for it also while Kafka is away.
                 self._beside.append(asyncio.create_task(self._unless_refused(creating)))
             else:
                 await creating
@@ -193,7 +193,7 @@ class _Daemon:
             await self._producer.flush()
 
     async def _watch(self) -> None:
-        """End at once when the producer has failed: no source could give anything to anyone."""
+        """End at once when the producer has failed: no event could be accepted."""
         self._fail("the producer failed", await self._producer.failure())
         self._at_once.set()
 
@@ -202,7 +202,7 @@ class _Daemon:
         _log.error(what, reason=str(error))
 
     async def _complain(self) -> None:
-        """Say what is waited for, every now and then."""
+        """Log what the daemon waits for, now and then."""
         while True:
             await asyncio.sleep(_COMPLAIN_EVERY_S)
             if not self._started:
@@ -260,8 +260,8 @@ class _Daemon:
         elif not self._taking:
             what = "the topic is not open yet" if self._reading else "it is read no more"
             unready["source"] = what
-        elif (hold_up := self._producer.hold_up()) is not None:
-            unready["producer"] = hold_up
+        elif (reason := self._producer.blocked_reason()) is not None:
+            unready["producer"] = reason
         if self._stopping.is_set():
             unready["daemon"] = "it stops"
         return health_snapshot(
@@ -272,12 +272,12 @@ class _Daemon:
         )
 
     def _listen(self) -> None:
-        """Turn signals into a stop."""
+        """Handle signals: stop the daemon."""
         for number in _SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def _listen_no_more(self) -> None:
-        """Let signals kill again."""
+        """Restore the default handling of signals."""
         for number in _SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
 

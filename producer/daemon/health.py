@@ -1,10 +1,10 @@
-"""What a machine asks the daemon: does it live, is it ready, what does it count.
+"""The daemon's health: is it alive, is it ready, and its metrics.
 
 | path | 200 when |
 |---|---|
-| `/livez` | the event loop moves, also when there is nothing to do; restart the process if not |
-| `/readyz` | events are taken: by Kafka, or by the journal for it; else 503 says why not |
-| `/metrics` | always: Prometheus' text, or OpenMetrics for who asks for it |
+| `/livez` | the event loop runs, also when there is nothing to do; restart the process if not |
+| `/readyz` | events are accepted, into Kafka or into the journal; else 503 says why not |
+| `/metrics` | always: Prometheus' text, or OpenMetrics if requested |
 
 The names of metrics end with their unit, and counters with `_total`.
 """
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 BEAT_INTERVAL_S: Final = 0.5
 STALLED_AFTER_S: Final = 10.0
-"""A loop that has not moved for so long has stalled."""
+"""After so long without a heartbeat the event loop has stalled."""
 
 _CONNECTIONS: Final = 64
 """More than probes and scrapers have open."""
 _SILENCE_S: Final = 10.0
-"""How long a connection may take to ask, for the first time or again."""
+"""How long a connection may be without a request."""
 
 _COUNTERS: Final = {
     "events_accepted": "Events that were given an event id",
     "events_recovered": "Events that the journal held from an earlier run",
     "events_persisted": "Events that are in the log of all in-sync replicas",
-    "events_not_persisted": "Events that are not in the log, nor ever will be",
-    "events_possibly_persisted": "Events of which nobody knows whether they are in the log",
+    "events_not_persisted": "Events that are not in the log, and never will be",
+    "events_possibly_persisted": "Events that may be in the log",
     "events_refused": "Events put into the dead-letter file",
     "batches_sent": "Attempts to send a batch",
     "batches_retried": "Attempts to send a batch that were not the first",
@@ -60,7 +60,7 @@ _COUNTERS: Final = {
     "http_requests_without_room": "HTTP requests answered 503",
 }
 _GAUGES: Final = {
-    "buffered_bytes": "Bytes of events that are on their way",
+    "buffered_bytes": "Bytes of unacknowledged events",
     "batches_in_flight": "Batches that wait for their answer",
     "journal_disk_bytes": "Bytes of the journal's segments",
     "journal_unacked_batches": "Batches in the journal without an ack",
@@ -100,7 +100,7 @@ class DaemonCollector:
         self._prefix = prefix
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: so that a registry takes us without asking for a snapshot."""
+        """Describe nothing, so that a registry does not ask for a snapshot."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -119,10 +119,10 @@ class DaemonCollector:
 
 
 class Heartbeat:
-    """A task that does nothing but come back: its age tells whether the loop moves.
+    """A task that only runs again and again: its age tells whether the event loop runs.
 
     Args:
-        interval_s: How often it comes back.
+        interval_s: How often it runs.
         now_s: The clock.
     """
 
@@ -147,7 +147,7 @@ class Heartbeat:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the loop was last seen to move."""
+        """Seconds since the event loop last ran this task."""
         return self._now_s() - self._beaten_s
 
     def beat(self) -> None:
@@ -172,8 +172,8 @@ def health_application(
     Args:
         snapshot: Gives the daemon's state.
         registry: What `/metrics` exposes; give it a `DaemonCollector`.
-        heartbeat: Tells whether the loop moves.
-        stalled_after_s: From which age of the heartbeat on it does not.
+        heartbeat: Tells whether the event loop runs.
+        stalled_after_s: From which age of the heartbeat on it has stalled.
     """
 
     async def livez(_: web.Request) -> web.Response:
@@ -204,7 +204,7 @@ class HealthServer:
         port: Where to listen; 0 for any free port, then `port` is the one taken.
         connections: So many at a time, and at most a quarter of the files that this process may
             have open; beyond, the answer is 503.
-        silence_s: How long a connection may take to ask, for the first time or again.
+        silence_s: How long a connection may be without a request.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class HealthServer:
         self._connections = min(connections, max(1, default_limit() // 2))
         self._silence_s = silence_s
         self._site: LimitedSite | None = None
-        application.middlewares.append(self._take_note)
+        application.middlewares.append(self._note_request)
         self._runner = web.AppRunner(application, access_log=None, keepalive_timeout=silence_s)
 
     async def __aenter__(self) -> Self:
@@ -247,7 +247,7 @@ class HealthServer:
         await self._runner.cleanup()
 
     @web.middleware
-    async def _take_note(
+    async def _note_request(
         self,
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],

@@ -1,4 +1,4 @@
-"""Where the daemon's source puts its events: into the producer, and what is none beside it."""
+"""Where the daemon's source puts its events: into the producer, or into the dead-letter file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_COMPLAIN_AFTER_S: Final = 10.0
+_LOG_STALL_AFTER_S: Final = 10.0
 
 _log = Logger(__name__)
 
@@ -60,7 +60,7 @@ class ProducerIntake:
         """Wait until there is a topic to give events to, and room.
 
         Raises:
-            BrokerError: There is none, or we may not write to it.
+            BrokerError: There is none, or the daemon may not write to it.
             StoppingError: The daemon stops.
         """
         await self.accept(())
@@ -83,7 +83,7 @@ class ProducerIntake:
         self._dead_letters.write(self._source, where, reason, raw)
 
     def keep_copy(self, raw: bytes, where: str, reason: str) -> bool:
-        """Put what its sender is told of into the dead-letter file, if there is much room."""
+        """Put an event that its client knows of into the dead-letter file, if it has room."""
         if self._dead_letters.is_half_full:
             return False
         try:
@@ -102,7 +102,7 @@ class ProducerIntake:
         """Wait for room, but not once the daemon stops."""
         task = asyncio.ensure_future(accepting)
         stop = asyncio.ensure_future(self.stopping.wait())
-        complaint = asyncio.get_running_loop().call_later(_COMPLAIN_AFTER_S, self._complain)
+        stall_log = asyncio.get_running_loop().call_later(_LOG_STALL_AFTER_S, self._log_stall)
         try:
             await asyncio.sleep(0)  # with room there is nothing to wait for, stopping or not
             if not task.done():
@@ -110,9 +110,9 @@ class ProducerIntake:
         except asyncio.CancelledError:
             if not task.done():
                 raise
-            # They were accepted in the very moment in which our caller lost patience: it must hear.
+            # They were accepted just when the caller timed out: it has to be told.
         finally:
-            complaint.cancel()
+            stall_log.cancel()
             stop.cancel()
             task.cancel()
         try:
@@ -120,10 +120,10 @@ class ProducerIntake:
         except asyncio.CancelledError:
             raise StoppingError("the daemon stops, and there was no room before") from None
 
-    def _complain(self) -> None:
+    def _log_stall(self) -> None:
         counts = self._producer.statistics()
         _log.warning(
-            "the source is held back: Kafka takes nothing",
+            "the source is paused: Kafka accepts no events",
             topic=self._topic,
             buffered_bytes=counts.buffered_bytes,
             batches_in_flight=counts.batches_in_flight,
@@ -144,7 +144,7 @@ class GivenUpEvents:
         self._source = source
 
     def keep(self, events: Sequence[GivenUp]) -> None:
-        """Return once they are on disk: only then may the journal forget them. They are rare."""
+        """Return once the events are on disk: only then may the journal forget them."""
         for event in events:
             reason = event.outcome.reason
             if isinstance(event.outcome, PossiblyPersisted):

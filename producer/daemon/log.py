@@ -1,8 +1,7 @@
 """The daemon's log: one line an event, on standard error, for people or as JSON.
 
-All of it goes through the standard library's logging, so that what the web server has to say stands
-in the same log, in the same form. The Kafka client is silent: `sequitur.producer.kafka.wire` says
-what it means.
+All of it goes through the standard library's logging, so that the web server's lines are in the
+same log, in the same form. The Kafka client is silent: `sequitur.producer.kafka.wire` logs for it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from sequitur.producer.daemon.settings import LogFormat
 
 _QUIET: Final = ("asyncio", "aiohttp")
-"""Libraries of which only warnings are of use: they tell of each connection."""
+"""Libraries of which only warnings are logged: they would log each connection."""
 
 # Without the local variables: events are in them, and no log is to hold those.
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
@@ -30,7 +29,7 @@ _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
 
 
 def configure_logging(log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Log in this form from now on, and in no other.
+    """Configure the log's form for the whole process.
 
     Args:
         log_format: `console` has colours on a terminal; `json` has one object a line with `event`,

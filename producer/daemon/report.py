@@ -1,4 +1,4 @@
-"""What the daemon tells of itself: at its end, and to machines while it runs."""
+"""The daemon's report at its end, and its counts while it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class DaemonReport:
-    """What became of the events of one run.
+    """The outcomes of the events of one run.
 
     `accepted` and `recovered` together are the sum of the three after them, but for recovered
     events that were not even tried: those are kept.
@@ -30,9 +30,9 @@ class DaemonReport:
         accepted: Events that were given to the producer in this run.
         recovered: Events that the journal held from an earlier run.
         persisted: In the log.
-        not_persisted: Not in the log, nor ever.
-        possibly_persisted: Nobody knows.
-        kept: Without an answer, and in the journal: the next start finds out, and sends them.
+        not_persisted: Not in the log, now or ever.
+        possibly_persisted: It is unknown whether they are.
+        kept: Without an answer, and in the journal: the next start sends them.
         dead_lettered: Put into the dead-letter file, before they were accepted or after.
         error: What failed, if something did.
         has_journal: Whether there is a journal.

@@ -48,23 +48,23 @@ class ProduceSettings(SourceSettings, Section):
     }
 
     topic: str = Field(min_length=1, description="Topic the events go to")
-    create_topic: bool = Field(default=True, description="Create the topic when it is missing")
+    create_topic: bool = Field(default=True, description="Create the topic if it does not exist")
     partitions: int = Field(
-        default=4, ge=1, le=10_000, description="Partitions of a topic that we create"
+        default=4, ge=1, le=10_000, description="Partitions of a topic that the daemon creates"
     )
     replication_factor: int = Field(
         default=-1,
         ge=-1,
-        description="Replicas of a topic that we create; -1: the broker's default",
+        description="Replicas of a topic that the daemon creates; -1: the broker's default",
     )
     drain_timeout: Duration = Field(
         default=timedelta(seconds=30),
         gt=timedelta(0),
-        description="How long a stopped daemon waits for the answers of what it has sent",
+        description="How long a stopped daemon waits for the answers to what it has sent",
     )
     dead_letter: Path | None = Field(
         default=None,
-        description="File for what could not be sent, with where it stood and why; without it, "
+        description="File for events that could not be sent, with place and reason; without it, "
         f"<journal>{_DEAD_LETTERS}",
     )
     dead_letter_limit: Size = Field(
@@ -84,8 +84,8 @@ class ProduceSettings(SourceSettings, Section):
 class ProduceJob(Settings):
     """What the daemon needs.
 
-    Other than a library's user it has a journal unless it is told to have none, and then takes its
-    time: events that are in a journal expire no sooner than somebody says they should.
+    Unlike a library's user it has a journal by default, and events in it do not expire unless
+    `delivery_timeout` is set.
     """
 
     kafka: KafkaSettings
@@ -95,7 +95,7 @@ class ProduceJob(Settings):
     @model_validator(mode="before")
     @classmethod
     def _has_a_journal(cls, values: Any) -> Any:
-        """Run before the sections check themselves, who want a directory for a durability."""
+        """Run before the sections' own checks, which require a directory for a journal."""
         if not isinstance(values, dict):
             return values
         given = dict(values.get("producer") or {})
@@ -106,13 +106,13 @@ class ProduceJob(Settings):
 
 
 def default_journal(name: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where the daemon keeps the journal of a producer name, unless it is told otherwise."""
+    """Return where the daemon keeps the journal of a producer name, by default."""
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state, "sequitur", "producers", f"{name or UNNAMED_PREFIX}.journal")
 
 
 def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
-    """Return where what could not be sent goes: what the settings say, or beside the journal."""
+    """Return the path of the dead-letter file: the setting, or a file beside the journal."""
     if produce.dead_letter is not None:
         return produce.dead_letter
     journal = producer.journal or default_journal(producer.name)

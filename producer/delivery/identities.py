@@ -1,15 +1,15 @@
-"""Who the broker takes us for: producer id and epoch, got once a life, and renewed.
+"""The identity of a producer, its producer id and epoch: acquired once a life, and renewed.
 
 A producer with a journal has a name that outlives it, and its identity belongs to the name: the
 transaction coordinator keeps one producer id for each transactional id, and gives each caller of
-InitProducerId its next epoch. So no two lives have the same identity, whatever their disks say: not
-one that was put back from a copy, nor two hosts on copies of one journal. Where a newer epoch has
-written, the broker refuses the older; and a renewal names the identity that it renews, so that the
-coordinator refuses it when somebody else has taken the name over (KIP-360). No transaction is ever
-begun.
+InitProducerId its next epoch. So no two lives have the same identity, whatever their disks hold:
+not one whose journal was restored from a copy, nor two hosts on copies of one journal. Where a
+newer epoch has written, the broker refuses the older. A renewal names the identity that it renews,
+so that the coordinator refuses it if another process has taken the name over (KIP-360). No
+transaction is ever begun.
 
-Without the right to the transactional id, and without a journal, each life has a producer id of its
-own, which nobody else has; its epochs are ours to raise.
+Without the right to the transactional id, and without a journal, each life gets a producer id that
+no other process has, and raises its epoch by itself.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _log = Logger(__name__)
 
 
 class Identities:
-    """Gets identities; `current` is the newest.
+    """Acquire identities; `current` is the newest.
 
     Args:
-        wire: The way to the brokers.
+        wire: Asks the brokers.
         name: The producer's name; None when each life is another producer.
         former: What the journal held at the start.
         accept_new_cluster: Whether to go on although the journal belongs to another cluster.
@@ -57,7 +57,7 @@ class Identities:
         self._lock = asyncio.Lock()
 
     async def known(self) -> Identity:
-        """The current identity; got from the brokers when there is none yet.
+        """Return the current identity; acquire it from the brokers if there is none yet.
 
         Raises:
             RetriableError: No broker answers, or none is ready yet.
@@ -70,30 +70,31 @@ class Identities:
                     await self._wire.start()
                     is_new_cluster = self._check_cluster()
                     identity = await self._ask(None)
-                    self._judge_former(identity, is_new_cluster=is_new_cluster)
+                    self._check_former(identity, is_new_cluster=is_new_cluster)
                     while any(
                         used.producer_id == identity.producer_id and used.epoch >= identity.epoch
                         for used in self._used
                     ):
-                        # A cluster that was built anew gives producer ids out again.
+                        # A recreated cluster gives producer ids out again.
                         identity = await self._ask(None)
                     self.current = identity
         return self.current
 
     def still_ours(self, identity: Identity) -> bool:
-        """Whether an identity of a former life is nobody else's on this cluster.
+        """Return whether no other producer has an identity of a former life, on this cluster.
 
-        If it is, what the broker says of it is said of our batches, and they may be sent under it.
+        If none has, the broker's answers about it are about batches of this producer, and those may
+        be sent under it.
         """
         return self._are_ours is None or (
             identity.epoch < self._are_ours.get(identity.producer_id, -1)
         )
 
     async def newer_than(self, identity: Identity, *, fenced: bool) -> Identity:
-        """An identity that a partition was never under.
+        """Return an identity that a partition never had.
 
         Args:
-            identity: What the partition is under.
+            identity: The partition's identity.
             fenced: Whether the broker knows a higher epoch of it.
 
         Raises:
@@ -111,7 +112,7 @@ class Identities:
             return self.current
 
     def _check_cluster(self) -> bool:
-        """Whether this is another cluster than the journal's."""
+        """Return whether this is another cluster than the journal's."""
         found = self._wire.cluster_id or ""
         former = self._former_cluster
         is_new = bool(former and found) and former != found
@@ -133,23 +134,23 @@ class Identities:
                 self._name = None
         return await self._wire.new_producer_id()
 
-    def _judge_former(self, identity: Identity, *, is_new_cluster: bool) -> None:
+    def _check_former(self, identity: Identity, *, is_new_cluster: bool) -> None:
         if is_new_cluster:
             self._are_ours = {}
         elif self._name is None:
-            self._are_ours = None  # nobody can say; on the same cluster nobody else has them
+            self._are_ours = None  # they are: on the same cluster no other producer gets them
         else:
             newest = max(
                 (i.epoch for i in self._used if i.producer_id == identity.producer_id), default=-1
             )
-            # One that does not go on from ours: the coordinator has lost its state, or the cluster
-            # was built anew under the same id, and gives producer ids out again.
-            goes_on = identity.epoch > newest
-            self._are_ours = {identity.producer_id: identity.epoch} if goes_on else {}
+            # If the epoch does not follow the former ones, the coordinator has lost its state, or
+            # the cluster was recreated under the same id and gives producer ids out again.
+            follows = identity.epoch > newest
+            self._are_ours = {identity.producer_id: identity.epoch} if follows else {}
 
 
 def _identities_in(former: Recovered) -> Iterator[Identity]:
-    """All identities that a journal knows of."""
+    """Give all identities that a journal knows of."""
     for state in former.partitions.values():
         yield Identity(state.producer_id, state.epoch)
     for batch in chain.from_iterable(former.unacked.values()):

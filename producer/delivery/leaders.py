@@ -1,4 +1,4 @@
-"""Who leads a partition, and is there a connection to it: got in the background, with backoff."""
+"""The leaders of partitions and the connections to them, looked for in the background."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sequitur.producer.batching.partition_queue import Lane
     from sequitur.producer.kafka.backoff import Backoff
     from sequitur.producer.kafka.wire import Wire
 
 _log = Logger(__name__)
 
 
-class Links:
-    """Leaders and connections.
+class Leaders:
+    """Find the connected leader of a partition.
 
-    At most one task refreshes the metadata, and one a broker connects to it; each goes on, with
-    backoff, for as long as somebody asks for what it is to get.
+    At most one task refreshes the metadata, and at most one task per broker connects to it. Each
+    tries again, with backoff, for as long as `leader` is called for what it looks for.
 
     Args:
-        wire: The way to the brokers.
+        wire: Connects to the brokers and holds the metadata.
         backoff: How long to wait after a failure.
-        random: Jitter.
-        on_change: Called when a leader or a connection may have been got.
+        random: Spreads the waits.
+        on_change: Called after the metadata or a connection may have changed.
     """
 
     def __init__(
@@ -44,30 +43,29 @@ class Links:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._connect_failures: dict[int, int] = {}
         self._connect_reasons: dict[int, str] = {}
-        self._refusals: dict[int, str] = {}
+        # The last fatal error of each broker, as a rejected login, since it was last connected.
+        self._fatal_errors: dict[int, str] = {}
 
-    def leader(self, lane: Lane) -> int | None:
-        """The connected leader of a lane; None while it is being looked for."""
-        node = self._wire.leader(lane.topic, lane.partition)
+    def leader(self, topic: str, partition: int) -> int | str:
+        """Return the connected leader of a partition, or the reason why there is none yet."""
+        node = self._wire.leader(topic, partition)
         if node is None:
-            lane.trouble = f"{lane.topic}-{lane.partition} has no leader"
             self.refresh()
-            return None
+            return f"{topic}-{partition} has no leader"
         if self._wire.is_connected(node):
             return node
-        reason = self._connect_reasons.get(node)
-        lane.trouble = f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
         if node not in self._connecting:
             self._connecting[node] = asyncio.create_task(self._connect(node))
-        return None
+        reason = self._connect_reasons.get(node)
+        return f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
 
     def refresh(self) -> None:
-        """Ask for the leaders anew, soon."""
+        """Refresh the metadata, in the background."""
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh())
 
     def stop(self) -> None:
-        """Get nothing any more."""
+        """Cancel the refresh and all attempts to connect."""
         for task in (self._refreshing, *self._connecting.values()):
             if task is not None:
                 task.cancel()
@@ -91,7 +89,7 @@ class Links:
             if reason is None:
                 self._connect_failures.pop(node, None)
                 self._connect_reasons.pop(node, None)
-                self._refusals.pop(node, None)
+                self._fatal_errors.pop(node, None)
                 _log.debug("connected", broker=node)
             else:
                 failures = self._connect_failures.get(node, 0) + 1
@@ -100,7 +98,7 @@ class Links:
                 self._connect_failures[node] = failures
                 self._connect_reasons[node] = reason
                 self.refresh()
-                # An event that expires during the backoff is told this reason, too.
+                # An event that expires during the backoff reports this reason, too.
                 self._on_change()
                 await self._wait(failures)
         finally:
@@ -108,22 +106,22 @@ class Links:
             self._on_change()
 
     async def _try_to_connect(self, node: int) -> str | None:
-        """None once there is a connection, else the reason why not.
+        """Connect, and return None, or the reason why there is no connection.
 
-        A refusal is repeated until there is a connection: somebody has to act on it, and a broker
-        that is away for a moment does not take it back.
+        A fatal error stays part of the reason until there is a connection: a user has to act on
+        it, and a broker that is then away for a moment has not taken it back.
         """
         try:
             if await self._wire.connect(node):
                 return None
             reason = "the cluster no longer names it"
         except FatalError as error:
-            self._refusals[node] = str(error)
+            self._fatal_errors[node] = str(error)
             return str(error)
         except BrokerError as error:
             reason = str(error)
-        refusal = self._refusals.get(node)
-        return f"{reason}; before that: {refusal}" if refusal else reason
+        fatal = self._fatal_errors.get(node)
+        return f"{reason}; before that: {fatal}" if fatal else reason
 
     async def _wait(self, failures: int) -> None:
         await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)

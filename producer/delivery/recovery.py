@@ -1,7 +1,8 @@
-"""Going on under another identity when the numbers of a partition are lost.
+"""Renewing the identity of a partition whose sequence numbers are lost.
 
-The sequencer says when (`query_due`, `renewal_due`, a provisional identity); here is the I/O of it:
-asking the brokers who we are, what they hold of us, and for a newer identity.
+The sequencer says what is due (`query_due`, `renewal_due`, a provisional identity); here is the
+I/O for it: getting the identity, asking the broker which numbers it has, searching the log, and
+getting a newer identity.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import BrokerError, FatalError, TakenOverError, WrongClusterError
 from sequitur.producer._log import Logger
-from sequitur.producer.batching.partition_queue import first_id, oldest_timestamp_ms
+from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
 from sequitur.producer.delivery.slots import following
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.settings import milliseconds
@@ -23,37 +24,38 @@ if TYPE_CHECKING:
     from random import Random
 
     from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.send_queue import SendQueue
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.kafka.backoff import Backoff
     from sequitur.producer.kafka.wire import Wire
 
 _EXPIRY_MARGIN_MS: Final = 3_600_000
 _CLOCK_SLACK_MS: Final = 60_000
-"""Topics with the broker's own timestamps: its clock may be behind ours by so much."""
+"""How far the broker's clock may be behind, for topics with the broker's own timestamps."""
 
 _log = Logger(__name__)
 
 
 class Recovery:
-    """Renews the identity of lanes.
+    """Recover partitions, one task each.
 
-    An identity is never used twice for one partition, since each renewal takes one that is newer
-    than all before (see `delivery.identities`).
+    No identity is used twice for one partition: each renewal takes one that is newer than all
+    before (see `delivery.identities`).
 
     Args:
-        wire: The way to the brokers.
-        identities: Who we are, and are next.
-        settlement: Where outcomes go.
-        counters: What is counted.
+        wire: Asks the brokers.
+        identities: Hold the identity of this life, and get newer ones.
+        settlement: Settles what is found in the log, or given up.
+        counters: Count renewals.
         backoff: How long to wait after a failure.
-        random: Jitter.
-        rounds: Makes renewals durable.
-        on_renewed: Called with a lane that can go on.
+        random: Spreads the waits.
+        rounds: Make renewals durable.
+        on_renewed: Called with a queue that can send again.
         on_failure: Called when nothing can be sent any more.
-        refresh: Asks anew who leads, soon: whoever did not answer may lead no more.
+        refresh: Refreshes the metadata: a broker that does not answer may lead no more.
         producer_expiry: When a broker forgets a producer, after its newest record's timestamp.
     """
 
@@ -67,7 +69,7 @@ class Recovery:
         backoff: Backoff,
         random: Random,
         rounds: Rounds,
-        on_renewed: Callable[[Lane], None],
+        on_renewed: Callable[[SendQueue], None],
         on_failure: Callable[[Exception], None],
         refresh: Callable[[], None],
         producer_expiry: timedelta,
@@ -86,17 +88,17 @@ class Recovery:
         self._on_failure = on_failure
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, lane: Lane) -> None:
-        """Get a lane going again, in the background."""
-        lane.recovering = True
-        task = asyncio.create_task(self._recover(lane))
+    def begin(self, queue: SendQueue) -> None:
+        """Recover a partition in the background."""
+        queue.begin_recovery()
+        task = asyncio.create_task(self._recover(queue))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def is_old(self, batch: Batch) -> bool:
-        """Whether a broker may be about to forget who sent the batch, and take it once more.
+        """Return whether a broker may soon forget who sent the batch, and then append it again.
 
-        It goes by the timestamps of records, so it may forget at once who sent old ones.
+        A broker goes by the timestamps of records: it may forget the sender of old ones at once.
         """
         return time.time() * 1000 - batch.newest_ms > self._old_ms
 
@@ -105,77 +107,78 @@ class Recovery:
         for task in self._tasks:
             task.cancel()
 
-    async def _recover(self, lane: Lane) -> None:
+    async def _recover(self, queue: SendQueue) -> None:
         failures = 0
         try:
-            while not await self._recovered(lane):
+            while not await self._try_to_recover(queue):
                 failures += 1
                 self._refresh()
                 await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)
         finally:
-            lane.recovering = False
-            self._on_renewed(lane)
-            self._rounds.poke()
+            queue.end_recovery()
+            self._on_renewed(queue)
+            self._rounds.wake()
 
-    async def _recovered(self, lane: Lane) -> bool:
-        sequencer = lane.sequencer
+    async def _try_to_recover(self, queue: SendQueue) -> bool:
+        """Do all that is due; return False if it has to be tried again."""
+        sequencer = queue.sequencer
         try:
             identity = await self._identities.known()
             if sequencer.identity.is_provisional:
                 sequencer.begin(identity)
-                self._rounds.renewed(lane)
+                self._rounds.renewed(queue)
             if sequencer.query_due:
-                await self._query(lane)
+                await self._query(queue)
             if sequencer.renewal_due:
                 newer = await self._identities.newer_than(
                     sequencer.identity, fenced=sequencer.needs_new_id
                 )
-                # While we waited, outcomes may have been told and slots dropped.
+                # Meanwhile batches may have expired, and their slots been dropped.
                 if sequencer.renewal_due:
-                    self._renew(lane, newer)
-            if lane.inherited and sequencer.is_empty:
-                await self._judge_inherited(lane)
+                    self._renew(queue, newer)
+            if queue.inherited and sequencer.is_empty:
+                await self._search_inherited(queue)
         except (TakenOverError, WrongClusterError) as error:
             self._on_failure(error)
         except BrokerError as error:
-            lane.trouble = str(error)
+            queue.note_trouble(str(error))
             return False
         except Exception as error:  # noqa: BLE001
-            # A fault of ours: the partition's events would wait for ever, and nobody would know.
-            lane.trouble = repr(error)
+            # A defect here: without the log the partition's events would wait for ever, unnoticed.
+            queue.note_trouble(repr(error))
             _log.error("a partition could not be recovered", exc_info=error)
             return False
         return True
 
-    async def _query(self, lane: Lane) -> None:
-        """Decide those slots that may be in the log and that the broker does not recognise."""
-        sequencer = lane.sequencer
+    async def _query(self, queue: SendQueue) -> None:
+        """Decide the slots that may be in the log and that the broker does not recognise."""
+        sequencer = queue.sequencer
         if not self._identities.still_ours(sequencer.leading):
-            await self._search(lane, numbers_hold=False)
+            await self._search(queue, numbers_hold=False)
             return
-        if any(s.maybe and not s.sought and self.is_old(s.batch) for s in sequencer):
-            # What a broker says now may be forgotten when the batch arrives.
-            await self._search(lane)
+        if any(s.possibly_appended and not s.searched and self.is_old(s.batch) for s in sequencer):
+            # The broker may forget what it says now before the batch arrives.
+            await self._search(queue)
             return
         last_sequence = await self._wire.last_sequence(
-            lane.topic, lane.partition, sequencer.leading
+            queue.topic, queue.partition, sequencer.leading
         )
-        lane.active_at_s = asyncio.get_running_loop().time()
+        queue.note_answer(asyncio.get_running_loop().time())
         if not sequencer.query_due:
             return
         for slot in sequencer.on_described(last_sequence):
             self._settlement.persisted(slot.batch, None)
         if sequencer.query_due:
-            await self._search(lane)
+            await self._search(queue)
 
-    async def _search(self, lane: Lane, *, numbers_hold: bool = True) -> None:
-        """Read the log for slots of which the broker knows nothing: it may have forgotten us."""
-        sequencer = lane.sequencer
-        asked = [slot for slot in sequencer if slot.maybe]
+    async def _search(self, queue: SendQueue, *, numbers_hold: bool = True) -> None:
+        """Search the log for slots that the broker knows nothing of: it forgets producers."""
+        sequencer = queue.sequencer
+        asked = [slot for slot in sequencer if slot.possibly_appended]
         try:
-            found = await self._found_in_log(lane, [slot.batch for slot in asked])
+            found = await self._found_in_log(queue, [slot.batch for slot in asked])
         except FatalError as error:
-            self._give_up_searching(lane, str(error))
+            self._give_up_searching(queue, str(error))
             return
         if not sequencer.query_due:
             return
@@ -185,43 +188,41 @@ class Recovery:
         for slot in slots:
             self._settlement.persisted(slot.batch, None)
         _log.info(
-            "the log was read for what a broker could not tell of",
-            topic=lane.topic,
-            partition=lane.partition,
+            "the log was searched for batches that the broker knows nothing of",
+            topic=queue.topic,
+            partition=queue.partition,
             batches=len(asked),
             found=len(slots),
         )
 
-    async def _judge_inherited(self, lane: Lane) -> None:
-        """Find out which batches that a former life left without numbers are in the log after all.
+    async def _search_inherited(self, queue: SendQueue) -> None:
+        """Settle the batches that a former life left without numbers and that are in the log.
 
-        None is, unless the journal was copied: then who has the other copy may have sent them. If
-        the broker knows of nothing behind what this journal has numbered, nobody has.
+        None is, unless the journal was copied: then the holder of the other copy may have sent
+        them. If the broker knows of nothing behind what this journal has numbered, nobody has.
         """
-        former = Identity(lane.inherited_from.producer_id, lane.inherited_from.epoch)
+        former = Identity(queue.inherited_from.producer_id, queue.inherited_from.epoch)
         found: set[Batch] = set()
         last = None
         if self._identities.still_ours(former) and not former.is_provisional:
-            last = await self._wire.last_sequence(lane.topic, lane.partition, former)
-        if last is None or following(last, 1) != lane.inherited_from.base_sequence:
-            alive = [batch for batch in lane.inherited if not batch.given_up]
+            last = await self._wire.last_sequence(queue.topic, queue.partition, former)
+        if last is None or following(last, 1) != queue.inherited_from.base_sequence:
+            alive = [batch for batch in queue.inherited if not batch.given_up]
             try:
-                found = await self._found_in_log(lane, alive)
+                found = await self._found_in_log(queue, alive)
             except FatalError as error:
                 _log.warning(
                     "the log may not be read; what another holder of this journal has sent would "
-                    "be doubled",
-                    topic=lane.topic,
-                    partition=lane.partition,
+                    "be duplicated",
+                    topic=queue.topic,
+                    partition=queue.partition,
                     reason=str(error),
                 )
-        lane.inherited.clear()
-        for batch in [batch for batch in lane.waiting if batch in found]:
-            lane.waiting.remove(batch)
+        for batch in queue.resolve_inherited(found):
             self._settlement.persisted(batch, None)
 
-    async def _found_in_log(self, lane: Lane, batches: Iterable[Batch]) -> set[Batch]:
-        """Those that the log holds, by the ids of their first events."""
+    async def _found_in_log(self, queue: SendQueue, batches: Iterable[Batch]) -> set[Batch]:
+        """Return those that the log holds, by the ids of their first events."""
         asked: dict[bytes, Batch] = {}
         since_ms = 0
         for batch in batches:
@@ -232,36 +233,37 @@ class Recovery:
         if not asked:  # they have expired meanwhile
             return set()
         found = await self._wire.find_events(
-            lane.topic, lane.partition, asked.keys(), since_ms - _CLOCK_SLACK_MS
+            queue.topic, queue.partition, asked.keys(), since_ms - _CLOCK_SLACK_MS
         )
         return {asked[event_id] for event_id in found}
 
-    def _give_up_searching(self, lane: Lane, reason: str) -> None:
-        sequencer = lane.sequencer
+    def _give_up_searching(self, queue: SendQueue, reason: str) -> None:
+        """Go on without the log: the producer has no right to read it."""
+        sequencer = queue.sequencer
         if sequencer.unknown:
             _log.warning(
-                "the log may not be read; what the broker has forgotten would be doubled",
-                topic=lane.topic,
-                partition=lane.partition,
+                "the log may not be read; what the broker has forgotten would be duplicated",
+                topic=queue.topic,
+                partition=queue.partition,
                 reason=reason,
             )
             sequencer.trust()
         while sequencer.query_due:
-            slot = next(slot for slot in sequencer if slot.maybe)
+            slot = next(slot for slot in sequencer if slot.possibly_appended)
             verdict = sequencer.drop(slot)
-            why = f"it was sent, the broker has lost what it knew of us, and {reason}"
+            why = f"it was sent, the broker has lost this producer's state, and {reason}"
             self._settlement.dropped(slot.batch, verdict, why)
 
-    def _renew(self, lane: Lane, identity: Identity) -> None:
-        lane.sequencer.renew(identity)
-        self._rounds.renewed(lane)
+    def _renew(self, queue: SendQueue, identity: Identity) -> None:
+        queue.sequencer.renew(identity)
+        self._rounds.renewed(queue)
         self._counters.renewals += 1
         _log.info(
             "identity renewed",
-            topic=lane.topic,
-            partition=lane.partition,
+            topic=queue.topic,
+            partition=queue.partition,
             producer_id=identity.producer_id,
             epoch=identity.epoch,
-            reason=lane.trouble,
+            reason=queue.trouble,
         )
-        self._on_renewed(lane)
+        self._on_renewed(queue)

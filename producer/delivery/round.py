@@ -1,6 +1,6 @@
-"""One round: what becomes durable together, and the frames that say what changed.
+"""One round: what becomes durable together, and the frames that say so to the journal.
 
-`delivery.rounds` makes them, one after the other.
+`delivery.rounds` makes rounds, one after the other; `delivery.round_writer` writes them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
+    BatchFrame,
     Drop,
     Frame,
     Number,
@@ -23,17 +24,18 @@ from sequitur.producer.journal.frames import (
 from sequitur.producer.kafka.record_batch import Stamp
 
 if TYPE_CHECKING:
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.delivery.send_queue import SendQueue
     from sequitur.producer.delivery.slots import Slot
 
-    SlotStamp: TypeAlias = tuple[Lane, Slot[Batch], Stamp]
+    SlotStamp: TypeAlias = tuple[SendQueue, Slot[Batch], Stamp]
 
 NO_OFFSET: Final = -1
 
 
 @dataclass(slots=True)
 class Mark:
-    """How a batch ended."""
+    """How a batch ended: in the log at an offset, or given up for a reason."""
 
     batch: Batch
     offset: int = NO_OFFSET
@@ -46,39 +48,39 @@ class Round:
 
     Attributes:
         cut: The newest cut that is in this round or one before.
-        is_cut: Whether it was made for it.
-        fresh: The batches cut for it, with their slots.
+        is_cut: Whether a cut was made for it.
+        fresh: The batches cut for it that have numbers, with their slots.
         waiting: The batches cut for it that have no numbers yet.
         pieces: What was added to batches that grow.
-        is_part: Whether it counts only once a later one, that `ends_parts`, is there.
-        ends_parts: Whether those before it count with it.
-        called: Batches that the journal held without numbers, and now with them.
-        positions: Source positions that cover them.
+        is_part: Whether it counts only once a later round, that `ends_parts`, is there.
+        ends_parts: Whether the parts before it count with it.
+        numbered: Batches that the journal holds without numbers, and gets the numbers of.
+        positions: Source positions that cover its events.
         frames: What is appended before the batches.
-        batches: What the journal does not hold yet.
-        restamped: What it holds, and will hold under another number.
-        before: The numbers under which it held the latter.
+        batches: The batches with numbers that the journal does not hold yet.
+        restamped: Batches that it holds, and will hold under other numbers.
+        before: The numbers under which it holds those.
         marks: How other batches ended.
         renewed: The partitions whose renewal is in it.
-        replaced: Batches whose halves are among `batches`.
+        halved: Batches whose halves are among `batches`.
     """
 
     cut: int
     is_cut: bool = False
-    fresh: list[tuple[Lane, Slot[Batch]]] = field(default_factory=list)
+    fresh: list[tuple[SendQueue, Slot[Batch]]] = field(default_factory=list)
     waiting: list[Batch] = field(default_factory=list)
     pieces: list[tuple[Batch, Waiting]] = field(default_factory=list)
     is_part: bool = False
     ends_parts: bool = False
-    called: list[SlotStamp] = field(default_factory=list)
+    numbered: list[SlotStamp] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     batches: list[SlotStamp] = field(default_factory=list)
     restamped: list[SlotStamp] = field(default_factory=list)
     before: list[Stamp] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
-    renewed: list[Lane] = field(default_factory=list)
-    replaced: list[tuple[Lane, Batch]] = field(default_factory=list)
+    renewed: list[SendQueue] = field(default_factory=list)
+    halved: list[tuple[SendQueue, Batch]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -89,18 +91,23 @@ class Round:
 
     @property
     def must_last(self) -> bool:
-        """Whether anything waits for it to be on disk."""
+        """Whether it has to be synced: something waits for it to be durable."""
         return (
             self.is_cut
-            or bool(self.fresh or self.waiting or self.called or self.renewed)
+            or bool(self.fresh or self.waiting or self.numbered or self.renewed)
             or any(mark.reason for mark in self.marks)
         )
 
 
-def renewal(lane: Lane, round_: Round, cluster_id: str) -> Renewal:
-    """The frame that says under which numbers a lane goes on; noted in the round."""
+def stamp_of(slot: Slot[Batch]) -> Stamp:
+    """Return the numbers that a batch has now."""
+    return Stamp(slot.identity.producer_id, slot.identity.epoch, slot.base_sequence)
+
+
+def renewal(queue: SendQueue, round_: Round, cluster_id: str) -> Renewal:
+    """Return the frame with the numbers under which a partition goes on; note it in the round."""
     restamps = []
-    for slot in lane.sequencer:
+    for slot in queue.sequencer:
         batch, stamp = slot.batch, stamp_of(slot)
         if batch.journaled is None:  # the round has it under its new numbers
             continue
@@ -108,8 +115,8 @@ def renewal(lane: Lane, round_: Round, cluster_id: str) -> Renewal:
             old = batch.journaled
             restamps.append(
                 Restamp(
-                    lane.topic,
-                    lane.partition,
+                    queue.topic,
+                    queue.partition,
                     old.producer_id,
                     old.epoch,
                     old.base_sequence,
@@ -117,28 +124,40 @@ def renewal(lane: Lane, round_: Round, cluster_id: str) -> Renewal:
                     slot.count,
                 )
             )
-        round_.restamped.append((lane, slot, stamp))
+        round_.restamped.append((queue, slot, stamp))
         round_.before.append(batch.journaled)
         batch.journaled = stamp
     return Renewal(
-        lane.sequencer.identity,
+        queue.sequencer.identity,
         tuple(restamps),
-        ((lane.topic, lane.partition),),
+        ((queue.topic, queue.partition),),
         cluster_id,
     )
 
 
-def stamp_of(slot: Slot[Batch]) -> Stamp:
-    """The numbers a batch goes by now."""
-    return Stamp(slot.identity.producer_id, slot.identity.epoch, slot.base_sequence)
+def batch_frame(batch: Batch, stamp: Stamp, data: bytes) -> BatchFrame:
+    """Return the frame of a batch with numbers."""
+    return BatchFrame(
+        batch.topic,
+        batch.partition,
+        stamp.producer_id,
+        stamp.epoch,
+        stamp.base_sequence,
+        batch.count,
+        batch.first_event,
+        batch.last_event,
+        None,
+        batch.last_ms,
+        data,
+    )
 
 
-def numbered(called: list[SlotStamp]) -> list[Frame]:
-    """The frame that says under which numbers batches go out that waited."""
+def frames_of_numbers(numbered: list[SlotStamp]) -> list[Frame]:
+    """Return the frame with the numbers of batches that waited for them, if there are any."""
     numbers = tuple(
         Number(
-            lane.topic,
-            lane.partition,
+            queue.topic,
+            queue.partition,
             slot.batch.first_event,
             slot.batch.last_event,
             slot.count,
@@ -147,13 +166,13 @@ def numbered(called: list[SlotStamp]) -> list[Frame]:
             stamp.base_sequence,
             slot.batch.last_ms,
         )
-        for lane, slot, stamp in called
+        for queue, slot, stamp in numbered
     )
     return [Numbered(numbers)] if numbers else []
 
 
 def frames_of_marks(marks: list[Mark]) -> list[Frame]:
-    """The frames that say what became of batches."""
+    """Return the frames that say how batches ended."""
     acks: list[Ack] = []
     dropped: dict[str, list[tuple[str, int, int]]] = {}
     for mark in marks:

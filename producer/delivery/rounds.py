@@ -1,19 +1,18 @@
-"""Rounds: batches get their numbers, their bytes, their place in the journal, and may then leave.
+"""Rounds: batches get their numbers, their bytes and their place in the journal, and may be sent.
 
-A round takes everything that was accepted so far (see `batching.accumulator`), so what a journal
+A round takes everything that was accepted so far (see `batching.accumulator`). So what a journal
 holds is always a beginning of what was accepted, together with the source positions that cover just
-that. It is appended to the journal as one, and one disk sync makes it last for all partitions.
-While the disk is busy with one round the next is filled, compressed and appended, and a sync covers
-all that were appended before it.
+that. It is appended to the journal as one, and one disk sync makes it durable for all partitions
+(`delivery.round_writer`).
 
-What else the journal has to be told goes along with the next round: which batches ended, and how
-(marks), and which partitions go on under another identity (renewals). The latter holds the batches
-of a partition back until it is on disk. An event that was given up is told of only then, too: else
-a crash could send it after all.
+What else the journal has to be told goes along with the next round: how batches ended (marks), and
+which partitions go on under another identity (renewals); see `delivery.journal_updates`. A renewal
+holds the batches of its partition back until it is durable. An event that was given up has its
+outcome only then, too: else a crash could send it after all.
 
-What could not be sent soon (its partition has enough on its way, or nobody answers) is journaled
-without numbers, and gets them when it can be: see `Waiting` and `Numbered`. Its bytes need not stay
-in memory (see `delivery.spill`). Nothing overtakes it.
+What cannot be sent soon (its partition has enough in flight, or no broker answers) is journaled
+without numbers, and gets them when it can be (`delivery.numbering`). Its bytes need not stay in
+memory (`delivery.spill`). Nothing overtakes it.
 
 With durability `none` the same rounds are made, and nothing is written.
 """
@@ -21,130 +20,97 @@ With durability `none` the same rounds are made, and nothing is written.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._log import Logger
-from sequitur.producer.delivery.round import (
-    NO_OFFSET,
-    Mark,
-    Round,
-    frames_of_marks,
-    numbered,
-    renewal,
-    stamp_of,
-)
+from sequitur.producer.delivery.durable_cuts import DurableCuts
+from sequitur.producer.delivery.journal_updates import JournalUpdates
+from sequitur.producer.delivery.numbering import Numbering
+from sequitur.producer.delivery.round import NO_OFFSET, Mark, Round, stamp_of
+from sequitur.producer.delivery.round_writer import RoundWriter
 from sequitur.producer.delivery.spill import Spill
-from sequitur.producer.journal.errors import JournalClosedError, JournalError, JournalFullError
-from sequitur.producer.journal.frames import BatchFrame, Commit, Position
-from sequitur.producer.kafka.record_batch import NO_STAMP, times_of
+from sequitur.producer.journal.errors import JournalClosedError
+from sequitur.producer.journal.frames import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.accumulator import Accumulator
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
-    from sequitur.producer.delivery.slots import Slot
-    from sequitur.producer.journal.frames import Frame, Waiting
+    from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
+    from sequitur.producer.journal.frames import Waiting
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.kafka.record_batch import Stamp
 
-_T = TypeVar("_T")
-
-_INLINE_BYTES: Final = 32 << 10
-"""Below this a round is encoded and appended at once: a thread would take longer to answer."""
-_MARKS_WAIT_S: Final = 0.05
-_ROOM_WAIT_S: Final = 0.1
-_FULL_WARNING_S: Final = 1.0
 _GATHER_S: Final = 0.05
-"""So long what is accepted may wait for the journal while no partition could send it."""
-_AHEAD: Final = 3
-"""So many windows of batches of a partition have numbers: what is sent, and what is sent next."""
-_AHEAD_LARGE: Final = 16
-"""So many if the next batch is large: to wait would not let it grow, and cost a sync."""
-_LARGE_BYTES: Final = 64 << 10
-_ENCODERS: Final = 3
-_THREADS: Final = _ENCODERS + 2  # they encode, and one of them appends; one syncs, one reclaims
-
-_log = Logger(__name__)
+"""How long accepted events may wait for the journal while no partition could send them."""
 
 
 class Rounds:
-    """Makes rounds of what the accumulator holds.
+    """Make rounds of what the accumulator holds.
 
     Args:
+        queues: Get what is cut.
         accumulator: Holds the events.
         settings: Compression and durability.
-        journal: Makes rounds last; None with durability `none`. It is closed with this.
+        journal: Makes rounds durable; None with durability `none`. It is closed with this.
         identities: Know which cluster this is.
-        poke: Called with a lane that may have something to send.
+        on_sendable: Called with a queue that may have something to send.
         on_failure: Called once if the journal fails: nothing can be sent any more.
     """
 
     def __init__(
         self,
         *,
+        queues: SendQueues,
         accumulator: Accumulator,
         settings: ProducerSettings,
         journal: Journal | None,
         identities: Identities,
-        poke: Callable[[Lane], None],
+        on_sendable: Callable[[SendQueue], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._queues = queues
         self._accumulator = accumulator
-        self._compression = settings.compression
-        self._window = settings.max_in_flight
-        self._sync_first = settings.journaling == "journal"
-        self._sync_interval_s = settings.journal_sync_interval.total_seconds()
         self._journal = journal
-        self._identities = identities
-        self._poke = poke
+        self._on_sendable = on_sendable
         self._on_failure = on_failure
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sequitur-journal")
         self._wake = asyncio.Event()
-        self._appended: list[Round] = []
-        self._to_sync = asyncio.Event()
-        self._freed = asyncio.Event()
         self._positions: dict[str, bytes] = {}
-        self._marks: list[Mark] = []
-        self._given_up: dict[Batch, Callable[[], None]] = {}
-        self._marks_timer: asyncio.TimerHandle | None = None
-        self._marks_due = False
         self._gathering: asyncio.TimerHandle | None = None
         self._gathered = False
-        self._renewed: dict[Lane, None] = {}
-        self._backed_up: dict[Lane, None] = {}
-        self._growing: dict[Lane, None] = {}
-        self._called: dict[Batch, tuple[Lane, Slot[Batch]]] = {}
-        self._parts: dict[Batch, bool] = {}  # and whether the parts have it as a whole
-        self._durable_cut = 0
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._reclaiming: asyncio.Task[None] | None = None
-        self._full_reason = ""
-        self._failure: Exception | None = None
-        self._room_limit = accumulator.room.limit
+        self._durable = DurableCuts(self.wake)
+        self._updates = JournalUpdates(identities, self.wake)
+        self._numbering = Numbering(
+            accumulator.cuts, settings.max_in_flight, journals=self.journals
+        )
+        self._writer = RoundWriter(
+            journal=journal,
+            settings=settings,
+            budget=accumulator.budget,
+            updates=self._updates,
+            numbering=self._numbering,
+            on_appended=self._on_appended,
+            on_durable=self._on_durable,
+            on_failure=self._fail,
+        )
         self.spill: Spill | None = None
         if journal is not None:
             accumulator.keeper = partial(self.kept, self.next_cut)
             self.spill = Spill(
                 journal,
-                accumulator.room,
+                accumulator.budget,
                 settings.buffer_size // 4,
-                self._in_thread,
+                self._writer.in_thread,
                 self._fail,
             )
 
     @property
     def full_reason(self) -> str | None:
         """Why no round gets into the journal; None while rounds do."""
-        return self._full_reason or None
+        return self._writer.full_reason or None
 
     @property
     def journals(self) -> bool:
@@ -154,10 +120,10 @@ class Rounds:
     @property
     def next_cut(self) -> int:
         """The cut that what is accepted now will be in."""
-        return self._accumulator.cuts + 1
+        return self._accumulator.cuts.number + 1
 
-    def poke(self) -> None:
-        """There may be a reason for a round."""
+    def wake(self) -> None:
+        """Look whether a round is due."""
         self._wake.set()
 
     def note(self, position: Position) -> None:
@@ -172,14 +138,7 @@ class Rounds:
         Raises:
             JournalError: The journal failed.
         """
-        if cut > self._durable_cut:
-            if self._failure is not None:
-                raise self._failure
-            future = self._waiting.get(cut)
-            if future is None:
-                future = self._waiting[cut] = self._loop.create_future()
-                self._wake.set()
-            await asyncio.shield(future)
+        await self._durable.wait(cut)
 
     def mark(
         self,
@@ -189,7 +148,7 @@ class Rounds:
         reason: str | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Need the batch no more: it is in the log, or was given up for a reason.
+        """Tell the journal that a batch is in the log, or was given up for a reason.
 
         Args:
             batch: What ended.
@@ -203,148 +162,92 @@ class Rounds:
             if then is not None:
                 then()
             return
-        self._marks.append(Mark(batch, NO_OFFSET if offset is None else offset, reason))
-        self._freed.set()
-        if then is not None:
-            self._given_up[batch] = then
-            self._flush_marks()
-        elif self._marks_timer is None:
-            self._marks_timer = self._loop.call_later(_MARKS_WAIT_S, self._flush_marks)
+        self._writer.note_freed()
+        self._updates.mark(Mark(batch, NO_OFFSET if offset is None else offset, reason), then)
 
-    def renewed(self, lane: Lane) -> None:
-        """The lane goes on under another identity, or begins; hold it until the journal knows."""
+    def renewed(self, queue: SendQueue) -> None:
+        """Hold a partition, new or under another identity, until the journal knows of it."""
         if self._journal is not None:
-            for slot in lane.sequencer:
-                slot.held = True
-            # The order of the latest renewals is the order of their identities.
-            self._renewed.pop(lane, None)
-            self._renewed[lane] = None
-            self._wake.set()
+            self._updates.renewed(queue)
 
-    def back_up(self, lane: Lane) -> None:
-        """The lane has batches that wait for their numbers."""
-        self._backed_up[lane] = None
+    def add_waiting(self, queue: SendQueue) -> None:
+        """Number the batches of a queue that wait, once they can be sent."""
+        self._numbering.add_waiting(queue)
 
     async def bytes_of(self, batch: Batch) -> bytes:
-        """A batch's bytes, from the journal if they are nowhere else."""
+        """Return a batch's bytes, from the journal if they are nowhere else."""
         return batch.data if self.spill is None else await self.spill.fetch(batch)
 
     async def run(self) -> None:
         """Make rounds until cancelled, or the journal fails."""
-        syncing = self._loop.create_task(self._sync_forever())
+        syncing = self._loop.create_task(self._writer.sync_forever())
         syncing.add_done_callback(self._on_end)
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._is_due() or self._cut_due():
+                while self._update_due() or self._cut_due():
                     for round_ in self._next():
-                        await self._write(round_)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing goes out any more
+                        await self._writer.write(round_)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is sent any more
             self._fail(error)
         finally:
             syncing.cancel()
-            if self._reclaiming is not None:
-                self._reclaiming.cancel()
+            self._writer.stop()
 
     async def close(self) -> None:
-        """Sync what there is, and let the journal go; to be called once `run` has ended."""
-        for timer in (self._marks_timer, self._gathering):
-            if timer is not None:
-                timer.cancel()
+        """Sync what there is, and close the journal; to be called once `run` has ended."""
+        if self._gathering is not None:
+            self._gathering.cancel()
         try:
-            if self._journal is not None:
-                with contextlib.suppress(JournalError):
-                    self._journal.append(frames_of_marks(self._marks))
-                await self._in_thread(self._journal.close)
+            await self._writer.close(self._updates.stop())
         finally:
             if self.spill is not None:
                 self.spill.stop()
             self.end_waits("the producer was closed")
-            for then in self._given_up.values():
-                then()
-            self._given_up.clear()
-            self._threads.shutdown(wait=False)
+            self._updates.end()
+            self._writer.shut_down()
 
     def end_waits(self, why: str) -> None:
-        """Nothing becomes durable any more: whoever waits for it hears so, now and later."""
-        if self._failure is None:
-            reason = f"; {self._full_reason}" if self._full_reason else ""
-            self._failure = JournalClosedError(f"{why} before the journal had this{reason}")
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(self._failure)
-                future.exception()  # who waited may be gone
-        self._waiting.clear()
+        """Fail all who wait for a cut, now and later: nothing becomes durable any more."""
+        reason = f"; {self.full_reason}" if self.full_reason else ""
+        self._durable.fail(JournalClosedError(f"{why} before the journal had this{reason}"))
 
-    def _is_due(self) -> bool:
-        """Whether the journal has to be told of something beside events."""
-        self._call()
-        return bool(self._renewed or self._called) or self._marks_due
-
-    def _flows(self, lane: Lane, batch: Batch) -> bool:
-        """Whether a new batch of the lane could be sent soon."""
-        return self._journal is None or (not lane.waiting and self._takes_more(lane, batch))
-
-    def _takes_more(self, lane: Lane, batch: Batch) -> bool:
-        """Whether this batch of the lane is to have numbers, behind those that have."""
-        sequencer = lane.sequencer
-        ahead = _AHEAD if batch.size < _LARGE_BYTES else _AHEAD_LARGE
-        return (
-            not lane.recovering
-            and not lane.inherited
-            and sequencer.takes_numbers
-            and sequencer.pending < ahead * self._window
-            # A lane in trouble gets no more on its way, until it has none left to get out of it.
-            and (not lane.failures or sequencer.is_empty)
-        )
-
-    def _call(self) -> None:
-        """Give numbers to what has waited long enough."""
-        for lane in list(self._backed_up):
-            while lane.waiting and lane.waiting[0].kept:
-                if not self._takes_more(lane, lane.waiting[0]):
-                    break
-                batch = lane.waiting.popleft()
-                if not batch.dated:
-                    batch.last_ms = int(time.time() * 1000)
-                self._called[batch] = lane, lane.sequencer.admit(batch, batch.count, held=True)
-            if not lane.waiting:
-                del self._backed_up[lane]
-        for lane in list(self._growing):
-            if lane.open is None or not lane.is_paused:
-                del self._growing[lane]
-            elif self._flows(lane, lane.open):
-                del self._growing[lane]
-                self._accumulator.refill(lane)
+    def _update_due(self) -> bool:
+        """Return whether the journal has to be told of something beside events."""
+        self._numbering.number_waiting()
+        return self._numbering.has_numbered or self._updates.is_due
 
     def _cut_due(self) -> bool:
-        accumulator = self._accumulator
-        awaited = bool(self._positions) or any(cut > accumulator.cuts for cut in self._waiting)
-        if not accumulator.filled:
+        cuts = self._accumulator.cuts
+        awaited = bool(self._positions) or self._durable.is_awaited_after(cuts.number)
+        if not cuts.filled:
             return awaited
-        if not (accumulator.full or accumulator.ripe):
+        if not (cuts.is_full or cuts.is_ripe):
             return False
-        if accumulator.full or awaited or accumulator.flushing or self._gathered:
+        flushing = self._accumulator.outstanding.is_flushing
+        if cuts.is_full or awaited or flushing or self._gathered:
             return True
         # While no partition could send its batch, larger batches are better than more.
-        if any(lane.sequencer.pending < self._window for lane in accumulator.filled):
+        if any(self._numbering.has_window(self._queues.of(filled)) for filled in cuts.filled):
             return True
         if self._journal is not None and self._gathering is None:
             self._gathering = self._loop.call_later(_GATHER_S, self._end_gathering)
         return False
 
     def _end_gathering(self) -> None:
-        """What is accepted has waited long enough for a partition that could send it."""
+        """Cut although no partition could send its batch: events have waited long enough."""
         self._gathered = True
         self._wake.set()
 
     def _next(self) -> list[Round]:
-        """The next round; as several, where it is too long for one."""
-        accumulator = self._accumulator
+        """Return the next round; in parts, if it is too long for one."""
+        accumulator, of = self._accumulator, self._queues.of
         if not self._cut_due():
-            return [Round(accumulator.cuts)]
-        batches, growing = accumulator.cut(lambda lane, batch: not self._flows(lane, batch))
+            return [Round(accumulator.cuts.number)]
+        cut, left_open = accumulator.cut(
+            lambda filled, batch: not self._numbering.is_sent_soon(of(filled), batch)
+        )
         self._gathered = False
         if self._gathering is not None:
             self._gathering.cancel()
@@ -353,35 +256,28 @@ class Rounds:
             accumulator.keeper = partial(self.kept, self.next_cut)
         positions = [Position(*item) for item in self._positions.items()]
         self._positions.clear()
-        pieces = [(batch, batch.piece(lane.count)) for lane, batch in growing]
-        self._growing.update(dict.fromkeys(lane for lane, _ in growing))
+        batches = [(of(filled), batch) for filled, batch in cut]
+        pieces = [(batch, batch.piece(filled.count)) for filled, batch in left_open]
+        for filled, _ in left_open:
+            self._numbering.add_growing(of(filled))
         limit = 0 if self._journal is None else self._journal.round_bytes
         size = sum(batch.size for _, batch in batches)
         size += sum(len(piece.data) for _, piece in pieces)
         if not limit or size <= limit:
-            round_ = Round(accumulator.cuts, is_cut=True, positions=positions, pieces=pieces)
-            for lane, batch in batches:
-                self._put(round_, lane, batch)
+            round_ = Round(accumulator.cuts.number, is_cut=True, positions=positions, pieces=pieces)
+            for queue, batch in batches:
+                self._numbering.place(round_, queue, batch, wait=False)
             return [round_]
         return self._in_parts(batches, pieces, positions, limit)
 
-    def _put(self, round_: Round, lane: Lane, batch: Batch, *, wait: bool = False) -> None:
-        if not wait and self._flows(lane, batch):
-            slot = lane.sequencer.admit(batch, batch.count, held=True)
-            round_.fresh.append((lane, slot))
-        else:
-            lane.waiting.append(batch)
-            self._backed_up[lane] = None
-            round_.waiting.append(batch)
-
     def _in_parts(
         self,
-        batches: list[tuple[Lane, Batch]],
+        batches: list[tuple[SendQueue, Batch]],
         pieces: list[tuple[Batch, Waiting]],
         positions: list[Position],
         limit: int,
     ) -> list[Round]:
-        """A long round as several. With positions they count together or not at all."""
+        """Return a long round as several. With positions, all of them count or none."""
         together = bool(positions)
         rounds = [Round(0, is_part=together)]
         size = 0
@@ -391,246 +287,48 @@ class Rounds:
             if size > limit:
                 rounds.append(Round(0, is_part=together))
                 size = 0
-        for lane, batch in batches:
+        for queue, batch in batches:
             if size and size + batch.size > limit:
                 rounds.append(Round(0, is_part=together))
                 size = 0
             size += batch.size
-            self._put(rounds[-1], lane, batch, wait=together)
-        last = Round(self._accumulator.cuts, is_cut=True, positions=positions)
+            self._numbering.place(rounds[-1], queue, batch, wait=together)
+        last = Round(self._accumulator.cuts.number, is_cut=True, positions=positions)
         if together:
             last.ends_parts = True
-            self._parts = dict.fromkeys((batch for _, batch in batches), True)
-            self._parts |= dict.fromkeys((batch for batch, _ in pieces), False)
+            parts = dict.fromkeys((batch for _, batch in batches), True)
+            parts |= dict.fromkeys((batch for batch, _ in pieces), False)
+            self._updates.begin_parts(parts)
         return [*rounds, last]
 
-    async def _write(self, round_: Round) -> None:
-        """Encode a round, and append it once there is room; who waits for long is told why."""
-        warning_s = self._loop.time() + _FULL_WARNING_S
-        while not await self._try_to_write(round_):
-            if self._loop.time() >= warning_s:
-                warning_s = inf
-                _log.warning("no room in the journal: senders wait", reason=self._full_reason)
-            # What the journal is told of other batches makes room, and must not wait for it.
-            self._freed.clear()
-            self._call()
-            await self._try_to_write(Round(0))
-            if self._journal is not None and await self._in_thread(self._journal.sync):
-                await self._in_thread(self._journal.reclaim)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), _ROOM_WAIT_S)
-        self._full_reason = ""
-        if warning_s == inf:
-            _log.info("there is room in the journal again")
-
-    async def _try_to_write(self, round_: Round) -> bool:
-        self._fill(round_)
-        try:
-            if round_.size > _INLINE_BYTES:
-                await self._encode(round_)
-                await self._in_thread(self._perform, round_)
-            else:
-                self._perform(round_)
-        except JournalFullError as error:
-            self._full_reason = str(error)
-            self._empty(round_)
-            return False
-        finally:
-            self._fit_room()
-        self._appended_now(round_)
-        if not round_.must_last:
-            return True
-        if self._journal is None or not self._sync_first:
-            self._release(round_)
-        if self._journal is not None:
-            self._appended.append(round_)
-            self._to_sync.set()
-        return True
-
-    def _fit_room(self) -> None:
-        """What is accepted at once must fit the journal's disk, whoever else fills it."""
-        if self._journal is not None:
-            room = self._accumulator.room
-            room.limit = min(self._room_limit, self._journal.limit_bytes // 4)
-            room.let_in()
-
-    def _fill(self, round_: Round) -> None:
-        """Put into a round what has to be in it now: numbers may change while there is no room."""
-        slots = [(lane, slot) for lane, slot in round_.fresh if not slot.batch.given_up]
-        if self._journal is not None:
-            round_.waiting = [batch for batch in round_.waiting if not batch.given_up]
-            round_.pieces = [piece for piece in round_.pieces if not piece[0].given_up]
-            for batch in (*round_.waiting, *(batch for batch, _ in round_.pieces)):
-                batch.waits = True
-            if not round_.is_part:
-                slots += self._fill_marks(round_)
-        round_.batches = [(lane, slot, stamp_of(slot)) for lane, slot in slots]
-        for _lane, slot, stamp in (*round_.batches, *round_.called):
-            slot.batch.journaled = stamp if self._journal is not None else None
-
-    def _fill_marks(self, round_: Round) -> list[tuple[Lane, Slot[Batch]]]:
-        """What the journal is told of other batches; gives the halves of those that were halved."""
-        # A part that is given up is so once it counts: else its end would bring it back.
-        round_.marks = [mark for mark in self._marks if mark.batch not in self._parts]
-        self._marks = [mark for mark in self._marks if mark.batch in self._parts]
-        round_.renewed, self._renewed = list(self._renewed), {}
-        self._marks_due = False
-        if self._marks_timer is not None:
-            self._marks_timer.cancel()
-            self._marks_timer = None
-        for lane in round_.renewed:
-            round_.replaced += [(lane, batch) for batch in lane.replaced]
-            lane.replaced.clear()
-        round_.frames = frames_of_marks(
-            [*round_.marks, *(Mark(batch, reason="halved") for _, batch in round_.replaced)]
-        )
-        halves: list[tuple[Lane, Slot[Batch]]] = []
-        for lane in round_.renewed:
-            round_.frames.append(renewal(lane, round_, self._identities.cluster_id))
-            halves += [
-                (lane, slot)
-                for slot in lane.sequencer.slots
-                if slot.batch.journaled is None and not slot.batch.waits
-            ]
-        called, self._called = self._called, {}
-        round_.called = [
-            (lane, slot, stamp_of(slot))
-            for batch, (lane, slot) in called.items()
-            if not batch.given_up
-        ]
-        round_.frames += numbered(round_.called)
-        return halves
-
-    def _empty(self, round_: Round) -> None:
-        """Take back what `_fill` did."""
-        self._marks[:0] = round_.marks
-        self._renewed = dict.fromkeys([*round_.renewed, *self._renewed])
-        self._called = {slot.batch: (lane, slot) for lane, slot, _ in round_.called} | self._called
-        for _lane, slot, _stamp in (*round_.batches, *round_.called):
-            slot.batch.journaled = None
-        round_.called = []
-        for batch in round_.waiting:
-            batch.waits = batch.pieced > 0  # what the journal has of it stays there
-        for (_lane, slot, _stamp), before in zip(round_.restamped, round_.before, strict=True):
-            slot.batch.journaled = before
-        round_.restamped, round_.before = [], []
-        for lane, batch in round_.replaced:
-            lane.replaced.append(batch)
-        round_.replaced = []
-
-    async def _encode(self, round_: Round) -> None:
-        """Encode the batches of a round, several at a time.
-
-        A thread that has compressed a batch waits for the interpreter's lock, which the loop gives
-        away at the end of its turn; meanwhile the others compress.
-        """
-        numbers = [(slot.batch, stamp) for _, slot, stamp in round_.batches]
-        batches = numbers + [(batch, NO_STAMP) for batch in round_.waiting]
-        parts = [batches[start::_ENCODERS] for start in range(_ENCODERS)]
-        await asyncio.gather(*(self._in_thread(self._encode_all, part) for part in parts if part))
-
-    def _encode_all(self, batches: list[tuple[Batch, Stamp]]) -> None:
-        for batch, stamp in batches:
-            batch.encode(self._compression, stamp)
-
-    def _perform(self, round_: Round) -> None:
-        """Encode and append; in any thread.
-
-        Raises:
-            JournalFullError: There is no room.
-        """
-        frames: list[Frame] = [*round_.frames, *(piece for _, piece in round_.pieces)]
-        frames += [batch.waiting(self._compression) for batch in round_.waiting]
-        for lane, slot, stamp in round_.batches:
-            batch = slot.batch
-            data = batch.encode(self._compression, stamp)
-            batch.last_ms = times_of(data)[1]
-            if self._journal is not None:
-                frames.append(
-                    BatchFrame(
-                        lane.topic,
-                        lane.partition,
-                        stamp.producer_id,
-                        stamp.epoch,
-                        stamp.base_sequence,
-                        batch.count,
-                        batch.first_event,
-                        batch.last_event,
-                        None,
-                        batch.last_ms,
-                        data,
-                    )
-                )
-        if round_.ends_parts:
-            frames.append(Commit())
-        if self._journal is not None:
-            self._journal.append([*frames, *round_.positions], part=round_.is_part)
-
-    def _appended_now(self, round_: Round) -> None:
-        """The journal has the round: what is in it goes on its way once that lasts."""
-        for _lane, slot, _stamp in round_.called:
+    def _on_appended(self, round_: Round) -> None:
+        """Take note that the journal has a round: its batches are kept, once it is durable."""
+        for _queue, slot, _stamp in round_.numbered:
             slot.batch.waits = False
         if round_.ends_parts:
-            parts, self._parts = self._parts, {}
-            self._marks_due |= any(mark.batch in parts for mark in self._marks)
-            # One that grows gets no number yet: the journal would keep what is added as another.
-            whole = [batch for batch, is_whole in parts.items() if is_whole]
+            whole = self._updates.end_parts()
             for batch in whole:
                 batch.kept = True
             if self.spill is not None:
-                self.spill.keep(whole)
+                self.spill.track(whole)
         elif not round_.is_part:
             for batch in round_.waiting:
                 batch.kept = True
 
-    async def _sync_forever(self) -> None:
-        while True:
-            await self._to_sync.wait()
-            self._to_sync.clear()
-            journal = self._journal
-            assert journal is not None
-            rounds, self._appended = self._appended, []
-            if await self._in_thread(journal.sync) and self._reclaiming is None:
-                self._reclaiming = self._loop.create_task(self._reclaim(journal))
-                self._reclaiming.add_done_callback(self._on_end)
-            if self._sync_first:
-                for round_ in rounds:
-                    self._release(round_)
-            else:
-                await asyncio.sleep(self._sync_interval_s)
-
-    async def _reclaim(self, journal: Journal) -> None:
-        try:
-            await self._in_thread(journal.reclaim)
-        finally:
-            self._reclaiming = None
-            self._freed.set()
-
-    def _release(self, round_: Round) -> None:
-        """A round is durable: its batches may leave, and those who wait for it hear of it."""
-        for lane, slot, stamp in (*round_.batches, *round_.restamped, *round_.called):
-            # If renumbered since, it waits for the round that says so.
+    def _on_durable(self, round_: Round) -> None:
+        """Let the batches of a round be sent, and tell those who wait for it."""
+        for queue, slot, stamp in (*round_.batches, *round_.restamped, *round_.numbered):
+            # A batch that was renumbered since waits for the round with its new numbers.
             if self._journal is None or stamp == stamp_of(slot):
                 slot.held = False
-            self._poke(lane)
-        for lane in round_.renewed:
-            self._poke(lane)
+            self._on_sendable(queue)
+        for queue in round_.renewed:
+            self._on_sendable(queue)
         if self.spill is not None:
-            self.spill.keep(slot.batch for _, slot, _ in round_.batches)
-            self.spill.keep(batch for batch in round_.waiting if batch.kept)
-        for mark in round_.marks:
-            then = self._given_up.pop(mark.batch, None)
-            if then is not None:
-                then()
-        self._durable_cut = max(self._durable_cut, round_.cut)
-        for cut in [cut for cut in self._waiting if cut <= self._durable_cut]:
-            future = self._waiting.pop(cut)
-            if not future.done():
-                future.set_result(None)
-
-    def _flush_marks(self) -> None:
-        self._marks_due = bool(self._marks)
-        self._wake.set()
+            self.spill.track(slot.batch for _, slot, _ in round_.batches)
+            self.spill.track(batch for batch in round_.waiting if batch.kept)
+        self._updates.on_durable(round_)
+        self._durable.reach(round_.cut)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -638,10 +336,6 @@ class Rounds:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if self._failure is None:
-            self._failure = error
-            self.end_waits(str(error))
+        if self._durable.failure is None:
+            self._durable.fail(error)
             self._on_failure(error)
-
-    async def _in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        return await self._loop.run_in_executor(self._threads, function, *arguments)

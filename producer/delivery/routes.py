@@ -1,7 +1,7 @@
-"""Finding out how a topic is partitioned, and how large a batch it takes.
+"""Opening the route of a topic: how many partitions it has, and how large a batch it takes.
 
-What a journal holds of the topic is taken over with it: how many partitions it has, and its
-un-acked batches, which stand in the lanes before any new event.
+What a journal holds of the topic is taken over with it: how many partitions it had, and its
+un-acknowledged batches, which stand in the send queues before any new event.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.producer._errors import FatalError, ProducerClosedError, RetriableError
 from sequitur.producer._log import Logger
-from sequitur.producer.batching.partition_queue import Batch, Lane, Route
+from sequitur.producer._settings import backoff_of
+from sequitur.producer.batching.batch import Batch
+from sequitur.producer.batching.partition_queue import PartitionQueue
+from sequitur.producer.batching.route import Route
+from sequitur.producer.delivery.send_queue import SendQueue
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES
-from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import Stamp
-from sequitur.producer.settings import milliseconds
+from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.send_queue import SendQueues
     from sequitur.producer.delivery.sender import Sender
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.journal.frames import BatchFrame, Waiting
@@ -42,17 +45,18 @@ _LEARN_S: Final = 2.0
 
 
 class Routes:
-    """Opens the routes of topics; one task a topic, for all who wait for it.
+    """Open the routes of topics; one task a topic, for all callers that wait for it.
 
     Args:
-        wire: The way to the brokers.
-        sender: Is told of lanes that have something to send.
-        identities: Know what lanes start under.
-        settlement: Is told of what is for partitions that are gone.
+        wire: Holds the metadata.
+        queues: Get the send queues of the topic's partitions.
+        sender: Is told of queues that have something to send.
+        identities: Hold the identity that partitions start under.
+        settlement: Settles what was for partitions that are gone.
         accumulator: Gets the routes.
         settings: Sizes and timeouts.
-        random: Jitter, and the first sticky partition.
-        rounds: Holds new partitions back until the journal knows of them.
+        random: Spreads waits, and picks the first sticky partition.
+        rounds: Hold new partitions back until the journal knows of them.
         former: What the journal held at the start.
     """
 
@@ -60,6 +64,7 @@ class Routes:
         self,
         *,
         wire: Wire,
+        queues: SendQueues,
         sender: Sender,
         identities: Identities,
         settlement: Settlement,
@@ -70,6 +75,7 @@ class Routes:
         former: Recovered,
     ) -> None:
         self._wire = wire
+        self._queues = queues
         self._sender = sender
         self._identities = identities
         self._settlement = settlement
@@ -81,11 +87,11 @@ class Routes:
         self._opening: dict[str, asyncio.Task[Route]] = {}
 
     async def open(self, topic: str) -> Route:
-        """The topic's route, once it is known.
+        """Return the topic's route, once it is known.
 
         Raises:
             RetriableError: There is no such topic, or no broker answers, for `delivery_timeout`.
-            FatalError: A broker turned us down.
+            FatalError: A broker rejected the login or the request, or TLS failed.
             ProducerClosedError: The producer was closed meanwhile.
         """
         task = self._opening.get(topic)
@@ -120,7 +126,7 @@ class Routes:
         settings = self._settings
         route = Route(
             topic,
-            [self._lane(topic, partition) for partition in range(max(partitions, known or 0))],
+            [self._open_queue(topic, p) for p in range(max(partitions, known or 0))],
             partitions=partitions,
             max_batch_bytes=max_batch_bytes,
             # A record that is larger than these starts a batch of its own, and is checked there.
@@ -135,30 +141,30 @@ class Routes:
         return route
 
     def follow(self) -> None:
-        """The cluster has told of its topics: go along with what has changed."""
+        """Adapt to what has changed of the topics, after a refresh of the metadata."""
         for route in self._accumulator.routes.values():
             self._follow(route)
 
     def _follow(self, route: Route) -> None:
-        """Take note of a topic that was made anew, and of more or fewer partitions.
+        """Adapt to a topic that was recreated, and to more or fewer partitions.
 
-        Partitions only vanish with their topic. What was for one that is gone is given up and told:
-        which partition of the new topic it would belong to is for its sender to say.
+        Partitions only vanish with their topic. What was for one that is gone is given up: only
+        its sender can say which partition of the new topic it would belong to.
         """
         topic_id, partitions = self._wire.topic_id(route.topic), self._wire.partitions(route.topic)
         if partitions is None:
             return  # not there now; it may come back
         if route.topic_id not in (None, topic_id) and topic_id is not None:
             _log.warning(
-                "a topic was deleted and made anew: what it held is gone",
+                "a topic was deleted and recreated: what it held is gone",
                 topic=route.topic,
                 partitions=partitions,
             )
         route.topic_id = topic_id or route.topic_id
         before = route.partitions
         if partitions != before:
-            first_new = len(route.lanes)
-            route.lanes += [self._lane(route.topic, p) for p in range(first_new, partitions)]
+            first_new = len(route.queues)
+            route.queues += [self._open_queue(route.topic, p) for p in range(first_new, partitions)]
             route.resize(partitions, self._random.random())
             _log.info(
                 "a topic has another number of partitions",
@@ -166,14 +172,17 @@ class Routes:
                 partitions=partitions,
                 before=before,
             )
-        for lane in route.lanes[partitions:]:
+        for accumulated in route.queues[partitions:]:
+            queue = self._queues.of(accumulated)
             self._settlement.give_up(
-                lane, f"{lane.topic} was made anew without partition {lane.partition}"
+                queue, f"{queue.topic} was recreated without partition {queue.partition}"
             )
-        del route.lanes[partitions:]
+            self._queues.remove(queue)
+            self._accumulator.cuts.forget(accumulated)
+        del route.queues[partitions:]
 
     async def _learn(self, topic: str) -> tuple[int, int]:
-        """How many partitions a topic has, and how large a batch it takes."""
+        """Return how many partitions a topic has, and how large a batch it takes."""
 
         async def partitions() -> int:
             return await self._partitions(topic)
@@ -184,43 +193,44 @@ class Routes:
         count = await until_answered(partitions, self._settings, self._random)
         return count, await until_answered(limit, self._settings, self._random)
 
-    def _lane(self, topic: str, partition: int) -> Lane:
-        """A partition's lane: what the journal holds of it, and then what is new.
+    def _open_queue(self, topic: str, partition: int) -> PartitionQueue:
+        """Open the queues of a partition: first what the journal holds of it, then what is new.
 
-        Where the journal's numbering stood is of no matter: what is new begins at 0 under an
-        identity that no life had before.
+        Where the numbering of the former life stood does not matter: what is new begins at 0,
+        under an identity that no life had before.
         """
         sequencer = Sequencer[Batch](self._identities.current, window=self._settings.max_in_flight)
-        lane = Lane(topic, partition, sequencer)
+        state = self._former.partitions.get((topic, partition))
+        queue = SendQueue(
+            PartitionQueue(topic, partition),
+            sequencer,
+            now_s=asyncio.get_running_loop().time(),
+            inherited_from=NO_STAMP
+            if state is None
+            else Stamp(state.producer_id, state.epoch, state.next_sequence),
+        )
+        self._queues.add(queue)
         for kept in self._former.unacked.get((topic, partition), ()):
             stamp = Stamp(kept.producer_id, kept.epoch, kept.base_sequence)
             batch = self._take_over(
-                lane, kept, stamp=stamp, journaled=stamp, last_ms=kept.timestamp_ms
+                queue, kept, stamp=stamp, journaled=stamp, last_ms=kept.timestamp_ms
             )
             sequencer.recover(
                 batch, batch.count, kept.base_sequence, Identity(kept.producer_id, kept.epoch)
             )
-        self._take_over_waiting(lane)
-        lane.active_at_s = asyncio.get_running_loop().time()
-        self._rounds.renewed(lane)
-        return lane
+        for waiting in self._former.waiting.get((topic, partition), ()):
+            # Its bytes stay in the journal until it is sent.
+            batch = self._take_over(queue, waiting, waits=True, kept=True, dated=waiting.dated)
+            queue.inherit(batch)
+            self._rounds.add_waiting(queue)
+        self._rounds.renewed(queue)
+        return queue.accumulated
 
-    def _take_over_waiting(self, lane: Lane) -> None:
-        """Take over what has no numbers yet; its bytes stay in the journal until they are sent."""
-        for waiting in self._former.waiting.get((lane.topic, lane.partition), ()):
-            batch = self._take_over(lane, waiting, waits=True, kept=True, dated=waiting.dated)
-            lane.waiting.append(batch)
-            lane.inherited.append(batch)
-            self._rounds.back_up(lane)
-        state = self._former.partitions.get((lane.topic, lane.partition))
-        if state is not None:
-            lane.inherited_from = Stamp(state.producer_id, state.epoch, state.next_sequence)
-
-    def _take_over(self, lane: Lane, frame: BatchFrame | Waiting, **known: Any) -> Batch:
-        """Hold a batch of a former life; its bytes are in the journal alone."""
+    def _take_over(self, queue: SendQueue, frame: BatchFrame | Waiting, **known: Any) -> Batch:
+        """Make a batch of what a former life left; its bytes are in the journal alone."""
         batch = Batch(
-            lane.topic,
-            lane.partition,
+            queue.topic,
+            queue.partition,
             asyncio.get_running_loop().time(),
             frame.first_event_sequence,
             last_event=frame.last_event_sequence,
@@ -229,8 +239,8 @@ class Routes:
             stored=True,
             **known,
         )
-        self._accumulator.take_over(batch)
-        self._sender.poke(lane)
+        self._accumulator.outstanding.take_over(batch)
+        self._sender.wake(queue)
         return batch
 
     async def _partitions(self, topic: str) -> int:
@@ -246,24 +256,21 @@ class Routes:
         try:
             return await self._wire.max_message_bytes(topic)
         except FatalError:
-            # Without the right to know it, the broker's refusal will tell.
+            # Without the right to ask for it: a batch that is too large is refused, and halved.
             return self._settings.max_request_size
 
 
 async def until_answered(
     ask: Callable[[], Awaitable[_T]], settings: ProducerSettings, random: Random
 ) -> _T:
-    """What `ask` gives; asked again with backoff for as long as `delivery_timeout`.
+    """Return what `ask` gives; ask again, with backoff, for as long as `delivery_timeout`.
 
     Raises:
         RetriableError: The last one, when the time is over.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + settings.delivery_timeout.total_seconds()
-    backoff = Backoff(
-        initial_ms=milliseconds(settings.retry_backoff),
-        maximum_ms=milliseconds(settings.retry_backoff_max),
-    )
+    backoff = backoff_of(settings)
     failures = 0
     while True:
         try:

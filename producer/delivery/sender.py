@@ -1,18 +1,19 @@
-"""The sender: requests out, answers in, and everything that goes wrong between.
+"""The sender: write produce requests, take their answers, retry what failed.
 
-A request takes from each partition that has something to send, and room in its window, one batch;
-there is one request a leader. The next does not wait for the answers. The batches have their
-numbers already, and the journal has them, if there is one (see `delivery.rounds`).
+A request takes one batch from each partition that has something to send and is below its limit of
+batches in flight; there is one request per leader, and the next does not wait for the answers. The
+batches have their sequence numbers already, and the journal holds them, if there is one (see
+`delivery.rounds`).
 
 State, and its rules:
 
-- `_due`: lanes that may have something to send. Whoever changes that (a round is durable, an
-  answer comes, a wait ends) puts the lane in by `poke`; the sender takes it out, and puts it in
-  again if it found something.
-- A lane waits with `Lane.retry_at_s` after its head failed; a timer pokes it.
-- A broker that is not connected, or a partition without a leader, is somebody's task to get
-  (`_Links`); that task pokes the lanes when it is done.
-- `_exchanges`: requests whose answer is waited for.
+- `_due`: queues that may have something to send. Whoever changes that (a round is durable, an
+  answer comes, a wait ends) adds the queue by `wake`; the sender removes it, and adds it again if
+  it found a batch.
+- A queue waits until `SendQueue.retry_at_s` after its head failed; a timer wakes it.
+- `Leaders` connects to brokers and looks for leaders in tasks of its own, which wake all queues
+  when they are done.
+- `_exchanges`: requests whose answer has not come yet.
 """
 
 from __future__ import annotations
@@ -25,13 +26,12 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import BrokerError, OutcomeUnknownError
 from sequitur.producer._log import Logger
-from sequitur.producer.delivery.leaders import Links
+from sequitur.producer._settings import backoff_of
+from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.round import stamp_of
 from sequitur.producer.delivery.slots import Slot, State, Verdict
-from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.error_codes import Answer, Meaning, meaning_of
-from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,17 +39,18 @@ if TYPE_CHECKING:
 
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.accumulator import Accumulator
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.kafka.produce_answers import PartitionAnswer
     from sequitur.producer.kafka.wire import Wire
 
 _MAX_REQUEST_BYTES: Final = 16 << 20
 _TURN_BYTES: Final = 1 << 20
-"""After so much is written whoever else waits for the loop has a turn."""
+"""After so many bytes are written, other tasks of the event loop get their turn."""
 _MAX_ODD_ANSWERS: Final = 5
 _MAX_SWEEP_S: Final = 1.0
 _REST_S: Final = 60.0
@@ -64,30 +65,31 @@ class Stamped:
     """A batch of a request, ready for the wire.
 
     Attributes:
-        lane: Its partition.
+        queue: The queue of its partition.
         slot: Its place in the partition's sequence.
         node: The leader it goes to.
         data: Its bytes, with the sequence.
     """
 
-    lane: Lane
+    queue: SendQueue
     slot: Slot[Batch]
     node: int
     data: bytes
 
 
 class Sender:
-    """Sends what the accumulator holds.
+    """Send what has sequence numbers.
 
     Args:
-        wire: The way to the brokers.
-        accumulator: What there is to send.
-        settlement: Where outcomes go.
+        wire: Writes requests.
+        queues: Hold the batches.
+        outstanding: Takes note of batches that are halved.
+        settlement: Settles batches.
         settings: Timeouts, window, backoff.
-        identities: Who the broker takes us for.
-        counters: What is counted.
-        random: Jitter.
-        rounds: Where batches come from, and renewals become durable.
+        identities: Hold the producer id and epoch.
+        counters: Count requests and batches.
+        random: Spreads the waits.
+        rounds: Make batches and renewals durable.
         on_failure: Called when nothing can be sent any more.
     """
 
@@ -95,7 +97,8 @@ class Sender:
         self,
         *,
         wire: Wire,
-        accumulator: Accumulator,
+        queues: SendQueues,
+        outstanding: Outstanding,
         settlement: Settlement,
         settings: ProducerSettings,
         identities: Identities,
@@ -106,21 +109,20 @@ class Sender:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wire = wire
-        self._accumulator = accumulator
+        self._queues = queues
+        self._outstanding = outstanding
         self._settlement = settlement
-        self._settings = settings
+        self._compression = settings.compression
+        self._window = settings.max_in_flight
         self._counters = counters
         self._random = random
         self._rounds = rounds
-        self._backoff = Backoff(
-            initial_ms=milliseconds(settings.retry_backoff),
-            maximum_ms=milliseconds(settings.retry_backoff_max),
-        )
+        self._backoff = backoff_of(settings)
         self._delivery_timeout_s = settings.delivery_timeout.total_seconds()
-        self._due: dict[Lane, None] = {}
+        self._due: dict[SendQueue, None] = {}
         self._wake = asyncio.Event()
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._links = Links(wire, self._backoff, random, on_change=self.poke_all)
+        self._leaders = Leaders(wire, self._backoff, random, on_change=self.wake_all)
         self._recovery = Recovery(
             wire=wire,
             identities=identities,
@@ -129,21 +131,20 @@ class Sender:
             backoff=self._backoff,
             random=random,
             rounds=rounds,
-            on_renewed=self.poke,
+            on_renewed=self.wake,
             on_failure=on_failure,
-            refresh=self._links.refresh,
+            refresh=self._leaders.refresh,
             producer_expiry=settings.producer_expiry,
         )
 
-    def poke(self, lane: Lane) -> None:
-        """The lane may have something to send."""
-        self._due[lane] = None
+    def wake(self, queue: SendQueue) -> None:
+        """Look whether a queue has something to send."""
+        self._due[queue] = None
         self._wake.set()
 
-    def poke_all(self) -> None:
-        """Any lane may have something to send."""
-        for route in self._accumulator.routes.values():
-            self._due.update(dict.fromkeys(route.lanes))
+    def wake_all(self) -> None:
+        """Look whether any queue has something to send."""
+        self._due.update(dict.fromkeys(self._queues))
         self._wake.set()
 
     async def run(self) -> None:
@@ -162,7 +163,7 @@ class Sender:
                         await asyncio.sleep(0)
         finally:
             sweeps.cancel()
-            self._links.stop()
+            self._leaders.stop()
             self._recovery.stop()
             for exchange in self._exchanges:
                 exchange.cancel()
@@ -171,49 +172,65 @@ class Sender:
         now_s = self._loop.time()
         batches = []
         due, self._due = self._due, {}
-        for lane in due:
-            batch = self._next_of(lane, now_s)
+        for queue in due:
+            batch = self._next_of(queue, now_s)
             if batch is not None:
                 batches.append(batch)
-                self._due[lane] = None  # there may be more
+                self._due[queue] = None  # there may be more
         return batches
 
-    def _next_of(self, lane: Lane, now_s: float) -> Stamped | None:
-        sequencer = lane.sequencer
-        if lane.recovering or now_s < lane.retry_at_s:
+    def _next_of(self, queue: SendQueue, now_s: float) -> Stamped | None:
+        """Take the next batch of a queue, or begin what has to be done before it is sent."""
+        if queue.is_recovering or now_s < queue.retry_at_s:
             return None
-        if now_s - lane.active_at_s > _REST_S:
-            sequencer.rest()
-        nameless = sequencer.identity.is_provisional and (lane.has_batch or not sequencer.is_empty)
-        doubtful = bool(lane.inherited) and sequencer.is_empty
-        if nameless or doubtful or sequencer.query_due or sequencer.renewal_due:
-            self._recovery.begin(lane)
+        sequencer = queue.sequencer
+        if now_s - queue.active_at_s > _REST_S:
+            sequencer.on_silence()
+        if self._must_recover(queue):
+            self._recovery.begin(queue)
             return None
         slot = sequencer.next_to_send()
         if slot is None:
             return None
-        if slot.maybe and not slot.sought and self._recovery.is_old(slot.batch):
-            if sequencer.seek():
-                self._recovery.begin(lane)
+        if slot.possibly_appended and not slot.searched and self._recovery.is_old(slot.batch):
+            if sequencer.require_search():
+                self._recovery.begin(queue)
             return None
-        node = self._links.leader(lane)
-        if node is None or not self._read_back(lane, slot):
+        node = self._leader_of(queue)
+        if node is None or not self._read_back(queue, slot):
             return None
         sequencer.sent(slot)
         if self._rounds.spill is not None:
-            self._rounds.spill.sent(slot.batch)
-        data = slot.batch.encode(self._settings.compression, stamp_of(slot))
-        return Stamped(lane, slot, node, data)
+            self._rounds.spill.on_sent(slot.batch)
+        data = slot.batch.encode(self._compression, stamp_of(slot))
+        return Stamped(queue, slot, node, data)
 
-    def _read_back(self, lane: Lane, slot: Slot[Batch]) -> bool:
-        """Whether a batch's bytes are in memory; those of it and the next are read if not."""
+    @staticmethod
+    def _must_recover(queue: SendQueue) -> bool:
+        sequencer = queue.sequencer
+        if sequencer.query_due or sequencer.renewal_due:
+            return True
+        if sequencer.is_empty and queue.inherited:
+            return True
+        lacks_identity = sequencer.identity.is_provisional
+        return lacks_identity and (queue.has_unnumbered or not sequencer.is_empty)
+
+    def _leader_of(self, queue: SendQueue) -> int | None:
+        found = self._leaders.leader(queue.topic, queue.partition)
+        if isinstance(found, str):
+            queue.note_trouble(found)
+            return None
+        return found
+
+    def _read_back(self, queue: SendQueue, slot: Slot[Batch]) -> bool:
+        """Return whether a batch's bytes are in memory; if not, have it and the next ones read."""
         spill = self._rounds.spill
         if spill is not None:
-            ahead = islice(lane.sequencer.backlog, self._settings.max_in_flight)
+            ahead = islice(queue.sequencer.backlog, self._window)
             for wanted in (slot, *ahead):
                 if wanted.batch.stored:
-                    again = partial(self.poke, lane)
-                    spill.want(wanted.batch, again, is_next=wanted is slot)
+                    again = partial(self.wake, queue)
+                    spill.request(wanted.batch, again, is_next=wanted is slot)
         return not slot.batch.stored
 
     def _write(self, batches: list[Stamped]) -> None:
@@ -234,7 +251,7 @@ class Sender:
     def _write_request(self, node: int, batches: list[Stamped]) -> None:
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for batch in batches:
-            topics.setdefault(batch.lane.topic, []).append((batch.lane.partition, batch.data))
+            topics.setdefault(batch.queue.topic, []).append((batch.queue.partition, batch.data))
             self._counters.batches_sent += 1
             self._counters.batches_retried += batch.slot.attempts > 1
             self._counters.bytes_sent += len(batch.data)
@@ -263,88 +280,85 @@ class Sender:
                 self._take_answer(batch, trouble, None)
             return
         for batch in batches:
-            answer = answered.get((batch.lane.topic, batch.lane.partition))
+            answer = answered.get((batch.queue.topic, batch.queue.partition))
             if answer is None:
                 self._take_answer(batch, Meaning("the answer left it out", Answer.UNKNOWN), None)
             else:
                 self._take_answer(batch, meaning_of(answer.code), answer.base_offset)
 
     def _take_answer(self, batch: Stamped, meaning: Meaning, base_offset: int | None) -> None:
-        lane, slot = batch.lane, batch.slot
-        if slot not in lane.sequencer.slots:
-            return  # the producer was closed, and has told its outcome
-        is_head = slot is lane.sequencer.slots[0]
-        verdict = lane.sequencer.on_answer(slot, meaning.answer)
-        self.poke(lane)
-        self._rounds.poke()
+        queue, slot = batch.queue, batch.slot
+        if slot not in queue.sequencer.slots:
+            return  # the producer was closed, and its events are completed
+        is_head = slot is queue.sequencer.slots[0]
+        verdict = queue.sequencer.on_answer(slot, meaning.answer)
+        self.wake(queue)
+        self._rounds.wake()
         if verdict is Verdict.PERSISTED:
-            lane.failures = 0
-            lane.trouble = ""
-            lane.active_at_s = self._loop.time()
+            queue.note_success(self._loop.time())
             known = meaning.answer is Answer.PERSISTED and base_offset is not None
             self._settlement.persisted(slot.batch, base_offset if known else None)
             return
         if meaning.answer is not Answer.OUT_OF_ORDER:
-            lane.trouble = meaning.name
+            queue.note_trouble(meaning.name)
         if meaning.stale_metadata:
-            self._links.refresh()
+            self._leaders.refresh()
         if verdict in (Verdict.REFUSED, Verdict.LOST):
             self._settlement.dropped(slot.batch, verdict, meaning.name)
         elif verdict is Verdict.SPLIT:
-            self._split(lane, slot, meaning.name)
+            self._split(queue, slot, meaning.name)
         else:
-            self._try_again(lane, slot, meaning, is_head=is_head)
+            self._try_again(queue, slot, meaning, is_head=is_head)
 
-    def _split(self, lane: Lane, slot: Slot[Batch], reason: str) -> None:
+    def _split(self, queue: SendQueue, slot: Slot[Batch], reason: str) -> None:
+        """Go on with the halves of a batch that is too large; drop it if it is one record."""
         if slot.count == 1:
-            verdict = lane.sequencer.drop(slot)
+            verdict = queue.sequencer.drop(slot)
             self._settlement.dropped(slot.batch, verdict, reason)
             return
         self._counters.batches_split += 1
         if self._rounds.spill is not None:
             self._rounds.spill.read_now(slot.batch)
             self._rounds.spill.forget(slot.batch)
-        parts = slot.batch.halves(self._settings.compression)
-        if slot.batch.journaled is not None:
-            lane.replaced.append(slot.batch)
-        self._accumulator.replace(slot.batch, parts)
-        lane.sequencer.replace(slot, [(part, part.count) for part in parts])
+        halves = slot.batch.halves(self._compression)
+        self._outstanding.replace(slot.batch, halves)
+        queue.replace(slot, halves)
 
-    def _try_again(self, lane: Lane, slot: Slot[Batch], meaning: Meaning, *, is_head: bool) -> None:
+    def _try_again(
+        self, queue: SendQueue, slot: Slot[Batch], meaning: Meaning, *, is_head: bool
+    ) -> None:
+        """Retry a batch after a wait, unless its answers suggest that it is the batch's fault."""
         if meaning.limited:
             slot.batch.odd_answers += 1
             if slot.batch.odd_answers >= _MAX_ODD_ANSWERS and slot.state is State.READY:
-                verdict = lane.sequencer.drop(slot)
+                verdict = queue.sequencer.drop(slot)
                 reason = f"{meaning.name}, {slot.batch.odd_answers} times"
                 self._settlement.dropped(slot.batch, verdict, reason)
                 return
         if self._rounds.spill is not None:
-            self._rounds.spill.cool(slot.batch)
-        self._settlement.expire(lane, self._loop.time() - self._delivery_timeout_s, 0.0)
+            self._rounds.spill.on_retry(slot.batch)
+        self._settlement.expire(queue, self._loop.time() - self._delivery_timeout_s, 0.0)
         if is_head:
             # Those behind it fail with it, and wait with it.
-            lane.failures += 1
-            wait_s = self._backoff.delay_ms(lane.failures, self._random.random()) / 1000
-            lane.retry_at_s = self._loop.time() + wait_s
-            self._loop.call_at(lane.retry_at_s, self.poke, lane)
+            wait_s = queue.back_off(self._backoff, self._random.random(), self._loop.time())
+            self._loop.call_at(queue.retry_at_s, self.wake, queue)
             _log.debug(
                 "batch will be sent again",
-                topic=lane.topic,
-                partition=lane.partition,
+                topic=queue.topic,
+                partition=queue.partition,
                 reason=meaning.name,
-                failures=lane.failures,
+                failures=queue.failures,
                 wait_s=round(wait_s, 3),
             )
 
     async def _sweep(self) -> None:
-        """Tell of what took longer than delivery_timeout."""
+        """Settle what takes longer than delivery_timeout."""
         timeout_s = self._delivery_timeout_s
         interval_s = min(timeout_s / 10, _MAX_SWEEP_S)
         while True:
             await asyncio.sleep(interval_s)
             now_s = self._loop.time()
-            for route in self._accumulator.routes.values():
-                for lane in route.lanes:
-                    if lane.has_batch or not lane.sequencer.is_empty:
-                        self._settlement.expire(lane, now_s - timeout_s, interval_s)
-                        self.poke(lane)
+            for queue in self._queues:
+                if queue.has_unnumbered or not queue.sequencer.is_empty:
+                    self._settlement.expire(queue, now_s - timeout_s, interval_s)
+                    self.wake(queue)

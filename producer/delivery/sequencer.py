@@ -1,62 +1,57 @@
 """The sequence numbers of one partition: a pure state machine, no I/O and no clock.
 
-A broker takes a batch of a producer only if its base sequence follows the last one it has, and
+A broker accepts a batch of a producer only if its base sequence follows the last one it has, and
 answers a batch that it has already with the offset of the first time. It remembers the last five
-batches. All of the idempotence rests on this machine never breaking those rules:
+batches. Idempotence rests on this machine never breaking these rules:
 
-- At most five batches wait for their answer. A new one goes out only while none before it is
-  waiting to be sent again: nothing overtakes a batch that failed.
-- Until the broker has confirmed a first batch under an identity, one at a time: a broker that has
-  no state of a producer takes *any* sequence from it, so a second batch could get in before a
-  first that failed.
-- A batch is sent again with the sequence it had. Only when its number can never be taken any more
-  (it, or one before it, was refused for good; or the broker lost track) are the batches that are
-  not in the log renumbered from 0, under a new epoch or producer id that fences the old numbers:
-  a renewal. It waits until no request is under way.
-- A batch whose earlier answer was lost may be in the log (`Slot.maybe`). If the broker then does
-  not recognise it, renumbering could double it. So the broker is asked first for the last sequence
-  that it holds of us (DescribeProducers); see `Sequencer.query_due` and `on_described`. It is also
-  asked before such a batch is sent again after a long silence (`Sequencer.rest`): a broker that has
-  forgotten us would take it once more.
+- At most five batches are in flight. A new one is sent only while none before it is waiting to be
+  sent again: nothing overtakes a batch that failed.
+- Until the broker has confirmed a first batch under an identity, one batch at a time is in flight:
+  a broker that has no state of a producer accepts *any* sequence from it, so a second batch could
+  get in before a first that failed.
+- A batch is sent again with the sequence it had. Only when its number can never be accepted any
+  more (it, or one before it, was refused for good; or the broker lost its state) are the batches
+  that are not in the log renumbered from 0, under a new epoch or producer id that fences the old
+  numbers: a renewal. It waits until no request is in flight.
+- A batch whose earlier answer was lost may be in the log (`Slot.possibly_appended`). If the broker
+  then does not recognise it, renumbering could duplicate it. So the broker is asked first for the
+  last sequence that it holds of this producer (DescribeProducers); see `Sequencer.query_due` and
+  `on_described`. It is also asked before such a batch is sent again after a long silence
+  (`Sequencer.on_silence`): a broker that has forgotten the producer would append it once more.
 
-Each slot has the identity that it is numbered under. What a journal held at the start goes on
-under the identities of former lives, first and in its order; what is accepted in this life has the
-one of this life, and begins at 0. The window holds slots of one identity at a time: a newer epoch
-that gets in fences off the older.
+Each slot has the identity that it is numbered under. What a journal held at the start goes on under
+the identities of former lives, first and in its order; what is accepted in this life has the
+identity of this life, and begins at 0. The window holds slots of one identity at a time: a newer
+epoch that gets in fences off the older.
 
 A batch may get its number long before it is sent: the journal keeps it under its number while the
 window is full or no broker is there. Such batches stand in the *backlog*, behind the window. What a
-journal held at the start stands there, too, and nobody knows what of it was sent: so the broker is
+journal held at the start stands there, too, and nobody knows which of it was sent: so the broker is
 asked first (`Sequencer.unknown`).
 
 The words: a *slot* is a batch that has its sequence; the *head* is the first slot that is not
-settled; the slots from the *gap* on are *stranded*: the broker will never take their numbers.
+settled; the slots from the *gap* on are *stranded*: the broker will never accept their numbers.
 
-    new --admit--> backlog --room--> WAITING --PERSISTED, DUPLICATE--> settled
+    new --admit--> backlog --window--> WAITING --PERSISTED, DUPLICATE--> settled
                   |   ^
      RETRIABLE,   v   | next_to_send
      UNKNOWN ...  READY --(stranded)--> renew() --> READY, renumbered
+
+`delivery.numbered_slots` keeps the slots in order; here is what answers and recoveries do to them.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from itertools import chain
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from sequitur.producer.delivery.slots import (
-    MAX_SEQUENCE,
-    Slot,
-    State,
-    Verdict,
-    following,
-    reaches,
-)
+from sequitur.producer.delivery.numbered_slots import NumberedSlots
+from sequitur.producer.delivery.slots import Slot, State, Verdict, following, reaches
 from sequitur.producer.kafka.error_codes import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from sequitur.producer.kafka.identity import Identity
 
@@ -66,11 +61,11 @@ BatchT = TypeVar("BatchT")
 
 
 class _Step(enum.Enum):
-    """What the table below says to do."""
+    """What an answer makes of a slot; see the table below."""
 
     SETTLE = enum.auto()
     AGAIN = enum.auto()
-    AGAIN_MAYBE = enum.auto()
+    AGAIN_POSSIBLY_APPENDED = enum.auto()
     RENEW = enum.auto()
     SPLIT = enum.auto()
     REFUSE = enum.auto()
@@ -78,8 +73,8 @@ class _Step(enum.Enum):
 
 _HEAD, _BEHIND = True, False
 
-# (answer, was the slot the head) -> step. For a slot behind the head, a broken order says nothing
-# of its own: the head's fate decides.
+# (answer, was the slot the head) -> step. An out-of-order answer to a slot behind the head says
+# nothing of that slot: the head's answer decides.
 _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
     (Answer.PERSISTED, _HEAD): _Step.SETTLE,
     (Answer.PERSISTED, _BEHIND): _Step.SETTLE,
@@ -87,8 +82,8 @@ _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
     (Answer.DUPLICATE, _BEHIND): _Step.SETTLE,
     (Answer.RETRIABLE, _HEAD): _Step.AGAIN,
     (Answer.RETRIABLE, _BEHIND): _Step.AGAIN,
-    (Answer.UNKNOWN, _HEAD): _Step.AGAIN_MAYBE,
-    (Answer.UNKNOWN, _BEHIND): _Step.AGAIN_MAYBE,
+    (Answer.UNKNOWN, _HEAD): _Step.AGAIN_POSSIBLY_APPENDED,
+    (Answer.UNKNOWN, _BEHIND): _Step.AGAIN_POSSIBLY_APPENDED,
     (Answer.OUT_OF_ORDER, _HEAD): _Step.RENEW,
     (Answer.OUT_OF_ORDER, _BEHIND): _Step.AGAIN,
     (Answer.FORGOTTEN, _HEAD): _Step.RENEW,
@@ -102,29 +97,21 @@ _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
 }
 
 
-class Sequencer(Generic[BatchT]):
+class Sequencer(NumberedSlots[BatchT]):
     """The state machine of one partition.
 
     Args:
         identity: The producer id and epoch to start under.
         next_sequence: The sequence of the next new batch under it.
-        window: How many batches may wait for their answer; at most 5, or repeats get in.
+        window: How many batches may be in flight; at most 5, or duplicates get in.
         confirmed: Whether the broker is known to hold state of this identity.
+
+    Attributes:
+        needs_new_id: Whether a higher epoch of this producer id exists: to raise the own epoch
+            might only reach that one again.
     """
 
-    __slots__ = (
-        "_confirmed",
-        "_gap",
-        "_leading",
-        "_vouched",
-        "_window",
-        "backlog",
-        "identity",
-        "needs_new_id",
-        "next_sequence",
-        "slots",
-        "unknown",
-    )
+    __slots__ = ("_vouched", "_window", "needs_new_id")
 
     def __init__(
         self,
@@ -136,52 +123,21 @@ class Sequencer(Generic[BatchT]):
     ) -> None:
         if not 1 <= window <= WINDOW:
             raise ValueError(f"window = {window}: expected 1 to {WINDOW}")
-        self.identity = identity
-        self.next_sequence = next_sequence
-        self.slots: list[Slot[BatchT]] = []
-        self.backlog: deque[Slot[BatchT]] = deque()
-        # Whether the broker has to be asked what it holds before anything is sent.
-        self.unknown = False
-        # Whether a higher epoch of our id is about: bumping ours might only meet it again.
+        super().__init__(identity, next_sequence=next_sequence, confirmed=confirmed)
         self.needs_new_id = False
         self._window = window
-        self._confirmed = confirmed
-        # What the first of all slots counts under.
-        self._leading = identity
-        # Index of the first stranded slot; None while there is no gap in front of any.
-        self._gap: int | None = None
-        # The slot that the broker should have taken by its own account: asked for again, its
-        # number is given up.
+        # The slot that is next by the broker's own account. If the broker refuses it all the same,
+        # its number is given up.
         self._vouched: Slot[BatchT] | None = None
 
     @property
     def limit(self) -> int:
-        """How many batches may wait for their answer now."""
+        """How many batches may be in flight now."""
         return self._window if self._confirmed else 1
 
     @property
-    def leading(self) -> Identity:
-        """What the first of all slots counts under: the broker is asked what it holds of it."""
-        return self._leading
-
-    @property
-    def takes_numbers(self) -> bool:
-        """Whether a number given now is likely to be the one that the batch is sent under."""
-        return not self.unknown and self._gap is None and not self.identity.is_provisional
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no batch has a number and no settled fate."""
-        return not self.slots and not self.backlog
-
-    @property
-    def pending(self) -> int:
-        """How many batches have a number and no settled fate."""
-        return len(self.slots) + len(self.backlog)
-
-    @property
     def query_due(self) -> bool:
-        """Whether the broker has to be asked for our last sequence before anything else."""
+        """Whether the broker has to be asked first for the last sequence it holds."""
         return self.unknown or (self._may_renew and self._uncertain)
 
     @property
@@ -205,45 +161,12 @@ class Sequencer(Generic[BatchT]):
 
     @property
     def _uncertain(self) -> bool:
-        return (bool(self.slots) and self.slots[0].maybe) or any(
-            slot.maybe and slot.identity != self._leading for slot in self.backlog
+        return (bool(self.slots) and self.slots[0].possibly_appended) or any(
+            slot.possibly_appended and slot.identity != self._leading for slot in self.backlog
         )
 
-    def __iter__(self) -> Iterator[Slot[BatchT]]:
-        """All slots, in the order of their numbers."""
-        return chain(self.slots, self.backlog)
-
-    def admit(self, batch: BatchT, count: int, *, held: bool = False) -> Slot[BatchT]:
-        """Give a new batch its sequence, behind all that have theirs."""
-        assert 1 <= count <= MAX_SEQUENCE
-        slot = Slot(batch, count, self.next_sequence, self.identity, held=held)
-        self.next_sequence = following(self.next_sequence, count)
-        self.backlog.append(slot)
-        self._look_ahead()
-        return slot
-
-    def recover(
-        self, batch: BatchT, count: int, base_sequence: int, identity: Identity
-    ) -> Slot[BatchT]:
-        """Take a batch over that had its number in another life, and may have been sent then."""
-        slot = Slot(batch, count, base_sequence, identity, maybe=True)
-        self.backlog.append(slot)
-        self._look_ahead()
-        self.unknown = True
-        return slot
-
-    def begin(self, identity: Identity) -> None:
-        """The broker has said who we are: what counts under a provisional identity goes on so."""
-        assert self.identity.is_provisional
-        self.next_sequence = 0
-        for slot in self:
-            if slot.identity == self.identity:
-                self._renumber(slot, identity)
-        self.identity = identity
-        self._look_ahead()
-
     def next_to_send(self) -> Slot[BatchT] | None:
-        """The slot to be sent next, in order; None if none may be sent now."""
+        """Return the slot to be sent next, in order; None if none may be sent now."""
         if self.unknown:
             return None
         end = len(self.slots) if self._gap is None else self._gap
@@ -256,17 +179,17 @@ class Sequencer(Generic[BatchT]):
         return None
 
     def sent(self, slot: Slot[BatchT]) -> None:
-        """The slot is about to be written to the broker."""
+        """Take note that a slot is about to be written to the broker."""
         assert slot is self.next_to_send()
         if self.backlog and slot is self.backlog[0]:
             self.slots.append(self.backlog.popleft())
         slot.state = State.WAITING
         slot.attempts += 1
-        slot.sought = False
+        slot.searched = False
         slot.sent_as_head = slot is self.slots[0]
 
     def on_answer(self, slot: Slot[BatchT], answer: Answer) -> Verdict:
-        """Take the answer to the slot's last attempt."""
+        """Take the answer to a slot's last attempt."""
         assert slot.state is State.WAITING
         index = self.slots.index(slot)
         slot.state = State.READY
@@ -275,40 +198,40 @@ class Sequencer(Generic[BatchT]):
             self._confirmed = True
             self._remove(index)
             return Verdict.PERSISTED
-        if step is _Step.SPLIT and slot.maybe:
-            # Halves of a batch that may be in the log could double it: the broker is asked first.
+        if step is _Step.SPLIT and slot.possibly_appended:
+            # Halves of a batch that may be in the log could duplicate it: ask the broker first.
             step = _Step.RENEW
         if step is _Step.REFUSE:
             self._open_gap(index)
             self._remove(index)
-            return self._fate_of_dropped(slot, index)
+            return self._verdict_on_dropped(slot, index)
         if step in (_Step.SPLIT, _Step.RENEW):
             self._open_gap(index)
-            if not slot.maybe:
-                self._bar(index)
+            if not slot.possibly_appended:
+                self._note_absence(index)
             self.needs_new_id |= answer is Answer.FENCED
             return Verdict.SPLIT if step is _Step.SPLIT else Verdict.RENEW
-        slot.maybe |= step is _Step.AGAIN_MAYBE and not slot.barred
+        slot.possibly_appended |= step is _Step.AGAIN_POSSIBLY_APPENDED and not slot.known_absent
         return Verdict.RETRY if not self._is_stranded(index) else Verdict.RENEW
 
     def drop(self, slot: Slot[BatchT]) -> Verdict:
-        """Give a slot up that is not under way: REFUSED if it is surely not in the log, or LOST."""
+        """Give up a slot that is not in flight: REFUSED if it cannot be in the log, else LOST."""
         assert slot.state is State.READY
         if slot in self.slots:
             index = self.slots.index(slot)
             self._open_gap(index)
             self._remove(index)
-            return self._fate_of_dropped(slot, index)
+            return self._verdict_on_dropped(slot, index)
         self.backlog.remove(slot)
         self._open_gap(len(self.slots))
-        self._look_ahead()
-        return Verdict.LOST if slot.maybe else Verdict.REFUSED
+        self._update_leading()
+        return Verdict.LOST if slot.possibly_appended else Verdict.REFUSED
 
     def replace(self, slot: Slot[BatchT], parts: list[tuple[BatchT, int]]) -> None:
-        """Put the parts of a split batch in its place; they are numbered by the renewal."""
+        """Put the parts of a split batch in its place; the renewal numbers them."""
         index = self.slots.index(slot)
         assert self._is_stranded(index)
-        assert not slot.maybe
+        assert not slot.possibly_appended
         assert sum(count for _, count in parts) == slot.count
         self.slots[index : index + 1] = [
             Slot(batch, count, slot.base_sequence, slot.identity, attempts=slot.attempts)
@@ -316,49 +239,49 @@ class Sequencer(Generic[BatchT]):
         ]
 
     def on_described(self, last_sequence: int | None) -> list[Slot[BatchT]]:
-        """Take the broker's answer to what it holds of us.
+        """Take the broker's answer to what it holds of this producer.
 
         Args:
             last_sequence: The last sequence it has under the producer id *and* epoch of `leading`;
                 None when it knows nothing of it.
 
         Returns:
-            The slots that are in the log after all, at an offset that we don't know; they are gone.
-            With None, and slots that may be in the log: nothing, and they stay uncertain until
-            `drop`, `trust` or `on_searched` decides them.
+            The slots that are in the log after all, at an unknown offset; they are removed. With
+            None nothing is removed, and slots that may be in the log stay uncertain until `drop`,
+            `trust` or `on_searched` decides them.
         """
         assert self.query_due
         if last_sequence is None:
             return []
         persisted = []
         for slot in self:
-            if not (slot.identity == self._leading and slot.maybe):
+            if not (slot.identity == self._leading and slot.possibly_appended):
                 break
             if not reaches(last_sequence, slot.last_sequence):
                 break
             persisted.append(slot)
         if self.unknown:
             self.unknown = False
-            self._take_out(persisted)
+            self._remove_first(persisted)
             return persisted
-        self._take_out(persisted)
+        self._remove_first(persisted)
         if self.slots and self._vouched is not self.slots[0]:
-            self._go_on_from(following(last_sequence, 1))
+            self._continue_from(following(last_sequence, 1))
         else:
             for slot in self.slots:
-                slot.maybe = False
+                slot.possibly_appended = False
         return persisted
 
     def on_searched(self, found: Collection[Slot[BatchT]], *, numbers_hold: bool = True) -> None:
-        """The log was read: it holds these slots, which are gone then, and none of the others.
+        """Take the result of a search of the log: it holds these slots, and none of the others.
 
-        A broker that knows nothing of us takes any number, so the others go out as they are. Should
-        an older request of ours still reach it, one of the two is a repeat then.
+        A broker that knows nothing of this producer accepts any number, so the others are sent as
+        they are. If an older request still reaches it, one of the two is a duplicate to it.
 
         Args:
-            found: What the log holds.
-            numbers_hold: Whether the identities of former lives are still ours; if they are not,
-                the others go out under a new one.
+            found: The slots that the log holds; they are removed.
+            numbers_hold: Whether no other producer has the identities of former lives; if one has,
+                the others are sent under a new one.
         """
         assert self.query_due
         vouched = self._vouched
@@ -368,15 +291,15 @@ class Sequencer(Generic[BatchT]):
             if slot not in found:
                 break
             before.append(slot)
-        self._take_out(before)
+        self._remove_first(before)
         if len(before) < len(found):
-            # Something is in the log behind something that is not: our numbers are no good.
+            # A slot is in the log behind one that is not: the numbers cannot be kept.
             self._open_gap(0)
             self.slots = [slot for slot in self.slots if slot not in found]
             self.backlog = deque(slot for slot in self.backlog if slot not in found)
         for slot in self:
-            slot.maybe &= numbers_hold and slot.identity == self._leading
-            slot.sought = True
+            slot.possibly_appended &= numbers_hold and slot.identity == self._leading
+            slot.searched = True
         if not numbers_hold:
             self.unknown = False
             if any(slot.identity != self.identity for slot in self):
@@ -384,18 +307,18 @@ class Sequencer(Generic[BatchT]):
         elif self.unknown:
             self.unknown = False
         elif self._gap == 0 and self.slots and vouched is not self.slots[0]:
-            self._go_on_from(self.slots[0].base_sequence)
+            self._continue_from(self.slots[0].base_sequence)
         else:
             for slot in self:
-                slot.maybe = False
-        self._look_ahead()
+                slot.possibly_appended = False
+        self._update_leading()
 
     def trust(self) -> None:
-        """Nobody can tell what is in the log: send again, and rely on the broker's memory."""
+        """Send again without knowing what is in the log, and rely on the broker's state."""
         self.unknown = False
 
     def renew(self, identity: Identity) -> None:
-        """Go on under another identity: renumber what is not in the log from 0."""
+        """Go on under another identity: renumber from 0 what is not in the log."""
         assert self.renewal_due
         assert identity != self.identity
         self.identity = identity
@@ -405,100 +328,59 @@ class Sequencer(Generic[BatchT]):
         self.needs_new_id = False
         for slot in self:
             self._renumber(slot, identity)
-        self._look_ahead()
+        self._update_leading()
 
-    def clear(self) -> None:
-        """Forget all batches: nothing will be sent any more."""
-        self.slots.clear()
-        self.backlog.clear()
-        self._gap = None
-        self._look_ahead()
-        self.unknown = False
+    def on_silence(self) -> None:
+        """Take note that the broker was silent for so long that it may have forgotten the producer.
 
-    def rest(self) -> None:
-        """Nothing was heard of the broker for so long that it may have forgotten us.
-
-        It would take what it already has once more: what may be in the log is asked for first.
+        It would append again what it already has, so it is asked first for what may be in the log.
         """
         if not self.slots:
             self._confirmed = False
         if all(slot.state is State.READY for slot in self.slots):
-            # Also what was not sent in this life: what a former one sent may have arrived since.
-            self.unknown |= any(slot.maybe and slot.identity == self._leading for slot in self)
+            # Also what was not sent in this life: what a former life sent may have arrived since.
+            self.unknown |= any(
+                slot.possibly_appended and slot.identity == self._leading for slot in self
+            )
 
-    def seek(self) -> bool:
-        """The broker may be about to forget us: the log is read before a batch is repeated.
+    def require_search(self) -> bool:
+        """Have the log searched before sending again: the broker may soon forget the producer.
 
         Returns:
-            Whether to ask now; not while answers are waited for.
+            Whether to ask now; not while requests are in flight.
         """
         self.unknown |= all(slot.state is State.READY for slot in self.slots)
         return self.unknown
 
-    def _is_stranded(self, index: int) -> bool:
-        return self._gap is not None and index >= self._gap
+    def _continue_from(self, sequence: int) -> None:
+        """Close the gap: the broker will accept this number.
 
-    def _open_gap(self, index: int) -> None:
-        self._gap = index if self._gap is None else min(self._gap, index)
-
-    def _go_on_from(self, sequence: int) -> None:
-        """Close the gap: the broker will take this number.
-
-        Going on under the old numbers as far as they go, and not under new ones, since a request
-        whose connection broke may still reach the broker: under the old numbers it is a repeat.
+        The old numbers are kept as far as possible, since a request whose connection broke may
+        still reach the broker: under the old numbers it is a duplicate.
         """
         self._gap = None
         self._vouched = self.slots[0]
         for index, slot in enumerate(self.slots):
             if slot.base_sequence != sequence:
                 self._open_gap(index)
-                if index == 0:  # it never will be taken, so what was sent of it never can be, too
+                if index == 0:  # it is never accepted, and so nothing that was sent of it can be
                     for stranded in self.slots:
-                        stranded.maybe = False
+                        stranded.possibly_appended = False
                 return
             sequence = following(slot.last_sequence, 1)
         behind = self.backlog[0] if self.backlog else None
         if behind and behind.identity == self._leading and behind.base_sequence != sequence:
             self._open_gap(len(self.slots))
 
-    def _take_out(self, first: list[Slot[BatchT]]) -> None:
-        """Forget slots that are the first of all."""
-        in_window = min(len(first), len(self.slots))
-        del self.slots[:in_window]
-        for _ in range(len(first) - in_window):
-            self.backlog.popleft()
-        self._look_ahead()
-
-    def _remove(self, index: int) -> None:
-        del self.slots[index]
-        if self._gap is not None and index < self._gap:
-            self._gap -= 1
-        self._look_ahead()
-
-    def _renumber(self, slot: Slot[BatchT], identity: Identity) -> None:
-        slot.identity = identity
-        slot.base_sequence = self.next_sequence
-        self.next_sequence = following(self.next_sequence, slot.count)
-        slot.maybe = slot.barred = False
-
-    def _look_ahead(self) -> None:
-        """Take note of what the first of all slots counts under: another is not confirmed yet."""
-        first = next(iter(self), None)
-        leading = self.identity if first is None else first.identity
-        if leading != self._leading:
-            self._leading = leading
-            self._confirmed = False
-            self.unknown = first is not None and first.maybe
-
-    def _fate_of_dropped(self, slot: Slot[BatchT], index: int) -> Verdict:
-        if slot.maybe:
+    def _verdict_on_dropped(self, slot: Slot[BatchT], index: int) -> Verdict:
+        if slot.possibly_appended:
             return Verdict.LOST
-        self._bar(index)
+        self._note_absence(index)
         return Verdict.REFUSED
 
-    def _bar(self, index: int) -> None:
-        # What was before these is surely not in the log, so none of them can have got in: the
-        # broker confirmed this identity before they were sent, and takes none out of order.
+    def _note_absence(self, index: int) -> None:
+        # What was before these is surely not in the log, so none of them can be: the broker
+        # confirmed this identity before they were sent, and accepts none out of order.
         for slot in self.slots[index:]:
-            slot.maybe = False
-            slot.barred = True
+            slot.possibly_appended = False
+            slot.known_absent = True

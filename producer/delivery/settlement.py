@@ -1,4 +1,4 @@
-"""Telling what became of the events of a batch: to their owners, to the counts, to the buffer."""
+"""The end of every batch: outcomes for its events, counts, and memory given back."""
 
 from __future__ import annotations
 
@@ -13,51 +13,52 @@ from sequitur.producer.delivery.slots import State, Verdict
 if TYPE_CHECKING:
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.accumulator import Accumulator
-    from sequitur.producer.batching.partition_queue import Batch, Lane
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.send_queue import SendQueue
 
 _log = Logger(__name__)
 
 
 class Settlement:
-    """The end of every batch's way.
+    """Settle batches.
 
     Args:
-        accumulator: Holds the batches.
+        outstanding: Holds the batches.
         counters: Count the events.
-        rounds: The journal need not keep what is settled.
+        rounds: Tell the journal that it need not keep what is settled.
         on_given_up: Called with the events of a batch that is given up, while the journal still has
             them; None if nobody wants them.
     """
 
     def __init__(
         self,
-        accumulator: Accumulator,
+        outstanding: Outstanding,
         counters: Counters,
         rounds: Rounds,
         on_given_up: OnGivenUp | None = None,
     ) -> None:
-        self._accumulator = accumulator
+        self._outstanding = outstanding
         self._rounds = rounds
         self._counters = counters
         self._on_given_up = on_given_up
 
     def persisted(self, batch: Batch, base_offset: int | None) -> None:
-        """The batch is in the log."""
-        if not batch.told:
+        """Settle a batch that is in the log."""
+        if not batch.completed:
             offset = base_offset
             for claim in batch.claims:
                 claim.persisted(batch.partition, offset)
                 if offset is not None:
                     offset += len(claim.entries)
             self._counters.persisted += batch.count
-            self._accumulator.told(batch)
-        self._accumulator.release(batch)
+            self._outstanding.complete(batch)
+        self._outstanding.release(batch)
         self._rounds.mark(batch, offset=base_offset)
 
     def failed(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """The batch is given up; told once no journal can bring it back."""
+        """Give a batch up; its events have their outcome once no journal can bring it back."""
         if self._on_given_up is not None:
             try:
                 if self._rounds.spill is not None:
@@ -66,15 +67,15 @@ class Settlement:
             except Exception as error:
                 kept = "; the journal keeps it for the next start" if batch.in_journal else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
-                self.tell(batch, PossiblyPersisted(why))
-                self._accumulator.release(batch)
+                self.complete(batch, PossiblyPersisted(why))
+                self._outstanding.release(batch)
                 raise
         self._forget(batch, outcome)
 
     def _forget(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         def end() -> None:
-            self.tell(batch, outcome)
-            self._accumulator.release(batch)
+            self.complete(batch, outcome)
+            self._outstanding.release(batch)
 
         batch.given_up = True
         if not batch.claims:
@@ -88,9 +89,9 @@ class Settlement:
             )
         self._rounds.mark(batch, reason=outcome.reason, then=end)
 
-    def tell(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """Tell the outcome, and keep the batch: it may still be on its way."""
-        if batch.told:
+    def complete(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
+        """Give the events of a batch their outcome, and keep the batch: it may be in flight."""
+        if batch.completed:
             return
         for claim in batch.claims:
             claim.failed(outcome)
@@ -98,82 +99,76 @@ class Settlement:
             self._counters.not_persisted += batch.count
         else:
             self._counters.possibly_persisted += batch.count
-        self._accumulator.told(batch)
+        self._outstanding.complete(batch)
 
     def dropped(self, batch: Batch, verdict: Verdict, reason: str) -> None:
-        """The batch was dropped from its sequencer."""
+        """Settle a batch that was dropped from its sequencer."""
         lost = verdict is Verdict.LOST
         self.failed(batch, PossiblyPersisted(reason) if lost else NotPersisted(reason))
 
-    def expire(self, lane: Lane, accepted_until_s: float, grace_s: float) -> None:
-        """Tell of everything in a lane that was accepted until then: its time is over.
+    def expire(self, queue: SendQueue, accepted_until_s: float, grace_s: float) -> None:
+        """Settle everything of a partition that was accepted until then: its time is over.
 
-        What has no number yet, or surely did not arrive, is dropped. What may have arrived is told
-        as such, `grace_s` later, and still tried: only the broker's answer says which number is
-        next.
+        What has no numbers yet, or is surely not in the log, is dropped. What may be in the log is
+        completed as such `grace_s` later, and still sent: only the broker's answer says which
+        number is next.
         """
-        trouble = lane.trouble or "it was never its turn"
-        while lane.waiting and lane.waiting[0].accepted_at_s <= accepted_until_s:
-            reason = f"not sent within delivery_timeout: {trouble}"
-            self.failed(lane.waiting.popleft(), NotPersisted(reason))
-        while lane.sealed and lane.sealed[0].accepted_at_s <= accepted_until_s:
-            reason = f"not sent within delivery_timeout: {trouble}"
-            self.failed(lane.sealed.popleft(), NotPersisted(reason))
-        if (
-            not lane.sealed
-            and not lane.waiting
-            and lane.open is not None
-            and lane.open.accepted_at_s <= accepted_until_s
-        ):
-            lane.seal()
-            reason = f"not sent within delivery_timeout: {trouble}"
-            self.failed(lane.sealed.popleft(), NotPersisted(reason))
-        due = list(takewhile(lambda s: s.batch.accepted_at_s <= accepted_until_s, lane.sequencer))
+        trouble = queue.trouble or "it was never its turn"
+        while (batch := queue.pop_unnumbered(accepted_until_s)) is not None:
+            self.failed(batch, NotPersisted(f"not sent within delivery_timeout: {trouble}"))
+        due = list(takewhile(lambda s: s.batch.accepted_at_s <= accepted_until_s, queue.sequencer))
         for slot in due:
             batch = slot.batch
             reason = f"no answer within delivery_timeout: {trouble}"
-            if slot.state is State.READY and not slot.maybe:
-                self.dropped(batch, lane.sequencer.drop(slot), reason)
+            if slot.state is State.READY and not slot.possibly_appended:
+                self.dropped(batch, queue.sequencer.drop(slot), reason)
             elif batch.accepted_at_s <= accepted_until_s - grace_s:
-                self.tell(batch, PossiblyPersisted(reason))
+                self.complete(batch, PossiblyPersisted(reason))
 
-    def give_up(self, lane: Lane, reason: str) -> None:
-        """Give up everything in a lane, and keep nothing of it: its partition is gone."""
-        for batch in (*lane.waiting, *lane.cut()):
-            self.failed(batch, NotPersisted(f"{reason} before it was sent"))
-        lane.waiting.clear()
-        lane.inherited.clear()
-        slots = list(lane.sequencer)
-        lane.sequencer.clear()
-        for slot in slots:
-            if slot.state is State.WAITING or slot.maybe:
-                self.failed(slot.batch, PossiblyPersisted(f"{reason} before it was answered"))
+    def give_up(self, queue: SendQueue, reason: str) -> None:
+        """Give up everything of a partition, and keep nothing of it: the partition is gone."""
+        failed: list[tuple[Batch, NotPersisted | PossiblyPersisted]] = []
+        for slot in queue.sequencer:
+            if slot.state is State.WAITING or slot.possibly_appended:
+                sent = PossiblyPersisted(f"{reason} before it was answered")
+                failed.append((slot.batch, sent))
             else:
-                self.failed(slot.batch, NotPersisted(f"{reason} before it was taken"))
+                failed.append((slot.batch, NotPersisted(f"{reason} before it was accepted")))
+        queue.sequencer.clear()
+        while (batch := queue.pop_unnumbered()) is not None:
+            failed.append((batch, NotPersisted(f"{reason} before it was sent")))
+        queue.resolve_inherited(())
+        errors = []
+        for batch, outcome in failed:
+            try:
+                self.failed(batch, outcome)
+            except Exception as error:  # noqa: BLE001 - the producer fails, once all are completed
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
-    def abandon(self, lane: Lane, reason: str) -> None:
-        """Tell of everything in a lane: nothing will be sent any more, in this life.
+    def abandon(self, queue: SendQueue, reason: str) -> None:
+        """Complete everything of a partition: nothing more is sent in this life.
 
-        Nothing of it was refused, so it is not given up: whoever closes too early hears of it.
+        No broker has refused any of it, so it is not given up: `on_given_up` does not get it.
         """
-        for batch in (*lane.waiting, *lane.cut()):
+        while (batch := queue.pop_unnumbered()) is not None:
             if batch.waits:
                 self._leave(batch, f"{reason} before it was sent")
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was sent"))
-        lane.waiting.clear()
-        for slot in lane.sequencer:
+        for slot in queue.sequencer:
             batch = slot.batch
             if batch.in_journal:
                 self._leave(batch, f"{reason} before it was answered")
-            elif slot.state is State.WAITING or slot.maybe:
+            elif slot.state is State.WAITING or slot.possibly_appended:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
             else:
-                self._forget(batch, NotPersisted(f"{reason} before it was taken"))
-        lane.sequencer.clear()
+                self._forget(batch, NotPersisted(f"{reason} before it was accepted"))
+        queue.sequencer.clear()
 
     def _leave(self, batch: Batch, reason: str) -> None:
         """Leave a batch to the next start."""
         why = f"{reason}; the journal keeps it for the next start"
-        self.tell(batch, PossiblyPersisted(why))
-        self._accumulator.release(batch)
+        self.complete(batch, PossiblyPersisted(why))
+        self._outstanding.release(batch)

@@ -1,4 +1,4 @@
-"""What a sequencer works with: sequence numbers, the identity they count under, and slots."""
+"""What a sequencer works with: sequence numbers, slots, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -14,58 +14,59 @@ BatchT = TypeVar("BatchT")
 
 
 def following(sequence: int, count: int) -> int:
-    """The sequence `count` after `sequence`; 0 follows 2^31 - 1."""
+    """Return the sequence `count` after `sequence`; 0 follows 2^31 - 1."""
     return (sequence + count) & MAX_SEQUENCE
 
 
 def reaches(last: int, sequence: int) -> bool:
-    """Whether `sequence` is `last` or before it, on the circle from 0 to 2^31 - 1."""
+    """Return whether `sequence` is `last` or before it, on the circle from 0 to 2^31 - 1."""
     return (last - sequence) & MAX_SEQUENCE < MAX_SEQUENCE // 2
 
 
 class State(enum.Enum):
-    """Where a slot is."""
+    """Whether a slot is to be sent or was sent."""
 
     READY = enum.auto()
     """To be sent, for the first time or again."""
     WAITING = enum.auto()
-    """Sent; its answer is waited for."""
+    """Sent, and not answered yet."""
 
 
 class Verdict(enum.Enum):
-    """What an answer makes of its slot."""
+    """What follows for a slot from its answer."""
 
     PERSISTED = enum.auto()
     """Settled: in the log. The slot is gone."""
     RETRY = enum.auto()
-    """It will be sent again under the same number."""
+    """To be sent again under the same number."""
     RENEW = enum.auto()
-    """Its number is lost; it will be sent again after a renewal."""
+    """Its number will never be accepted; to be sent again after a renewal."""
     SPLIT = enum.auto()
-    """Refused as it is: halve it (`replace`), or refuse it (`drop`) when it is a single record."""
+    """Too large: `replace` it by its halves, or `drop` it if it is a single record."""
     REFUSED = enum.auto()
     """Settled: refused for good, and not in the log. The slot is gone."""
     LOST = enum.auto()
-    """Settled: refused now, but an earlier attempt may have got in. The slot is gone."""
+    """Settled: refused now, but an earlier attempt may be in the log. The slot is gone."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot(Generic[BatchT]):
-    """A batch that has its sequence.
+    """A batch that has its sequence numbers.
 
     Attributes:
         batch: What the sequencer carries; it never looks into it.
         count: How many sequence numbers it takes.
         base_sequence: The first of them.
-        identity: What they count under.
+        identity: The producer id and epoch they belong to.
         state: READY or WAITING.
         attempts: How often it was sent, under any number.
-        maybe: Whether an attempt under this number may have been appended unknown to us.
-        barred: Whether it surely is not in the log, since a batch before it surely is not.
-        sent_as_head: Whether nothing unsettled was before it when it was last sent; if there was,
-            a broken order says nothing of this slot itself.
-        sought: Whether the log was read for it since it was last sent.
-        held: Whether it must not be sent yet: it is not in the journal under this number.
+        possibly_appended: Whether an attempt under this number may be in the log without an
+            answer that said so.
+        known_absent: Whether it is surely not in the log, since a batch before it is not.
+        sent_as_head: Whether no unsettled slot was before it when it was last sent. If one was,
+            an out-of-order answer says nothing of this slot itself.
+        searched: Whether the log was searched for it since it was last sent.
+        held: Whether it must not be sent yet: the journal does not hold it under this number.
     """
 
     batch: BatchT
@@ -74,11 +75,11 @@ class Slot(Generic[BatchT]):
     identity: Identity
     state: State = State.READY
     attempts: int = 0
-    maybe: bool = False
-    barred: bool = False
+    possibly_appended: bool = False
+    known_absent: bool = False
     sent_as_head: bool = False
     held: bool = False
-    sought: bool = False
+    searched: bool = False
 
     @property
     def last_sequence(self) -> int:

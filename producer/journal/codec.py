@@ -15,7 +15,7 @@ A segment is a preamble and then frames, all integers big endian::
 * ``synced`` is how far the writer knew the segment to be on disk when it wrote the frame. It
   tells damage from a torn write: bytes below a later frame's ``synced`` were on disk once.
 
-The first round of a segment starts with `Head`, which repeats what older segments would tell.
+The first round of a segment starts with `Head`, which has what is still valid of older segments.
 """
 
 import struct
@@ -105,7 +105,7 @@ def encode_preamble(segment: int, version: int = FORMAT_VERSION) -> bytes:
 
 
 def decode_preamble(data: bytes) -> tuple[int, int] | None:
-    """Format version and segment number, or None when these are no good preamble's bytes."""
+    """Format version and segment number, or None when the bytes are no valid preamble."""
     head = data[: _PREAMBLE.size]
     if data[_PREAMBLE.size : PREAMBLE_LENGTH] != _CRC.pack(google_crc32c.value(head)):
         return None
@@ -219,7 +219,7 @@ def decode_frame(data: bytes, at: int, seed: int) -> PlacedFrame | None:
         return None
     try:
         frame = _DECODERS[type_].decode(meta)
-    except msgspec.DecodeError:  # sound bytes of a writer that broke the format
+    except msgspec.DecodeError:  # a sound checksum, but not this format
         return None
     if isinstance(frame, BatchFrame | Waiting):
         frame = msgspec.structs.replace(frame, data=body)
@@ -228,7 +228,7 @@ def decode_frame(data: bytes, at: int, seed: int) -> PlacedFrame | None:
 
 
 def stated_frame(data: bytes, at: int) -> str:
-    """Return what a damaged frame's header says it was, as far as it can be believed."""
+    """Return what a damaged frame's header says it was, as far as it is plausible."""
     if data[at : at + len(_MAGIC)] != _MAGIC or at + HEADER_LENGTH > len(data):
         return "no readable header"
     _, type_, _, meta_length, data_length, _, _ = _HEADER.unpack_from(data, at)

@@ -2,7 +2,7 @@
 
 ProducerError
 └── JournalError
-    ├── JournalClosedError     the producer ended before the journal had what is waited for
+    ├── JournalClosedError     the producer ended before the journal had the awaited events
     ├── JournalBusyError       no file can be opened now: try again
     ├── JournalFullError       no room: wait for acks, `sync`, `reclaim`, try again
     ├── JournalLockedError     another process holds the directory
@@ -20,14 +20,14 @@ class JournalError(ProducerError):
 
 
 class JournalClosedError(JournalError):
-    """The producer was closed, or failed, before the journal had what is waited for.
+    """The producer was closed, or failed, before the journal had the awaited events.
 
-    It may be in the journal or not: whoever gave it can tell by the events' outcomes.
+    They may be in the journal or not: their outcomes tell.
     """
 
 
 class JournalBusyError(JournalError):
-    """Too many files are open, so the journal cannot be read now; it is as good as it was.
+    """Too many files are open, so the journal cannot be read now; it is not damaged.
 
     Files are closed again: try later.
     """

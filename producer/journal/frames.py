@@ -1,4 +1,4 @@
-"""What a journal is told, frame by frame; `journal.codec` has their bytes."""
+"""The frames of a journal; `journal.codec` has their bytes."""
 
 import sys
 from typing import Final, NamedTuple
@@ -48,7 +48,7 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """First frame of a segment: all that older segments tell and is still true.
+    """First frame of a segment: all that is still valid of older segments.
 
     Attributes:
         producer: the durable name.
@@ -152,7 +152,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
         record_count: records so far, those of earlier pieces included.
         first_ms: timestamp of its first record, which those of the others are counted from.
         last_ms: the newest timestamp of its records so far.
-        dated: the records bear timestamps of their sender's, which stay as they are.
+        dated: the records have timestamps of their sender's, which stay as they are.
         piece: whether it adds to what is there.
         data: the record batch, or the records that are added.
     """
@@ -222,7 +222,7 @@ class Drop(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a long round: the parts before it count from here on, or never will.
+    """The end of a long round: the parts before it count from here on, or never.
 
     A round that is too long for one append is written as parts, whose frames carry the flag
     ``PART``. They mean nothing until this frame.

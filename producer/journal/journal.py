@@ -1,6 +1,6 @@
 """The journal: a producer's durable memory, as segment files in a directory.
 
-What a caller must keep to, so that a restart sends nothing twice and loses nothing:
+Rules for the caller, so that a restart sends nothing twice and loses nothing:
 
 1. A batch is sent only after `sync` returned for the round that holds it.
 2. A batch that cannot be sent soon is appended without numbers (`Waiting`), and gets them by
@@ -11,7 +11,7 @@ What a caller must keep to, so that a restart sends nothing twice and loses noth
 
 `append` and the marks are for the event loop: they encode and write to the page cache. `sync` is
 for an executor thread: it waits for the disk, begins a new segment when the current one is full
-and removes those that are needed no more. Both may run at the same time.
+and says what `reclaim` can remove. Both may run at the same time.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class Journal:
         sizes = dict(zip(numbers, lengths, strict=True))
         segments = Segments(disk, state, limits, sizes)
         journal = cls(disk, state, recovered, segments)
-        if state.is_parted:  # its end never came: nobody was told that it was accepted
+        if state.is_parted:  # its end is missing: its events were never reported as accepted
             state.apply(Commit(whole=False), Place(newest, 0, 0))
             journal._owed.append(Commit(whole=False))
         if not numbers:
@@ -121,7 +121,7 @@ class Journal:
         file = disk.open(segment_name(newest))
         if torn is not None:
             file.truncate(torn.offset)
-        # What a killed process left in the page cache is about to be acted on: make it last.
+        # What a killed process left in the page cache will be used: make it durable.
         file.sync()
         segments.use(newest, file)
         # A new segment, so that no place in any segment is ever written twice: a frame found in
@@ -169,7 +169,7 @@ class Journal:
         with self._state_lock:
             self._segments.check_usable()
             if part:
-                if self._owed:  # one that was not ended is, before another begins
+                if self._owed:  # end an unfinished round before another begins
                     self._segments.write_round(self._owed, reserve=True)
                     self._owed.clear()
                 places = self._segments.write_round(frames, reserve=False, part=True)
@@ -246,8 +246,8 @@ class Journal:
     def reclaim(self) -> None:
         """Remove the segments that the last `sync` found to be needed no more, oldest first.
 
-        Copies first what little is needed of the oldest ones into the newest, a piece at
-        a time, and syncs it.
+        First copy what little is needed of the oldest ones into the newest, a piece at a time, and
+        sync it.
 
         A call of its own because removing a large file takes long, and no event waits for it: run
         it in another thread, beside the next syncs. One directory sync for each: two removals that
@@ -349,16 +349,16 @@ class Journal:
                 self._disk.unlock()
 
     def _append_marks(self, frames: Sequence[Frame]) -> list[Place]:
-        """Marks free room, so they are taken in also where they cannot be written now.
+        """Append marks, which free room: keep them in memory if they cannot be written now.
 
         Losing one only means that its batch is sent once more; it is sent before any batch that
-        could push it out of the broker's memory, because the next round takes it along.
+        could displace it from the broker's memory, because the next round writes it, too.
         """
         self._owed.extend(frames)
         with contextlib.suppress(JournalFullError):
             self._segments.write_round(self._owed, reserve=True)
             self._owed.clear()
-        return [Place(self._segments.newest, 0, 0)] * len(frames)  # marks are of no place
+        return [Place(self._segments.newest, 0, 0)] * len(frames)  # marks need no place
 
     def _sync_file(self, file: DiskFile) -> None:
         try:
@@ -369,7 +369,7 @@ class Journal:
 
 
 def _gives_room(frames: Sequence[Frame]) -> bool:
-    """Return whether a round is small, and lets batches go out or go away."""
+    """Return whether a round is small, and lets batches be sent or forgotten."""
     giving = (Acks, Drop, Numbered, Renewal, Commit)
     return all(isinstance(frame, (*giving, Position)) for frame in frames) and any(
         isinstance(frame, giving) for frame in frames

@@ -1,4 +1,4 @@
-"""How large a journal may grow, and who may use the last of it."""
+"""How large a journal may grow, and what may use the reserve."""
 
 import dataclasses
 from typing import Final, Self
@@ -83,7 +83,7 @@ class JournalLimits:
 
         Marks, numbers and renewals may go on when batches and events may not, into half of a
         reserve. The other half is for the heads of segments, and for what is copied out of old
-        ones: without it a full journal could never give room back.
+        ones: without it a full journal could never free room.
         """
         share = self.limit_bytes // _RESERVE_SHARE
         kept = share // 2 if reserve else share

@@ -40,9 +40,9 @@ class Live(NamedTuple):
 
 
 class LiveBatches:
-    """What is still needed, by its key, and the keys of what has a frame in each segment.
+    """The batches that are still needed, by key, and for each segment the keys with a frame in it.
 
-    A segment may go once it and all before it have none.
+    A segment can be removed once it and all older ones have none.
 
     Attributes:
         total_bytes: How long the frames are together.
@@ -74,7 +74,7 @@ class LiveBatches:
         return min(self._in_segment, default=None)
 
     def in_segment(self, segment: int, limit_bytes: int) -> list[Live]:
-        """Return what has a frame in a segment: as much as fits `limit_bytes`, and at least one."""
+        """Return batches with a frame in a segment, as many as fit `limit_bytes`; at least one."""
         found: list[Live] = []
         for key in self._in_segment.get(segment, ()):
             live = self._live[key]
@@ -89,7 +89,7 @@ class LiveBatches:
         return self._bytes_in.get(segment, 0)
 
     def hold(self, key: Key, live: Live) -> None:
-        """Take in a batch, under a key that it has not."""
+        """Add a batch, under a new key."""
         self._live[key] = live
         self.waiting_count += type(key) is WaitingKey
         for place in live.places:
@@ -98,7 +98,7 @@ class LiveBatches:
             self.total_bytes += place.length
 
     def forget_all(self, keys: Iterable[Key]) -> None:
-        """Forget batches; those that are not there are passed over."""
+        """Forget batches; unknown ones are ignored."""
         for key in keys:
             self.forget(key)
 

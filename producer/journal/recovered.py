@@ -21,8 +21,8 @@ class Recovered:
         waiting: per partition the batches that have no numbers yet, oldest first, without their
             bytes.
         next_event_sequence: sequence of the next event to be accepted.
-        partitions: where each partition's numbering stood. No later life goes on from there: a copy
-            of the journal would, too.
+        partitions: where each partition's numbering ended. A later life does not go on from there,
+            since a copy of the journal would, too.
         positions: last position of each source.
         torn: the unfinished round that was cut off, None when there was none.
         fresh: there was no journal; it was created.

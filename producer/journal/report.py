@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.errors import JournalVersionError
@@ -125,7 +122,7 @@ class JournalReport:
 
     Attributes:
         directory: where.
-        verdict: the judgement.
+        verdict: the result of the check.
         problems: a sentence for each thing that is wrong with the journal as a whole.
         producer: the durable name, None when no head can be read.
         producer_id: from the broker, None before the first one.
@@ -189,29 +186,6 @@ def inspect_journal(directory: Path) -> JournalReport:
 def report_as_json(report: JournalReport) -> str:
     """Return the report as JSON, two spaces deep."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
-
-
-def report_as_tables(report: JournalReport) -> RenderableType:
-    """Return the report for a terminal."""
-    summary = Table(show_header=False, box=None)
-    identity = "none yet" if report.producer_id is None else f"{report.producer_id}"
-    for name, value in (
-        ("journal", report.directory),
-        ("verdict", report.verdict.value),
-        ("producer", report.producer or "unknown"),
-        ("producer id", identity),
-        ("epoch", "none yet" if report.epoch is None else str(report.epoch)),
-        ("next event", str(report.next_event)),
-        *((f"position of {source}", value) for source, value in report.positions.items()),
-    ):
-        summary.add_row(Text(name), Text(value))
-    lines = [*report.problems, *_damage_lines(report.segments)]
-    return Group(
-        summary,
-        _segments_table(report.segments),
-        _partitions_table(report.partitions),
-        *(Text(line) for line in lines),
-    )
 
 
 def _scan_segments(directory: Path) -> list[Scan]:
@@ -350,52 +324,3 @@ def _readable(value: bytes) -> str:
     except UnicodeDecodeError:
         return value.hex()
     return text if text.isprintable() else value.hex()
-
-
-def _segments_table(segments: tuple[SegmentReport, ...]) -> Table:
-    table = Table("segment", "bytes", "rounds", "frames", "state", title="Segments")
-    for segment in segments:
-        frames = ", ".join(f"{count} {name}" for name, count in sorted(segment.frames.items()))
-        found = f"{len(segment.damages)} damaged" if segment.damages else "sound"
-        state = f"{found}, torn tail" if segment.torn else found
-        table.add_row(segment.name, str(segment.bytes), str(segment.rounds), frames, state)
-    return table
-
-
-def _partitions_table(partitions: tuple[PartitionReport, ...]) -> Table:
-    table = Table(
-        "partition",
-        "next sequence",
-        "un-acked batches",
-        "records",
-        "bytes",
-        "waiting batches",
-        "records",
-        "bytes",
-        title="Partitions",
-    )
-    for partition in partitions:
-        table.add_row(
-            Text(f"{partition.topic}-{partition.partition}"),
-            str(partition.next_sequence),
-            str(len(partition.unacked)),
-            str(sum(batch.records for batch in partition.unacked)),
-            str(sum(batch.bytes for batch in partition.unacked)),
-            str(len(partition.waiting)),
-            str(sum(batch.records for batch in partition.waiting)),
-            str(sum(batch.bytes for batch in partition.waiting)),
-        )
-    return table
-
-
-def _damage_lines(segments: tuple[SegmentReport, ...]) -> Iterable[str]:
-    for segment in segments:
-        for damage in segment.damages:
-            yield f"{segment.name}, offset {damage.offset}: {damage.lost}; {damage.follows}"
-        if segment.torn is not None:
-            torn = segment.torn
-            yield (
-                f"{segment.name}, offset {torn.offset}: torn tail of {torn.length} bytes "
-                f"({torn.frames} whole frame(s) in it), never known to be on disk; "
-                f"a producer that starts cuts it off"
-            )

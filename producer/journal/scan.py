@@ -1,12 +1,12 @@
-"""Reads a whole segment: its good frames, and a judgement of what is not good.
+"""Reads a whole segment: its sound frames, and what is wrong with the rest.
 
-Three things can be wrong with a segment, and they must not be taken for each other:
+Three things can be wrong with a segment, and they must not be confused:
 
 * A **torn tail**: the process or the machine died while a round was being written. The round was
   not synced, so nothing of it was sent; it is cut off. Only the newest segment can have one.
 * **Damage**: bytes that had been on disk changed. Cutting there would drop good frames behind
   them, so reading stops with the place, what is lost and what follows.
-* **Another format**: refused by name, nothing is judged.
+* **Another format**: refused by name, its contents are not checked.
 
 After a power cut a disk may hold a later page of an unsynced write and not an earlier one. So good
 frames behind a bad one are no proof of damage by themselves. They are when one of them says that

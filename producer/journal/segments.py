@@ -97,7 +97,7 @@ class Segments:
         self._no_space = False
 
     def use(self, segment: int, file: DiskFile) -> None:
-        """Make a segment that is synced to its end the one that is written to."""
+        """Write to a segment from now on, which is synced to its end."""
         self.newest = segment
         self._seed = segment_seed(segment)
         self.file = file
@@ -123,7 +123,7 @@ class Segments:
     def write_round(
         self, frames: Sequence[Frame], *, reserve: bool | None, part: bool = False
     ) -> list[Place]:
-        """Append a round to the newest segment; where each frame lies.
+        """Append a round to the newest segment; return where each frame is.
 
         Args:
             frames: What it holds.

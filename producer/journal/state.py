@@ -83,7 +83,7 @@ class JournalState:
         """Refuse frames that `apply` could not take.
 
         Raises:
-            ValueError: a frame names a batch the journal does not hold, repeats one it holds,
+            ValueError: a frame names a batch the journal does not hold, adds one again,
                 numbers one that it holds in part, or is a `Head`, which only the journal itself
                 writes.
         """
@@ -132,9 +132,9 @@ class JournalState:
             )
 
     def apply(self, frame: Frame, place: Place, *, part: bool = False) -> None:
-        """Take in one frame; one of a part when its round is whole.
+        """Apply one frame; that of a part once its round is complete.
 
-        Never refuses one: frames that name a batch may outlive it, when the batch was acked later
+        Never refuse one: frames that name a batch may outlive it, when the batch was acked later
         and went with its segment.
         """
         if part:
@@ -148,7 +148,7 @@ class JournalState:
             self._apply_small(frame)
 
     def _apply_small(self, frame: Frame) -> None:
-        """Take in a frame that is needed for nothing but what it says."""
+        """Apply a frame that need not be kept afterwards."""
         match frame:
             case Numbered():
                 self._apply_numbers(frame.numbers)

@@ -1,8 +1,8 @@
 """This machine's CPU usage, sampled: the source of the demo.
 
 A sample is the share of time that a cpu was not idle since the sample before, from the kernel's
-counters. They count in ticks of 10 ms, so at 100 Hz a sample is one tick, busy or idle: coarse, and
-real. When no tick has passed the last value holds.
+counters. They count in ticks of 10 ms, so at 100 Hz a sample is one tick, busy or idle. When no
+tick has passed the last value is repeated.
 """
 
 from __future__ import annotations

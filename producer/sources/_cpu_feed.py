@@ -1,4 +1,4 @@
-"""`cpu`: this machine's CPU readings, each kept back for the send delay, given to an intake."""
+"""`cpu`: this machine's CPU readings, each delayed by the send delay, given to an intake."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class CpuFeed:
     """Gives the samples of a `CpuSource` to an intake.
 
     A moment that has passed cannot be sampled again, so there is no position. When the daemon
-    stops, or the sampling ends by itself, what is kept back is sent before it returns.
+    stops, or the sampling ends by itself, delayed samples are sent before it returns.
 
     Args:
         sampler: Takes the samples.
-        send_delay_s: How long each is kept back.
+        send_delay_s: How long each is delayed.
         pause: Waits; tests give their own.
         now_s: The clock; by default that of the event loop.
     """
@@ -51,7 +51,7 @@ class CpuFeed:
         self._sampled = asyncio.Event()
 
     def statistics(self) -> SourceStatistics:
-        """Nothing goes wrong here."""
+        """Return empty statistics: nothing can go wrong here."""
         return SourceStatistics()
 
     async def run(self, intake: Intake, position: bytes | None) -> None:

@@ -1,10 +1,10 @@
-"""The file of what could not be sent: one JSON object a line, with where it stood and why.
+"""The dead-letter file: one JSON object per line, with an event's place and the reason.
 
-It is opened for appending only and never shortened: what is in it is no longer anywhere else. A
-crash between a `sync` and the journal's next round repeats entries under the same `source` and
-`where`; it never loses one whose source position is in the journal. At its limit it takes no more,
-and the daemon ends: the position before the event stays in the journal, and so does an event that a
-broker refused.
+It is opened for appending only and never shortened: its events are stored nowhere else. A crash
+between a `sync` and the journal's next round duplicates entries, with the same `source` and
+`where`; it never loses one whose source position is in the journal. At the file's limit the daemon
+ends: the position before the event stays in the journal, and so does an event that a broker
+refused.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class DeadLetterFile:
     Args:
         path: The file; made, with its folder, if it is not there.
         now_ms: The clock.
-        max_raw_bytes: Bytes that an entry keeps of what is no event.
-        limit_bytes: How large the file may become, with what earlier daemons put there.
+        max_raw_bytes: How many bytes of an invalid event an entry has.
+        limit_bytes: How large the file may become, entries of earlier runs included.
 
     Raises:
         OSError: It cannot be written, from here and from every method.
@@ -70,7 +70,7 @@ class DeadLetterFile:
         self.close()
 
     def write(self, source: str, where: str, reason: str, raw: bytes) -> None:
-        """Append an entry for what is no event, which may be anything: its first bytes are kept.
+        """Append an entry for an invalid event, with its first bytes.
 
         It is on disk after the next `sync`.
 
@@ -92,7 +92,7 @@ class DeadLetterFile:
         headers: Sequence[Header] = (),
         timestamp_ms: int | None = None,
     ) -> None:
-        """Append an entry for an event that Kafka does not have, with all that it was to get.
+        """Append an entry for an event that is not in Kafka, with its whole record.
 
         It is on disk after the next `sync`.
 
@@ -111,7 +111,7 @@ class DeadLetterFile:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether it has half of what it may have."""
+        """Whether it is half full."""
         return self._limit_bytes is not None and 2 * self._size >= self._limit_bytes
 
     def _entry(self, source: str, where: str, reason: str, raw: bytes | None) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class DeadLetterFile:
         if self._limit_bytes is not None and self._size + len(line) > self._limit_bytes:
             raise DeadLettersFullError(
                 f"the dead-letter file {self.path} has {self._size} bytes, and dead_letter_limit "
-                f"is {self._limit_bytes}: move it away, or raise the limit; not kept was "
+                f"is {self._limit_bytes}: move it away, or raise the limit; not stored was "
                 f"{entry['where']}: {entry['reason']}"
             )
         self._append(line)

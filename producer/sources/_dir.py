@@ -1,13 +1,13 @@
 """`dir:PATH`: whole files in the order of their names, renamed to `NAME.done` when durable.
 
-Who puts a file there writes it under a name that begins with a dot or ends with `.tmp` or `.part`,
-and renames it when it is whole. Each line is an event; the last one needs no newline.
+A file is written under a name that begins with a dot or ends with `.tmp` or `.part`, and renamed
+when it is complete. Each line is an event; the last one needs no newline.
 
 A writer may put another file in the place of one that is being read, at any moment, and no file
 system can rename a file only if it is still the one that was read. So a file is renamed twice:
-first to a name that nobody but this source uses, `.NAME.1.checking`; there it is compared with what
-was read, and only that very file, not written since its end was read, becomes `NAME.done`. Whatever
-else was moved there is a file to read, and the first one; so is one that a crash left there.
+first to a name that only this source uses, `.NAME.1.checking`; there it is compared with what
+was read, and only that very file, not written since its end was read, becomes `NAME.done`. Any
+other file that was moved there is read next; so is one that a crash left there.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DirectorySource:
                 return
 
     async def _read_whole(self, intake: Intake, file: LineFile) -> None:
-        """Hand a file over, and rename it once all of it is durable."""
+        """Read a file into the intake, and rename it once all of it is durable."""
         window = UnjournaledWindow(_WINDOW_BYTES)
         while not intake.stopping.is_set():
             found = await read_lines(file)
@@ -160,7 +160,7 @@ class DirectorySource:
         try:
             file = LineFile(path, self._parser.limit_bytes)
         except OSError:
-            return None  # it is told of when the folder is looked through
+            return None  # logged when the folder is listed
         if (file.device, file.inode) == (position.device, position.inode) and file.seek(position):
             _log.warning("file was written on after its end was read", path=str(path))
         return file
@@ -183,7 +183,7 @@ class DirectorySource:
         return None
 
     def _pass_over(self, name: str, problem: str) -> None:
-        """Tell of what cannot be read, once; it is tried again at each look."""
+        """Log once that a file cannot be read; it is tried again at each look."""
         if name not in self._unreadable:
             self._unreadable.add(name)
             self._count(files_unreadable=1)
@@ -254,8 +254,8 @@ def _is_due(entry: os.DirEntry[str]) -> bool:
     """Return whether it is a file to be read.
 
     Raises:
-        OSError: Nobody can say, as of a link to itself.
-        UnicodeEncodeError: It is, and no position in the journal can name it.
+        OSError: It cannot be found out, as for a link to itself.
+        UnicodeEncodeError: It is, but its name cannot be written into the journal.
     """
     if not _CHECKING.fullmatch(entry.name) and (
         entry.name.startswith(".") or entry.name.endswith(_NOT_READ)

@@ -5,8 +5,8 @@ SourceError
 ├── KeySpecError          the setting `key` names no place
 ├── PositionError         the journal's position is not one of this source, or of another recording
 ├── LostFileError         a file with unread events is gone, and `on_lost_file` is `fail`
-├── DeadLettersFullError  the dead-letter file has its limit, and takes no more
-├── NoRoomError           the producer took nothing in time
+├── DeadLettersFullError  the dead-letter file has reached its limit
+├── NoRoomError           the producer accepted no event in time
 └── StoppingError         the daemon stops: the events were not accepted
 """
 
@@ -36,7 +36,7 @@ class LostFileError(SourceError):
 
 
 class DeadLettersFullError(SourceError):
-    """The dead-letter file is as large as it may become: what could not be sent has no place."""
+    """The dead-letter file has reached its limit: no more entries can be written."""
 
 
 class NoRoomError(SourceError):

@@ -1,12 +1,12 @@
 """`file:PATH`: follows a growing file through rotation, each line once.
 
-Rotated by rename and create: the old file is read to its end under whatever name it has now, then
-the new one. Rotated by copy and truncate: what was not read when the file was cut is read from the
-copy. It may have happened while the daemon was down, and more than once.
+Rotated by rename and create: the old file is read to its end under its new name, then the
+new file. Rotated by copy and truncate: what was not read before the truncation is read from the
+copy. Both may have happened while the daemon was down, and more than once.
 
-What cannot be had: lines written between the copy and the cut of copytruncate, which are nowhere;
-generations that were compressed or removed before they were read. That a file is gone is logged as
-an error, counted, and with `on_lost_file = "fail"` ends the source.
+Not read are lines written between copy and truncation, which are in neither file, and generations
+that were compressed or removed before they were read. A missing file is logged as an error,
+counted, and with `on_lost_file = "fail"` ends the source.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class FileSource:
         follow: Go on when the end is reached; else stop there, and take a last line without a
             newline for whole.
         poll_interval_s: Time between two looks at a file that was read to its end.
-        rotate_wait_s: How long a rotated file must have been silent before it is left: whoever
-            wrote it may have it open still.
+        rotate_wait_s: How long a rotated file must have been silent before it is left: its
+            writer may still have it open.
         on_lost_file: Whether to go on when a file is gone before it was read to its end.
         pause: Waits; tests give their own.
     """
@@ -119,7 +119,7 @@ class FileSource:
         return file
 
     async def _note(self, intake: Intake, file: LineFile) -> None:
-        """Journal where we begin: else a file rotated before its first event would be missed."""
+        """Journal the first position: a file rotated before its first event would be missed."""
         await intake.note_position(file.position().encode())
 
     async def _at_end(self, intake: Intake, file: LineFile, end: ReadEnd) -> LineFile | None:
@@ -141,7 +141,7 @@ class FileSource:
                 await hand_over(intake, self._parser, file, file.finish())
                 self._ended = True
             return file
-        # The end was reached before we saw that the file is rotated, so lines may have come in
+        # The end was reached before the rotation was seen, so lines may have come in
         # between: it is left only after its end was reached again.
         if self._polls_left is None:
             is_written = successor.name == self._path.name
@@ -186,7 +186,7 @@ class FileSource:
         """Return the file that holds a position, opened there; else the next one, at its beginning.
 
         First by inode, under any name; then among the rotated files by content, for copies; then a
-        copy of which we had read more than there is in it.
+        copy that is shorter than what was read.
         """
         generations = self._generations()
         by_inode = [found for found in generations if found.inode == position.inode]

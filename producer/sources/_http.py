@@ -8,11 +8,11 @@
 | 401 | the token is missing or wrong; nothing was read |
 | 404, 405, 413, 415 | no such path or method; a body too large; neither JSON nor NDJSON |
 | 408 | the body did not come in time |
-| 502 | with waiting: not each event is surely in the topic; what became of each |
+| 502 | with waiting: not each event is surely in the topic; the outcome of each |
 | 503 | no room in time, or the daemon stops; nothing was accepted: try again after `Retry-After` |
 
 Once a client has its 202, the event is not lost and gets into the topic once. A client that gets no
-answer and sends again sends another event: HTTP has no identity for it to keep.
+answer and sends again sends another event: HTTP has no identity of requests.
 
 With a token each request has to carry it (`Authorization: Bearer`); without one the source listens
 on loopback only, which the settings see to. `application/x-www-form-urlencoded` is taken since
@@ -105,7 +105,7 @@ class HttpSource:
         runner = web.AppRunner(
             self._application(intake),
             access_log=None,
-            auto_decompress=False,  # it knows no limit
+            auto_decompress=False,  # aiohttp's own limit is off
             keepalive_timeout=_KEEP_ALIVE_S,
             lingering_time=_LINGER_S,
             handler_cancellation=True,  # nobody waits for the answer of a client that is gone
@@ -136,12 +136,12 @@ class HttpSource:
         async def post_events(request: web.Request) -> web.StreamResponse:
             return await self._post(intake, request)
 
-        application = web.Application(middlewares=[self._take_note, _answer_in_json])
+        application = web.Application(middlewares=[self._note_request, _answer_in_json])
         application.router.add_post("/events", post_events)
         return application
 
     @web.middleware
-    async def _take_note(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def _note_request(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Handle a request; its client may leave before all of it has come."""
         if self._site is not None:
             self._site.begun(request.transport)
@@ -167,7 +167,7 @@ class HttpSource:
         try:
             waits = _waits(request) or not intake.journals
             answer, accepted = await self._take(intake, request, waits=waits)
-            # The events are the producer's by now, and count there: their body is held no longer.
+            # The events count in the producer's buffer by now: their body is no longer held.
             return await self._answer(answer, accepted)
         except (NoRoomError, StoppingError, JournalError) as error:
             return self._no_room(str(error))
@@ -177,7 +177,7 @@ class HttpSource:
             return
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         found = given.strip().encode(errors="surrogateescape")
-        # In constant time: how long it takes tells nothing of how much of it is right.
+        # In constant time, so that the time does not tell how much of the token is right.
         if not hmac.compare_digest(found, self._token) or scheme.lower() != "bearer":
             raise web.HTTPUnauthorized(
                 text="expected Authorization: Bearer and the token",
@@ -187,7 +187,7 @@ class HttpSource:
     async def _take(
         self, intake: Intake, request: web.Request, *, waits: bool
     ) -> tuple[dict[str, Any], IntakeTicket | Sequence[Delivery] | None]:
-        """Give the events of a body to the producer; what to answer, and what to wait for."""
+        """Give the events of a body to the producer; return the answer, and what to wait for."""
         async with self._bodies.read(request) as body:
             events = await self._events(intake, request, body)
             records = events.records
@@ -208,7 +208,7 @@ class HttpSource:
     async def _answer(
         self, answer: dict[str, Any], accepted: IntakeTicket | Sequence[Delivery] | None
     ) -> web.Response:
-        """Wait for what the answer tells."""
+        """Wait for the outcomes that the answer reports."""
         if accepted is None:
             return _respond(400, answer)
         if not isinstance(accepted, Sequence):
@@ -248,7 +248,7 @@ class HttpSource:
 
 @web.middleware
 async def _answer_in_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Give the framework's own refusals, such as 404 and 405, as JSON too."""
+    """Answer the framework's own errors, such as 404 and 405, as JSON, too."""
     try:
         return await handler(request)
     except web.HTTPException as refusal:

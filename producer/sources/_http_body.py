@@ -1,8 +1,8 @@
-"""The bodies of requests: read within limits of time and size, counted by what has really come.
+"""The bodies of requests: read within limits of time and size, counted by their real size.
 
-A client that is slow holds no more than it has sent, and for no longer than the time limit; what it
-announces holds nothing. A compressed body is opened a slice at a time, and counts by what is in it,
-so that a small one that becomes large is cut off at the limit.
+A slow client takes memory only for what it has sent, and no longer than the time limit; an
+announced length takes none. A compressed body is decompressed a slice at a time, and counts by its
+uncompressed size, so that decompression ends at the limit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Bodies:
         self._stopped = False
 
     def stop(self) -> None:
-        """Read nothing any more: what has not come whole by now is told to come again."""
+        """Stop reading: requests whose body is not complete by now are answered 503."""
         self._stopped = True
         now_s = asyncio.get_running_loop().time()
         for timeout in self._reading:
@@ -113,14 +113,14 @@ class Bodies:
                 try:
                     for part in inflater.feed(chunk):
                         yield part
-                        await asyncio.sleep(0)  # opening takes long enough for others to wait
+                        await asyncio.sleep(0)  # decompressing takes long enough for others to wait
                 except zlib.error as error:
                     raise web.HTTPBadRequest(text=f"the body is no {encoding}: {error}") from error
         if inflater is not None and not inflater.is_whole:
             raise web.HTTPBadRequest(text=f"the {encoding} body ends before its end")
 
     async def _chunks(self, request: web.Request) -> AsyncGenerator[bytes, None]:
-        """Yield what comes from the client, as it comes."""
+        """Yield the client's data as it arrives."""
         if self._stopped:
             raise StoppingError("the daemon stops")
         deadline_s = asyncio.get_running_loop().time() + self._limits.body_timeout_s

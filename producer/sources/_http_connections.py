@@ -1,8 +1,8 @@
-"""How many connections a server has at a time, and how long one may take to say what it wants.
+"""How many connections a server has at a time, and how long one may take for its first request.
 
 Each connection takes a file descriptor, and the journal needs some, too. So there is a limit,
 beyond which a client is told 503 at once; and one that has not sent the head of its first request
-in time is closed, so that those who say nothing do not keep the others out.
+in time is closed, so that silent connections do not keep others out.
 """
 
 from __future__ import annotations

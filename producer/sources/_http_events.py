@@ -1,8 +1,8 @@
-"""Events out of the bodies of requests, and what becomes of what is none.
+"""Events from the bodies of requests, and how invalid ones are reported.
 
-A body is taken apart a slice at a time, so that a large one keeps no other request waiting. Of what
-is no event its sender is told, and has it still; so only the first of a request are kept in the
-dead-letter file, which would otherwise grow by a hundred times what came.
+A body is parsed a slice at a time, so that a large one does not delay other requests. The client is
+told of invalid events, and still has them; so only the first of a request are written to the
+dead-letter file, which could otherwise grow by a hundred times what arrived.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from sequitur.producer.sources._line_splitter import LineBatch
 
 MAX_LISTED: Final = 1_000
-"""So many refused lines are named in an answer."""
+"""How many refused lines an answer names."""
 MAX_KEPT: Final = 20
 MAX_KEPT_BYTES: Final = 64 << 10
-"""So much of one request is put into the dead-letter file."""
+"""How much of one request is written to the dead-letter file."""
 
 _SLICE_BYTES: Final = 16 << 10
 
 
 class RefusedLine(msgspec.Struct, frozen=True):
-    """What is no event, as an answer names it."""
+    """An invalid event, as an answer names it."""
 
     line: int
     reason: str
@@ -40,7 +40,7 @@ class BodyEvents:
     """The events of one body.
 
     Args:
-        intake: Keeps copies of what is no event.
+        intake: Stores copies of invalid events.
         place: Where the request came from, for those.
 
     Attributes:
@@ -100,7 +100,7 @@ class BodyEvents:
         left_out = self.refused_count - self.kept
         if left_out and self.kept:
             self._intake.keep_copy(
-                b"", self._place, f"{left_out} more of this request were no events: not kept"
+                b"", self._place, f"{left_out} more invalid events of this request: not stored"
             )
 
 

@@ -1,7 +1,7 @@
-"""What a source is, and what it gives its events to.
+"""What a source is, and the intake that takes its events.
 
-A source reads; the intake gets what it read into the journal and to Kafka. They share one rule,
-which makes the way from a file to the topic exactly once: *a position is journaled in the same
+A source reads; the intake puts what it read into the journal and sends it to Kafka. One rule makes
+the way from a file to the topic exactly once: *a position is journaled in the same
 round as the events it covers*. So after a crash the journal holds either both or neither, and the
 source goes on from the position it finds there.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class IntakeTicket(Protocol):
-    """Events that were accepted together; await it for what became of them."""
+    """Events that were accepted together; await it for their outcomes."""
 
     @property
     def journaled(self) -> Awaitable[object]:
@@ -41,14 +41,14 @@ class Intake(Protocol):
     """Set when the daemon stops: the source returns soon, and leaves nothing half accepted."""
 
     journals: bool
-    """Whether a ticket's `journaled` is a journal's word; else it waits for the outcomes."""
+    """Whether a ticket's `journaled` means the journal; else it waits for the outcomes."""
 
     async def accept(
         self, records: Sequence[Record], position: bytes | None = None
     ) -> IntakeTicket:
         """Take events, all or none, in this order; wait for room if there is none.
 
-        A caller that is cancelled while it waits for room has given nothing away.
+        If the caller is cancelled while it waits for room, no event was accepted.
 
         Args:
             records: The events.
@@ -65,14 +65,14 @@ class Intake(Protocol):
         ...
 
     async def note_position(self, position: bytes) -> None:
-        """Journal a position without events, behind all that was accepted; returns when durable."""
+        """Journal a position without events, after all that was accepted; return when durable."""
         ...
 
     def refuse(self, raw: bytes, where: str, reason: str) -> None:
         """Count an event that cannot be sent, and put it into the dead-letter file.
 
-        It is on disk there before any later position is in the journal. A crash between the two
-        repeats the entry, under the same `where`.
+        It is on disk there before any later position is in the journal. After a crash between
+        the two the entry is there twice, with the same `where`.
 
         Args:
             raw: Its bytes, or the first of them.
@@ -82,26 +82,26 @@ class Intake(Protocol):
         ...
 
     def keep_copy(self, raw: bytes, where: str, reason: str) -> bool:
-        """Count an event that cannot be sent, and of which its sender is told, who still has it.
+        """Count an event that cannot be sent, of which the client is told.
 
         A copy goes into the dead-letter file only while that is less than half full, so that no
-        sender can fill it up: the rest is for what nobody else has.
+        client can fill it up: the rest is for events that are stored nowhere else.
 
         Returns:
-            Whether it was kept.
+            Whether it was stored.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatistics:
-    """What went wrong at a source, beside events that it refused. All count from the start.
+    """What went wrong at a source, besides refused events. All counts are since the start.
 
     Attributes:
         files_finished: Files read to their end, and left for the next.
-        files_lost: Files gone or cut before they were read to their end, as far as we know.
-        left_behind_bytes: Written to a rotated file after we had left it: lost.
-        files_unreadable: Files passed over, since they could not be opened.
+        files_lost: Files gone or cut before they were read to their end, as far as is known.
+        left_behind_bytes: Written to a rotated file after it was left: lost.
+        files_unreadable: Files skipped, since they could not be opened.
         requests_without_room: HTTP requests answered 503.
     """
 

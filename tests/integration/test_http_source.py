@@ -514,7 +514,7 @@ async def test_garbage_is_counted_and_kept_in_part(intake: FakeIntake) -> None:
     assert (status, answer["accepted"], answer["refused_count"]) == (400, 0, 50_000)
     assert (answer["dead_lettered"], len(answer["refused"])) == (MAX_KEPT, 1_000)
     assert len(kept) == MAX_KEPT + 1
-    assert kept[-1][2] == f"{50_000 - MAX_KEPT} more of this request were no events: not kept"
+    assert kept[-1][2] == f"{50_000 - MAX_KEPT} more invalid events of this request: not stored"
 
 
 async def test_a_large_body_leaves_others_their_turn(intake: FakeIntake) -> None:

@@ -62,7 +62,7 @@ def test_ends_of_a_partition_that_does_not_come_are_an_error(
     monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 1.0)
     outages = Outages(1.0, 0, wait=threading.Event().wait)
     topics = KafkaTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), outages)
-    with pytest.raises(TopicError, match="do not tell the topics' ends"):
+    with pytest.raises(TopicError, match="do not list the topics' offsets"):
         topics.high_watermarks([SourcePartition(topic, 7)])
 
 

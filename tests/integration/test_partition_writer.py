@@ -295,7 +295,7 @@ def test_older_attempt_is_fenced_by_a_newer_one(output: _Output) -> None:
         assert output.write(job, _numbered(100)) == 100
         yield _records([b"zombie"])
 
-    with pytest.raises(TransactionFencedError, match="fenced off: a newer attempt"):
+    with pytest.raises(TransactionFencedError, match="fenced: a newer attempt"):
         output.write(job, given_up())
     assert output.values() == _expected(100)
     assert output.written_token(0) == CommitToken(job=job, step=0, rows=100, partitions=4)

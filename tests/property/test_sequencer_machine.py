@@ -191,7 +191,7 @@ class SequencerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.wire and not self.ghosts)
     def broker_is_silent_for_long(self) -> None:
         """It forgets us, and keeps what it has; with or without a batch that it never answered."""
-        self.sequencer.rest()
+        self.sequencer.on_silence()
         self.broker.forget()
 
     @rule(ours=st.booleans())
@@ -218,7 +218,7 @@ class SequencerMachine(RuleBasedStateMachine):
                 if sequencer.unknown:
                     return  # another life's are next
             while sequencer.query_due:
-                slot = next(slot for slot in sequencer if slot.maybe)
+                slot = next(slot for slot in sequencer if slot.possibly_appended)
                 self._settle(slot, sequencer.drop(slot))
         if sequencer.renewal_due:
             bumped = sequencer.identity.bumped()
@@ -233,7 +233,7 @@ class SequencerMachine(RuleBasedStateMachine):
         """A batch took too long, and surely did not arrive."""
         slots = self.sequencer.slots
         slot = slots[place % len(slots)]
-        if slot.state is State.READY and not slot.maybe:
+        if slot.state is State.READY and not slot.possibly_appended:
             self._settle(slot, self.sequencer.drop(slot))
 
     @invariant()

@@ -97,7 +97,7 @@ class FakeWire:
         self.on_update = on_update
 
     def topic_id(self, _topic: str) -> bytes | None:
-        """Another one for each time that the topics were made anew."""
+        """Another one for each time that the topics were recreated."""
         return b"%d" % self.topic_generation
 
     def partitions(self, topic: str) -> int | None:

@@ -42,7 +42,7 @@ async def kill(producer: IdempotentProducer) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await task
     # A process that is killed ends its threads, too.
-    await asyncio.to_thread(producer._core.rounds._threads.shutdown)
+    await asyncio.to_thread(producer._core.rounds._writer._threads.shutdown)
     assert producer._journal is not None
     producer._journal._disk.unlock()
     producer._closed = True

@@ -208,7 +208,7 @@ class TopologyBuilder:
 
         Raises:
             TopologyBuildError: A component reads what is not there, is not read from the spout on,
-                cannot be pickled, or components read each other in a circle.
+                cannot be pickled, or components read each other in a cycle.
         """
         components = {
             name: _with_inputs(draft.component, draft.inputs)

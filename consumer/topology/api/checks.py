@@ -58,7 +58,7 @@ def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]
     """Return components, each behind those it reads.
 
     Raises:
-        TopologyBuildError: Components read each other in a circle.
+        TopologyBuildError: Components read each other in a cycle.
     """
     done: dict[str, Component] = {}
     waiting = dict(components)
@@ -67,14 +67,14 @@ def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]
             one for one in waiting.values() if all(given.component in done for given in one.inputs)
         ]
         if not ready:
-            raise TopologyBuildError(f"components read each other in a circle: {_circle(waiting)}")
+            raise TopologyBuildError(f"components read each other in a cycle: {_cycle(waiting)}")
         for one in ready:
             done[one.id] = waiting.pop(one.id)
     return tuple(done.values())
 
 
-def _circle(waiting: Mapping[str, Component]) -> str:
-    """Return one of the circles, as text."""
+def _cycle(waiting: Mapping[str, Component]) -> str:
+    """Return one of the cycles, as text."""
     path: list[str] = []
     name = next(iter(waiting))
     while name not in path:

@@ -149,3 +149,30 @@ async def test_events_that_cannot_be_kept_elsewhere_stay_in_the_journal(
     await producer.close()
     assert _unacked(tmp_path) == 1
     del wire
+
+
+async def test_every_event_of_a_partition_that_is_gone_has_an_outcome_though_its_keeper_fails(
+    wire: FakeWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer ends with the first handover that fails; the others are not forgotten."""
+    wire.partition_count = 2
+    wire.fault = lambda records: 3 if records[0].value in (b"1", b"2") else None
+    use(wire, monkeypatch)
+
+    def keep(_events: Sequence[GivenUp]) -> None:
+        raise OSError("the disk is full")
+
+    producer = IdempotentProducer("unused:1", ProducerSettings(**FAST), on_given_up=keep)
+    async with producer:
+        await (await producer.send("t", b"0", partition=1))
+        assert producer._core is not None
+        queues = producer._core._queues
+        sent = []
+        for number in (1, 2):
+            sent.append(await producer.send("t", b"%d" % number, partition=1))
+            while sum(q.sequencer.pending for q in queues) < number:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
+        wire.partition_count, wire.topic_generation = 1, 1
+        outcomes = await asyncio.wait_for(asyncio.gather(*sent), 10)
+        assert not any(isinstance(outcome, Persisted) for outcome in outcomes)
+        assert "the disk is full" in str(await producer.failure())

@@ -284,16 +284,16 @@ async def test_it_says_why_it_takes_nothing(
     """Before it is started, while nothing makes room, and once it is closed; else there is none."""
     monkeypatch.setattr("sequitur.producer._core._STUCK_AFTER_S", 0.01)
     producer = _producer(buffer_size=1_000)
-    assert producer.hold_up() == "it is not started"
+    assert producer.blocked_reason() == "it is not started"
     await producer.start()
     await producer.send_and_wait("t", b"1")
-    assert producer.hold_up() is None
+    assert producer.blocked_reason() is None
     wire.reachable = wire.connected = False
     await producer.send("t", b"x" * 2_000)
     await asyncio.sleep(0.02)  # longer than it takes to be stuck
-    assert "wait for their answer" in (producer.hold_up() or "")
+    assert "wait for their answer" in (producer.blocked_reason() or "")
     wire.reachable = wire.connected = True
     await producer.flush()
-    assert producer.hold_up() is None
+    assert producer.blocked_reason() is None
     await producer.close()
-    assert producer.hold_up() == "it is closed"
+    assert producer.blocked_reason() == "it is closed"

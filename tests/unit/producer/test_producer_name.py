@@ -48,7 +48,7 @@ def test_any_host_makes_a_name(tmp_path: Path, host: str) -> None:
 async def test_a_journal_keeps_its_name_wherever_it_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container that is started anew has another host name, and the journal of before."""
+    """A container that is recreated has another host name, and the journal of before."""
     monkeypatch.setattr("socket.gethostname", lambda: "first")
     async with _producer(tmp_path / "journal") as first:
         assert first.name.startswith("sequitur-first-")

@@ -17,7 +17,7 @@ from sequitur.producer import ProducerSettings, ProduceSettings
         ({"max_in_flight": 0}, "greater than or equal to 1"),
         ({"name": "no spaces"}, "producer name 'no spaces'"),
         ({"compression": "brotli"}, "'none', 'gzip', 'snappy', 'lz4' or 'zstd'"),
-        ({"linger": "2 s", "delivery_timeout": "1 s"}, "nothing would ever be sent"),
+        ({"linger": "2 s", "delivery_timeout": "1 s"}, "no event would ever be sent"),
         ({"retry_backoff": "2 s"}, "retry_backoff_max is smaller than retry_backoff"),
         ({"batch_size": 0}, "greater than 0"),
         ({"durability": "journal"}, "durability = journal: expected a directory in journal"),

@@ -152,7 +152,7 @@ async def test_memory_holds_a_window_of_what_waits(
     assert counts.accepted == 4_001
     assert counts.buffered_bytes <= 1.2 * _MIB
     assert producer._core is not None
-    held = sum(len(batch.data) for batch in producer._core.accumulator.live)
+    held = sum(len(batch.data) for batch in producer._core.accumulator.outstanding.batches)
     assert held <= 1.2 * _MIB
     await kill(producer)
     wire.reachable = True
@@ -165,7 +165,7 @@ async def test_memory_holds_a_window_of_what_waits(
         while not flushing.done():
             await asyncio.sleep(0)
             assert producer._core is not None
-            live = producer._core.accumulator.live
+            live = producer._core.accumulator.outstanding.batches
             largest = max(largest, sum(len(batch.data) for batch in live))
     assert largest <= 1.2 * _MIB
     await producer.close()

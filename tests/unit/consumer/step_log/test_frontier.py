@@ -145,9 +145,21 @@ def test_entry_and_mark_survive_json() -> None:
         source="spark-000000000001-000006-2",
         planned={A: 17},
         topics={"in": "an id"},
+        lost={A: (3, 9)},
     )
     assert entry == StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
     assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
+    done = replace(done, seconds=1.5, processed={"acked": 3}, stamped_ms=77)
+    assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
+
+
+def test_mark_without_what_was_added_later_is_read() -> None:
+    """An older version measured no time, ran no topology and kept no timestamp."""
+    document = StepDone(3, Totals(read=9)).to_document()
+    for name in ("seconds", "processed", "stamped_ms"):
+        del document[name]
+    done = StepDone.from_document(document)
+    assert done == StepDone(3, Totals(read=9), seconds=0.0, processed=None, stamped_ms=0)
 
 
 @pytest.mark.parametrize("kind", [StepEntry, StepDone])
@@ -211,6 +223,35 @@ def test_repeats_are_accounted_for() -> None:
     """Rows dropped as repeats are neither held nor released."""
     done = finish(_entry(duplicates=3), released=5, late=2, quarantined=3)
     assert (done.totals.duplicates, done.totals.released, done.totals.held) == (3, 20, 1)
+
+
+def test_rows_that_are_gone_from_the_input_are_missing() -> None:
+    """Those of this step have to be what was lost; they add to those of earlier steps."""
+    entry = _entry(
+        staged=replace(_entry().staged, missing=6),
+        before=replace(_entry().before, missing=2),
+        lost={A: (3, 9)},
+    )
+    done = finish(entry, released=8, late=2, quarantined=3)
+    assert (done.totals.missing, done.totals.held) == (8, 1)
+    with pytest.raises(ConservationError, match=r"^step 3: 6 rows missing, 5 lost: Totals\("):
+        finish(replace(entry, lost={A: (3, 8)}), released=8, late=2, quarantined=3)
+
+
+def test_each_row_unaccounted_for_is_told_of() -> None:
+    """One claim beside the other."""
+    told = r"^step 3: 2 rows late, 1 written; 3 rows quarantined, 4 written: Totals\("
+    with pytest.raises(ConservationError, match=told):
+        finish(_entry(), released=8, late=1, quarantined=4)
+
+
+@pytest.mark.parametrize(("rescued", "number"), [(None, 2), (4, 6)])
+def test_rows_behind_the_frontier_must_come_out(rescued: int | None, number: int) -> None:
+    """The late ones that go to the output topic, and the rescued ones."""
+    entry = _entry(late_policy=LatePolicy.EMIT, rescued=rescued)
+    told = rf"{number} rows behind the frontier to write out, {number - 1} written"
+    with pytest.raises(ConservationError, match=told):
+        finish(entry, released=number - 1, late=0, quarantined=3)
 
 
 def test_rescued_rows_must_come_out() -> None:

@@ -172,3 +172,50 @@ def test_rows_that_are_gone_are_passed_over() -> None:
         whole: PartitionClock(None, 50, position=0, high_watermark=0),
     }
     assert found.frontier_ms == clock.frontier_ms
+
+
+def test_clock_tells_when_a_partition_will_be_idle_and_that_none_was_overruled() -> None:
+    """The time-out after its last event, also of one that is idle already."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=3), B, 1000, now_ms=50)
+    clock = _advance(clock, IDLE_MS)
+    assert [clock.partitions[p].idle_at_ms for p in (A, B)] == [3 + IDLE_MS, 50 + IDLE_MS]
+    assert [clock.partitions[p].was_overruled for p in (A, B)] == [False, False]
+
+
+def test_each_partition_may_have_a_delay_of_its_own() -> None:
+    """The one whose time less its delay is smallest decides."""
+    clock = _observe(_observe(EventClock(), A, 1000, now_ms=0), B, 900, now_ms=0)
+    clock = clock.advance(now_ms=0, delay_ms={A: 300, B: 10}, idle_timeout_ms=IDLE_MS)
+    assert clock.frontier_ms == 700
+    assert [clock.partitions[p].delay_ms for p in (A, B)] == [300, 10]
+
+
+def test_partition_that_gave_nothing_is_idle_only_by_silence_unless_the_run_is_bounded() -> None:
+    """What a caller does not say is that the run ends."""
+    clock = _observe(EventClock(), A, None, now_ms=0)
+    assert clock.idle(now_ms=IDLE_MS - 1, idle_timeout_ms=IDLE_MS) == frozenset()
+    assert clock.idle(now_ms=0, idle_timeout_ms=IDLE_MS, is_bounded=True) == {A}
+
+
+def test_document_without_what_was_added_later_is_read() -> None:
+    """An older version's partition had no delay, was not idle, and was not overruled."""
+    clock = _observe(EventClock(), A, 1000, now_ms=7)
+    document = clock.to_document()
+    for name in ("delay_ms", "was_idle", "idle_at_ms", "was_overruled"):
+        del document["partitions"][0][name]
+    read = EventClock.from_document(document)
+    assert read == clock
+    (one,) = read.partitions.values()
+    assert (one.delay_ms, one.was_idle, one.idle_at_ms, one.was_overruled) == (
+        0,
+        False,
+        None,
+        False,
+    )
+
+
+def test_document_of_another_format_is_refused_by_its_number() -> None:
+    """The user is told which is found, and which is read."""
+    with pytest.raises(StateFormatError) as refused:
+        EventClock.from_document({"format": 77})
+    assert str(refused.value) == "clock of format 77; this version reads 1"

@@ -30,7 +30,7 @@ def _impatient() -> Outages:
     [
         (
             lambda topics: topics.high_watermarks([SourcePartition("t", 0)]),
-            "do not tell the topics' ends: no answer in 0.01 s",
+            "do not list the topics' offsets: no answer in 0.01 s",
         ),
         (
             lambda topics: topics.ensure("t", partitions=1, replication_factor=1),

@@ -212,7 +212,7 @@ async def test_fencing_at_the_end_is_told_as_such() -> None:
     broker = _Broker(codes={"EndTxn": deque([47])})
     transaction = _transaction(broker)
     await transaction.open()
-    with pytest.raises(TransactionFencedError, match=r"app.ordered.2: EndTxn: fenced off"):
+    with pytest.raises(TransactionFencedError, match=r"app.ordered.2: EndTxn: fenced"):
         await transaction.commit(5, "")
 
 

@@ -148,7 +148,7 @@ def test_a_batch_bolt_begins_each_batch_with_nothing() -> None:
 def test_a_bolt_of_a_job_goes_on_where_its_state_is_the_newest(
     seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that is repeated begins with what was kept before it, so its bolt is made anew."""
+    """A step that is repeated begins with what was kept before it, so its bolt is created again."""
     runs = StepRuns(_one(Counting()), tmp_path, life="one")
     runs.step(monkeypatch, [event(1)])
     before = dict(runs.states)

@@ -70,7 +70,7 @@ def test_file_of_another_place_is_not_read(tmp_path: Path) -> None:
 
 
 def test_event_at_the_place_of_another_has_a_file_of_its_own(tmp_path: Path) -> None:
-    """A topic that was deleted and made anew gives the same places again."""
+    """A topic that was deleted and recreated gives the same places again."""
     names = []
     for noise in (_NOISE, _NOISE[::-1]):
         _, headers = _letter(tmp_path, noise, 5000)

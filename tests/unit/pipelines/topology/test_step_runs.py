@@ -366,7 +366,7 @@ def test_events_of_one_place_have_each_a_fate_of_its_own(
     most: int | None,
     other: bytes,
 ) -> None:
-    """A dead letter that is given back, and what is read anew where it stood, in one step."""
+    """A dead letter that is replayed, and an event that is read again at its place, in one step."""
     settings = _SLOW.model_copy(update={"max_spout_pending": most, "max_attempts": 3})
     pairs = [(b"f1", b"new"), (b"old", b"f1"), (b"f1", b"f2"), (b"f9", b"a")]
     for number, (old, new) in enumerate(pairs):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sequitur.producer import IdempotentProducer, ProducerSettings, Record
 from sequitur.producer._event_id import EVENT_ID_HEADER
-from sequitur.producer.batching import accumulator as accumulator_module
+from sequitur.producer.batching import bulk as bulk_module
 from sequitur.producer.batching.columns import BulkBuilder, Piece, columns_of, fill
 from sequitur.producer.batching.partitioner import KeyPartitioner
 from sequitur.producer.kafka.record_batch import new_builder, seal
@@ -176,7 +176,7 @@ async def test_a_bulk_lands_where_single_records_would(
     events = [Record(b"v%d" % n, b"k%d" % (n % 50), trace) for n in range(9_000)]
     events[4_500] = Record(b"odd", b"k7", [("own", None)])
     bulk = await _sent(events, monkeypatch, batch_size=batch_size)
-    monkeypatch.setattr(accumulator_module, "BULK_RECORDS", 1 << 30)
+    monkeypatch.setattr(bulk_module, "BULK_RECORDS", 1 << 30)
     assert bulk == await _sent(events, monkeypatch, batch_size=batch_size)
 
 
@@ -215,7 +215,7 @@ async def test_the_first_bulk_does_not_stop_the_loop(monkeypatch: pytest.MonkeyP
         assert loaded.wait(30)
         return import_module(name)
 
-    monkeypatch.setattr(accumulator_module, "import_module", slow_import)
+    monkeypatch.setattr(bulk_module, "import_module", slow_import)
     wire = FakeWire()
     use(wire, monkeypatch)
     async with IdempotentProducer("ignored:9092") as producer:

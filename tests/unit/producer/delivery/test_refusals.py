@@ -14,12 +14,9 @@ from aiokafka import errors as kafka_errors
 from pydantic import ValidationError
 
 from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
-from sequitur.producer.batching.partition_queue import Lane
-from sequitur.producer.delivery.leaders import Links
-from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.kafka.connection_errors import translated, why_not_connected
-from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.wire import Wire
 from tests.support.fake_wire import FakeWire
 
@@ -111,7 +108,7 @@ async def test_no_broker_is_told_with_its_address() -> None:
 
 
 class _RefusingWire(FakeWire):
-    """Its broker is there, and turns us down."""
+    """Its broker is there, and rejects the login."""
 
     attempts = 0
 
@@ -124,21 +121,21 @@ async def test_who_waits_for_a_broker_hears_why() -> None:
     """A broker that refuses us is tried again: the password may be set right."""
     wire = _RefusingWire()
     wire.connected = False
-    lane = Lane("t", 0, Sequencer(Identity(1, 0)))
     tried = asyncio.Event()
 
     def look_again() -> None:
-        links.leader(lane)
+        leaders.leader("t", 0)
         if wire.attempts == 3:
             tried.set()
 
     backoff = Backoff(initial_ms=1, maximum_ms=1)
     real_wire: Any = wire
-    links = Links(real_wire, backoff, Random(0), on_change=look_again)
-    assert links.leader(lane) is None
+    leaders = Leaders(real_wire, backoff, Random(0), on_change=look_again)
+    assert leaders.leader("t", 0) == "broker 1 cannot be reached"
     await tried.wait()
-    links.stop()
-    assert lane.trouble == "broker 1 cannot be reached: k:1 refused user 'me' by PLAIN"
+    leaders.stop()
+    told = "broker 1 cannot be reached: k:1 refused user 'me' by PLAIN"
+    assert leaders.leader("t", 0) == told
 
 
 def test_a_pem_file_that_is_not_there_is_named(tmp_path: Path) -> None:

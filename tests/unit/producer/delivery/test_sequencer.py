@@ -81,7 +81,7 @@ def test_the_first_batch_of_an_identity_goes_alone() -> None:
 def test_a_rested_partition_goes_alone_again() -> None:
     """After a long idle time the broker may have forgotten the producer."""
     sequencer = _sequencer()
-    sequencer.rest()
+    sequencer.on_silence()
     _sent(sequencer, "a")
     assert not _has_room(sequencer)
 
@@ -91,10 +91,10 @@ def test_after_a_long_silence_a_doubtful_batch_is_asked_for_before_it_is_sent_ag
     sequencer = _sequencer()
     lost, behind = _sent(sequencer, "lost", "behind")
     sequencer.on_answer(lost, Answer.UNKNOWN)
-    sequencer.rest()
+    sequencer.on_silence()
     assert _wants(sequencer) == ""  # the other one's answer may still come
     sequencer.on_answer(behind, Answer.UNKNOWN)
-    sequencer.rest()
+    sequencer.on_silence()
     assert (sequencer.next_to_send(), _wants(sequencer)) == (None, "query")
     assert sequencer.on_described(None) == []
     sequencer.on_searched([lost])
@@ -107,7 +107,7 @@ def test_a_silence_with_nothing_in_doubt_asks_nothing() -> None:
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
     sequencer.on_answer(slot, Answer.RETRIABLE)
-    sequencer.rest()
+    sequencer.on_silence()
     assert sequencer.next_to_send() is slot
 
 
@@ -129,7 +129,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_number() -> None:
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
     assert sequencer.on_answer(slot, Answer.UNKNOWN) is Verdict.RETRY
-    assert slot.maybe
+    assert slot.possibly_appended
     sequencer.sent(slot)
     assert slot.base_sequence == 0
     assert sequencer.on_answer(slot, Answer.DUPLICATE) is Verdict.PERSISTED
@@ -217,7 +217,7 @@ def test_a_doubtful_batch_that_comes_next_keeps_its_number(last_sequence: int, f
     assert _wants(sequencer) == ""
     assert sequencer.next_to_send() is slots[found]
     assert slots[found].base_sequence == 10 * found
-    assert slots[found].maybe
+    assert slots[found].possibly_appended
 
 
 @pytest.mark.parametrize("last_sequence", [19, 25])
@@ -342,7 +342,7 @@ def test_a_former_life_is_asked_for_again_after_a_long_silence() -> None:
     """What it had on its way may have arrived since, and been forgotten together with us."""
     sequencer, slots = _recovered("a")
     sequencer.on_searched(())
-    sequencer.rest()
+    sequencer.on_silence()
     assert (_wants(sequencer), sequencer.next_to_send()) == ("query", None)
     sequencer.on_searched(slots)
     assert sequencer.is_empty
@@ -353,7 +353,7 @@ def test_a_former_life_that_nobody_can_tell_of_is_sent_again() -> None:
     sequencer, slots = _recovered("a")
     sequencer.trust()
     assert sequencer.next_to_send() is slots[0]
-    assert slots[0].maybe
+    assert slots[0].possibly_appended
 
 
 def test_the_backlog_waits_for_room_in_order() -> None:
@@ -501,10 +501,10 @@ def test_before_the_broker_forgets_the_log_is_read() -> None:
     """Its memory is no help then; not while an answer may still come."""
     sequencer = _sequencer()
     (slot,) = _sent(sequencer, "a")
-    assert not sequencer.seek()
+    assert not sequencer.require_search()
     assert _wants(sequencer) == ""
     sequencer.on_answer(slot, Answer.UNKNOWN)
-    assert sequencer.seek()
+    assert sequencer.require_search()
     assert (_wants(sequencer), sequencer.takes_numbers) == ("query", False)
     sequencer.on_searched([slot])
     assert (sequencer.is_empty, sequencer.takes_numbers) == (True, True)

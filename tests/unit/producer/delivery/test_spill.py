@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sequitur.producer.batching.buffer_budget import Room
-from sequitur.producer.batching.partition_queue import Batch
+from sequitur.producer.batching.batch import Batch
+from sequitur.producer.batching.buffer_budget import BufferBudget
 from sequitur.producer.delivery.spill import REFERENCE_BYTES, Spill
 from sequitur.producer.kafka.record_batch import Stamp, batch_of
 
@@ -34,10 +34,10 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-def _spill(room: Room | None = None) -> Spill:
+def _spill(budget: BufferBudget | None = None) -> Spill:
     journal: Any = _Journal()
-    room = room or Room(asyncio.get_running_loop(), 4 * _BUDGET)
-    return Spill(journal, room, _BUDGET, _in_thread, _fail, patience_s=_PATIENCE_S)
+    budget = budget or BufferBudget(asyncio.get_running_loop(), 4 * _BUDGET)
+    return Spill(journal, budget, _BUDGET, _in_thread, _fail, patience_s=_PATIENCE_S)
 
 
 def _resident(number: int, accepted_at_s: float) -> Batch:
@@ -51,19 +51,19 @@ def _resident(number: int, accepted_at_s: float) -> Batch:
 async def test_what_has_waited_leaves_the_memory_the_newest_first() -> None:
     """What is sent soon keeps its bytes: to read them back would cost more than it gives."""
     loop = asyncio.get_running_loop()
-    room = Room(loop, 5 * _BUDGET)
-    spill = _spill(room)
+    budget = BufferBudget(loop, 5 * _BUDGET)
+    spill = _spill(budget)
     long_ago_s = loop.time() - 2 * _PATIENCE_S
     old = [_resident(number, long_ago_s) for number in range(3)]
     new = _resident(3, loop.time() + 3600)
     for batch in (*old, new):
-        room.take(batch.size)
-    spill.keep([*old, new])
+        budget.take(batch.size)
+    spill.track([*old, new])
     async with asyncio.timeout(60):
         while not old[1].stored:  # noqa: ASYNC110 - a timer of its own does it
             await asyncio.sleep(_PATIENCE_S)
     assert [batch.stored for batch in (*old, new)] == [False, True, True, False]
-    assert room.used == 2 * (_BUDGET + REFERENCE_BYTES)
+    assert budget.used == 2 * (_BUDGET + REFERENCE_BYTES)
     spill.stop()
 
 
@@ -87,10 +87,10 @@ async def test_a_batch_whose_turn_it_is_finds_memory() -> None:
     """One that was read ahead gives its bytes up for it: it could not go before it anyway."""
     spill = _spill()
     first, later = _stored(0), _stored(1)
-    spill.want(later, lambda: None)
+    spill.request(later, lambda: None)
     await _until(lambda: not later.stored)
     told: list[Batch] = []
-    spill.want(first, lambda: told.append(first), is_next=True)
+    spill.request(first, lambda: told.append(first), is_next=True)
     await _until(lambda: bool(told))
     assert (first.stored, later.stored) == (False, True)
     assert later.data == b""
@@ -100,10 +100,10 @@ async def test_what_is_on_its_way_keeps_its_bytes() -> None:
     """Until there is an answer; then the next one is read."""
     spill = _spill()
     sent, waits = _stored(0), _stored(1)
-    spill.want(sent, lambda: None, is_next=True)
+    spill.request(sent, lambda: None, is_next=True)
     await _until(lambda: not sent.stored)
-    spill.sent(sent)
-    spill.want(waits, lambda: None, is_next=True)
+    spill.on_sent(sent)
+    spill.request(waits, lambda: None, is_next=True)
     for _ in range(20):
         await asyncio.sleep(0)
     assert (sent.stored, waits.stored) == (False, True)
@@ -115,11 +115,11 @@ async def test_a_batch_that_failed_makes_room_for_others() -> None:
     """It may have to wait for long: its partition's leader is away."""
     spill = _spill()
     failed, other = _stored(0), _stored(1)
-    spill.want(failed, lambda: None, is_next=True)
+    spill.request(failed, lambda: None, is_next=True)
     await _until(lambda: not failed.stored)
-    spill.sent(failed)
-    spill.cool(failed)
+    spill.on_sent(failed)
+    spill.on_retry(failed)
     assert not failed.stored  # nobody wants its memory
-    spill.want(other, lambda: None, is_next=True)
+    spill.request(other, lambda: None, is_next=True)
     await _until(lambda: not other.stored)
     assert failed.stored

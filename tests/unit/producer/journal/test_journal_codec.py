@@ -14,10 +14,12 @@ from sequitur.producer.journal.codec import (
     PlacedFrame,
     decode_frame,
     decode_preamble,
+    encode_frame,
     encode_preamble,
     encode_round,
     find_frame,
     segment_seed,
+    stated_frame,
 )
 from sequitur.producer.journal.errors import JournalVersionError
 from sequitur.producer.journal.frames import (
@@ -288,3 +290,75 @@ def test_sound_bytes_that_are_no_frame_are_refused() -> None:
     crc = google_crc32c.extend(_SEED, header + nothing)
     assert decode_frame(header + crc.to_bytes(4, "big") + nothing, 0, _SEED) is None
     assert decode_frame(encoded, 0, _SEED) is not None
+
+
+def _sealed(head: bytes, rest: bytes, seed: int = 0) -> bytes:
+    """Bytes with the checksum of a writer that meant them."""
+    return head + int(google_crc32c.extend(seed, head + rest)).to_bytes(4, "big") + rest
+
+
+def test_sound_bytes_of_another_magic_or_type_are_no_frame() -> None:
+    """The checksum alone makes no frame, and no preamble."""
+    encoded = b"".join(encode_round([Commit(whole=True)], seed=_SEED, offset=0, synced=0).buffers)
+    header, meta = encoded[: HEADER_LENGTH - 4], encoded[HEADER_LENGTH:]
+    assert _sealed(header, meta, _SEED) == encoded
+    for other in (b"\xabSQG" + header[4:], header[:4] + b"\x63" + header[5:]):
+        assert decode_frame(_sealed(other, meta, _SEED), 0, _SEED) is None
+    preamble = encode_preamble(_SEGMENT)[: PREAMBLE_LENGTH - 4]
+    assert decode_preamble(_sealed(preamble, b"")) == (FORMAT_VERSION, _SEGMENT)
+    assert decode_preamble(_sealed(b"SQTRJRNK" + preamble[8:], b"")) is None
+
+
+@pytest.mark.parametrize("part", [True, False])
+def test_frames_of_a_part_of_a_round_are_marked(part: bool) -> None:
+    """They count from a commit on; a frame that nobody says it of is of none."""
+    encoded = encode_round(FRAMES, seed=_SEED, offset=0, synced=0, part=part)
+    data = b"".join(encoded.buffers)
+    at = 0
+    for length in encoded.lengths:
+        placed = decode_frame(data, at, _SEED)
+        assert placed is not None
+        assert (placed.part, placed.length) == (part, length)
+        at = placed.end
+    assert at == len(data)
+
+
+def test_frame_is_by_itself_unless_a_part_is_asked_for() -> None:
+    """And without a body its bytes are one buffer: header and meta."""
+    (only,) = encode_frame(FRAMES[-1], seed=_SEED, offset=0, synced=0, last=True)
+    assert decode_frame(only, 0, _SEED) == PlacedFrame(
+        0, 0, len(only), last_in_round=True, synced=0, frame=FRAMES[-1], part=False
+    )
+    assert int.from_bytes(only[10:14], "big") == 0  # data length
+
+
+def test_first_sound_frame_from_a_place_on_is_found() -> None:
+    """At the place itself, or behind it; of those that were written no earlier than asked for."""
+    encoded = encode_round(FRAMES[:3], seed=_SEED, offset=0, synced=0)
+    data = b"".join(encoded.buffers)
+    first, second, third = (sum(encoded.lengths[:number]) for number in range(3))
+    for at, lowest, expected in [
+        (0, 0, first),
+        (1, 0, second),
+        (0, 1, second),
+        (0, second, second),
+        (0, second + 1, third),
+        (second, 0, second),
+        (second + 1, 0, third),
+    ]:
+        found = find_frame(data, at, _SEED, lowest)
+        assert found is not None
+        assert found.at == expected
+    assert find_frame(data, third + 1, _SEED, 0) is None
+
+
+def test_damaged_frame_is_described_by_its_header() -> None:
+    """As far as there is one: its type, and the length with meta and data."""
+    data = b"".join(encode_round([batch()], seed=_SEED, offset=0, synced=0).buffers)
+    said = f"its header says Batch, {len(data)} bytes"
+    assert stated_frame(data, 0) == said
+    assert stated_frame(b"xyz" + data[:HEADER_LENGTH], 3) == said
+    unknown = data[:4] + b"\x63" + data[5:]
+    assert stated_frame(unknown, 0) == f"its header says unknown type 99, {len(data)} bytes"
+    assert stated_frame(data[: HEADER_LENGTH - 1], 0) == "no readable header"
+    assert stated_frame(data, 1) == "no readable header"

@@ -17,8 +17,8 @@ from sequitur.producer.journal.report import (
     JournalVerdict,
     inspect_journal,
     report_as_json,
-    report_as_tables,
 )
+from sequitur.producer.journal.report_tables import report_as_tables
 from sequitur.producer.kafka.identity import Identity
 from tests.unit.producer.journal.test_journal import ack, batch, waiting
 

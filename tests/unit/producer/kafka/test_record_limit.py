@@ -32,7 +32,7 @@ def test_what_is_taken_fits(size: int) -> None:
 
 
 def test_compression_counts_where_the_broker_keeps_it() -> None:
-    """Not where the topic has another compression of its own: its broker packs it anew."""
+    """Not where the topic has another compression of its own: its broker compresses it again."""
     record = [b"key", bytes(10_000)]
     assert RecordLimit.of({"max.message.bytes": "4000", "compression.type": "producer"}).takes(
         record

@@ -99,7 +99,7 @@ def test_it_keeps_its_limit(tmp_path: Path) -> None:
         file.write("stdin", "first", "no JSON", b"")
     size = path.stat().st_size
     with DeadLetterFile(path, limit_bytes=2 * size) as file:
-        with pytest.raises(DeadLettersFullError, match="not kept was second: no JSON") as full:
+        with pytest.raises(DeadLettersFullError, match="not stored was second: no JSON") as full:
             file.write("stdin", "second", "no JSON", b"x" * 100)
         assert f"{path} has {size} bytes, and dead_letter_limit is {2 * size}" in str(full.value)
         assert path.stat().st_size == size

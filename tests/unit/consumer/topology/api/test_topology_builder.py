@@ -99,8 +99,8 @@ def _twice(builder: TopologyBuilder) -> None:
 
 
 @pytest.mark.parametrize(("add", "message"), [
-    (_cycle, "in a circle: a reads b reads a"),
-    (_self, "in a circle: a reads a"),
+    (_cycle, "in a cycle: a reads b reads a"),
+    (_self, "in a cycle: a reads a"),
     (_twice, "bolt 'a' reads a stream twice"),
     (lambda b: b.set_spout("more"), "spout 'more': there is one already, 'events'"),
     (lambda b: b.set_bolt("split", pass_on), "two components named 'split'"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 from sequitur.producer import FatalError, RetriableError
-from sequitur.producer.delivery.leaders import Links
+from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.kafka.backoff import Backoff
 
 _REFUSAL = "here:1 refused user 'alice' by PLAIN"
@@ -50,9 +49,8 @@ class _Asker:
 
     def __init__(self, wire: _Wire, backoff_ms: float) -> None:
         self.changed = asyncio.Event()
-        self._lane: Any = SimpleNamespace(topic="t", partition=0, trouble="")
         foreign: Any = wire
-        self.links = Links(
+        self.leaders = Leaders(
             foreign,
             Backoff(initial_ms=backoff_ms, maximum_ms=backoff_ms),
             Random(0),
@@ -60,9 +58,8 @@ class _Asker:
         )
 
     def ask(self) -> str:
-        """The trouble that the event is told of if it expires now."""
-        self.links.leader(self._lane)
-        return str(self._lane.trouble)
+        """The reason that an event reports if it expires now."""
+        return str(self.leaders.leader("t", 0))
 
     async def ask_until(self, trouble: str) -> None:
         """Ask at each change until this is told."""
@@ -78,7 +75,7 @@ async def test_why_a_broker_is_not_reached_is_told_before_the_next_attempt() -> 
     asker = _Asker(wire, _HOUR_MS)
     wire.attempts.put_nowait(FatalError(_REFUSAL))
     await asker.ask_until(f"broker 1 cannot be reached: {_REFUSAL}")
-    asker.links.stop()
+    asker.leaders.stop()
 
 
 async def test_a_refusal_is_told_until_there_is_a_connection() -> None:
@@ -103,4 +100,4 @@ async def test_a_refusal_is_told_until_there_is_a_connection() -> None:
     wire.connected = False
     wire.attempts.put_nowait(RetriableError(_AWAY))
     await asker.ask_until(f"broker 1 cannot be reached: {_AWAY}")
-    asker.links.stop()
+    asker.leaders.stop()

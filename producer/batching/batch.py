@@ -1,0 +1,196 @@
+"""A batch: events that go to one partition together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sequitur.producer._event_id import parse_event_id
+from sequitur.producer.journal.frames import Waiting
+from sequitur.producer.kafka.record_batch import (
+    NO_STAMP,
+    Builder,
+    Stamp,
+    StoredRecord,
+    count_of,
+    halved,
+    records_of,
+    seal,
+    stamped,
+    times_of,
+)
+from sequitur.producer.kafka.record_format import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from sequitur.producer._settings import Compression
+    from sequitur.producer._ticket import Claim
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Events that go to one partition together.
+
+    Attributes:
+        topic: Their topic.
+        partition: Their partition.
+        accepted_at_s: When the first of them was accepted, on the event loop's clock.
+        first_event: The event number of the first of them.
+        last_event: No event of this partition with a number up to this is in a later batch.
+        count: How many they are; 0 while the batch is open.
+        size: The bytes of memory it takes; 0 while it is open.
+        claims: Who gets their outcomes, in their order.
+        builder: The batch until it is encoded.
+        data: The batch once it is encoded, under `stamp`.
+        stamp: The numbers in `data`.
+        journaled: The numbers under which the journal holds it, or is about to.
+        waits: Whether the journal holds it without numbers, or is about to.
+        kept: Whether the journal holds all of it without numbers, so that it may get numbers.
+        pieced: Bytes of its records that the journal holds, while it grows there.
+        dated: Whether records bear timestamps that their sender gave, which stay as they are.
+        last_ms: The newest timestamp of its records once it has numbers; -1 keeps theirs.
+        stored: Whether its bytes are only in the journal.
+        loaded: Bytes that were read back from there.
+        completed: Whether its events have their outcomes; it may still be in flight.
+        given_up: Whether it was dropped: it is not sent any more.
+        odd_answers: How many answers it got that may be its own fault.
+    """
+
+    topic: str
+    partition: int
+    accepted_at_s: float
+    first_event: int
+    last_event: int = 0
+    count: int = 0
+    size: int = 0
+    claims: list[Claim] = field(default_factory=list)
+    builder: Builder | None = None
+    data: bytes = b""
+    stamp: Stamp = NO_STAMP
+    journaled: Stamp | None = None
+    waits: bool = False
+    kept: bool = False
+    pieced: int = 0
+    dated: bool = False
+    last_ms: int = -1
+    stored: bool = False
+    loaded: int = 0
+    completed: bool = False
+    given_up: bool = False
+    odd_answers: int = 0
+
+    def encode(self, compression: Compression, stamp: Stamp) -> bytes:
+        """Return the batch's bytes under these numbers; nothing else of them ever changes."""
+        if self.builder is not None:
+            self.data = seal(self.builder, compression, stamp)
+            self.builder = None
+        elif self.stamp != stamp:
+            self.data = stamped(self.data, stamp, None if self.last_ms == -1 else self.last_ms)
+        self.stamp = stamp
+        return self.data
+
+    @property
+    def newest_ms(self) -> int:
+        """The newest timestamp of its records, once it is encoded: brokers go by it."""
+        return times_of(self.data)[1] if self.last_ms == -1 else self.last_ms
+
+    @property
+    def in_journal(self) -> bool:
+        """Whether the journal holds it, or is about to: the next start would send it."""
+        return self.journaled is not None or self.waits
+
+    def waiting(self, compression: Compression) -> Waiting:
+        """Return the batch's frame for the journal, without numbers."""
+        data = self.encode(compression, NO_STAMP)
+        return self._waiting(times_of(data), self.count, data, piece=False)
+
+    def piece(self, count: int) -> Waiting:
+        """Return the frame of what was added since the last piece, while the batch is open.
+
+        Args:
+            count: How many records the batch has now.
+        """
+        assert self.builder is not None
+        plain = self.builder.build()
+        data = bytes(memoryview(plain)[HEADER_SIZE + self.pieced :])
+        self.pieced += len(data)
+        return self._waiting(times_of(plain), count, data, piece=True)
+
+    def _waiting(self, times: tuple[int, int], count: int, data: bytes, *, piece: bool) -> Waiting:
+        return Waiting(
+            self.topic,
+            self.partition,
+            self.first_event,
+            self.last_event,
+            count,
+            *times,
+            self.dated,
+            piece,
+            data,
+        )
+
+    def load(self, data: bytes) -> None:
+        """Hold bytes again that were read back from the journal."""
+        self.data = data
+        self.stamp = Stamp.of(data)
+        self.stored = False
+        self.loaded = len(data)
+
+    def unload(self) -> None:
+        """Leave the bytes to the journal."""
+        self.data = b""
+        self.stored = True
+
+    def halves(self, compression: Compression) -> tuple[Batch, Batch]:
+        """Return the batch as two, for a broker that refused it as too large."""
+        parts = halved(self.data, compression)
+        middle = count_of(parts[0])
+        claims: tuple[list[Claim], list[Claim]] = ([], [])
+        start = 0
+        for claim in self.claims:
+            place = min(max(middle - start, 0), len(claim.entries))
+            start += len(claim.entries)
+            first_part, second_part = claim.cut(place)
+            if first_part.entries:
+                claims[0].append(first_part)
+            if second_part.entries:
+                claims[1].append(second_part)
+        middle_event = parse_event_id(_event_id(records_of(parts[1])[0])).sequence
+        first, second = (
+            Batch(
+                topic=self.topic,
+                partition=self.partition,
+                accepted_at_s=self.accepted_at_s,
+                first_event=first_event,
+                count=count_of(data),
+                size=self.size // 2,
+                claims=side,
+                data=data,
+                completed=self.completed,
+            )
+            for data, side, first_event in zip(
+                parts,
+                claims,
+                (self.first_event, middle_event),
+                strict=True,
+            )
+        )
+        first.size = self.size - second.size
+        first.last_event, second.last_event = second.first_event - 1, self.last_event
+        return first, second
+
+
+def first_id(data: bytes) -> bytes:
+    """Return the id of a batch's first event. A batch is in the log as a whole or not at all."""
+    return _event_id(records_of(data)[0])
+
+
+def oldest_timestamp_ms(data: bytes) -> int:
+    """Return the oldest timestamp of a batch's records."""
+    return min(record.timestamp_ms for record in records_of(data))
+
+
+def _event_id(record: StoredRecord) -> bytes:
+    """Return the event id of a record: its last header."""
+    _name, event_id = record.headers[-1]
+    assert event_id is not None
+    return event_id

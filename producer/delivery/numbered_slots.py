@@ -1,0 +1,155 @@
+"""The slots of one partition in the order of their numbers, and the gap where numbers are lost.
+
+Part of the sequencer's state machine, and as pure: no I/O and no clock. `delivery.sequencer` tells
+how the two work together, and the words.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sequitur.producer.delivery.slots import MAX_SEQUENCE, Slot, following
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.producer.kafka.identity import Identity
+
+BatchT = TypeVar("BatchT")
+
+
+class NumberedSlots(Generic[BatchT]):
+    """Number batches, and keep their slots in order: the window, and the backlog behind it.
+
+    Args:
+        identity: The producer id and epoch to start under.
+        next_sequence: The sequence of the next new batch under it.
+        confirmed: Whether the broker is known to hold state of this identity.
+
+    Attributes:
+        identity: The producer id and epoch of new batches.
+        next_sequence: The sequence of the next new batch.
+        slots: The window: batches that were sent and are not settled.
+        backlog: Batches that have numbers and were not sent in this life.
+        unknown: Whether the broker has to be asked what it holds before anything is sent.
+    """
+
+    __slots__ = (
+        "_confirmed",
+        "_gap",
+        "_leading",
+        "backlog",
+        "identity",
+        "next_sequence",
+        "slots",
+        "unknown",
+    )
+
+    def __init__(self, identity: Identity, *, next_sequence: int, confirmed: bool) -> None:
+        self.identity = identity
+        self.next_sequence = next_sequence
+        self.slots: list[Slot[BatchT]] = []
+        self.backlog: deque[Slot[BatchT]] = deque()
+        self.unknown = False
+        self._confirmed = confirmed
+        self._leading = identity
+        # Index of the first stranded slot; None while there is no gap in front of any.
+        self._gap: int | None = None
+
+    @property
+    def leading(self) -> Identity:
+        """The identity of the first of all slots: the broker is asked what it holds of it."""
+        return self._leading
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether a number given now is likely to be the one that the batch is sent under."""
+        return not self.unknown and self._gap is None and not self.identity.is_provisional
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all batches with numbers are settled."""
+        return not self.slots and not self.backlog
+
+    @property
+    def pending(self) -> int:
+        """How many batches have numbers and are not settled."""
+        return len(self.slots) + len(self.backlog)
+
+    def __iter__(self) -> Iterator[Slot[BatchT]]:
+        """Give all slots, in the order of their numbers."""
+        return chain(self.slots, self.backlog)
+
+    def admit(self, batch: BatchT, count: int, *, held: bool = False) -> Slot[BatchT]:
+        """Give a new batch its numbers, behind all that have theirs."""
+        assert 1 <= count <= MAX_SEQUENCE
+        slot = Slot(batch, count, self.next_sequence, self.identity, held=held)
+        self.next_sequence = following(self.next_sequence, count)
+        self.backlog.append(slot)
+        self._update_leading()
+        return slot
+
+    def recover(
+        self, batch: BatchT, count: int, base_sequence: int, identity: Identity
+    ) -> Slot[BatchT]:
+        """Take over a batch that got its numbers in a former life, and may have been sent then."""
+        slot = Slot(batch, count, base_sequence, identity, possibly_appended=True)
+        self.backlog.append(slot)
+        self._update_leading()
+        self.unknown = True
+        return slot
+
+    def begin(self, identity: Identity) -> None:
+        """Go on under the identity that the broker gave, in place of a provisional one."""
+        assert self.identity.is_provisional
+        self.next_sequence = 0
+        for slot in self:
+            if slot.identity == self.identity:
+                self._renumber(slot, identity)
+        self.identity = identity
+        self._update_leading()
+
+    def clear(self) -> None:
+        """Forget all batches: nothing more will be sent."""
+        self.slots.clear()
+        self.backlog.clear()
+        self._gap = None
+        self._update_leading()
+        self.unknown = False
+
+    def _is_stranded(self, index: int) -> bool:
+        return self._gap is not None and index >= self._gap
+
+    def _open_gap(self, index: int) -> None:
+        self._gap = index if self._gap is None else min(self._gap, index)
+
+    def _remove(self, index: int) -> None:
+        del self.slots[index]
+        if self._gap is not None and index < self._gap:
+            self._gap -= 1
+        self._update_leading()
+
+    def _remove_first(self, first: list[Slot[BatchT]]) -> None:
+        """Remove slots that are the first of all."""
+        in_window = min(len(first), len(self.slots))
+        del self.slots[:in_window]
+        for _ in range(len(first) - in_window):
+            self.backlog.popleft()
+        self._update_leading()
+
+    def _renumber(self, slot: Slot[BatchT], identity: Identity) -> None:
+        slot.identity = identity
+        slot.base_sequence = self.next_sequence
+        self.next_sequence = following(self.next_sequence, slot.count)
+        slot.possibly_appended = slot.known_absent = False
+
+    def _update_leading(self) -> None:
+        """Take note of the identity of the first of all slots: a new one is not confirmed yet."""
+        first = next(iter(self), None)
+        leading = self.identity if first is None else first.identity
+        if leading != self._leading:
+            self._leading = leading
+            self._confirmed = False
+            self.unknown = first is not None and first.possibly_appended
