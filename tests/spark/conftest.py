@@ -219,6 +219,10 @@ _SPARKS_PART: Final = {
     ),
 }
 """Together with a mount of the bucket."""
+_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 
 class SharedSession:
@@ -331,9 +335,12 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture
 def s3_folder(spark: SparkSession, s3_server: S3Server) -> Iterator[str]:
     """A folder of its own there, that the session has the settings for."""
-    for name, said in s3_server.settings().items():
+    # Hadoop's own default for the other of its two interfaces names a class of those jars.
+    settings = {**s3_server.settings(), _FILE_MANAGER: _BY_FILE_SYSTEM}
+    for name, said in settings.items():
         spark.conf.set(name, said)
     yield f"s3a://{BUCKET}/{uuid4().hex}"
+    spark.conf.unset(_FILE_MANAGER)
     s3_server.fault()
 
 
