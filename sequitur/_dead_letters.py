@@ -31,9 +31,9 @@ from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from sequitur._topic_reader import TopicRecord
+    from sequitur.pipelines.store.files import Location
 
 _ADDED: Final = frozenset(
     (*DEAD_HEADERS, SOURCE_TOPIC_HEADER, SOURCE_PARTITION_HEADER, SOURCE_OFFSET_HEADER)
@@ -110,7 +110,7 @@ class DeadLetter:
             file=_file(record),
         )
 
-    def whole(self, checkpoint: Path) -> Self:
+    def whole(self, checkpoint: Location) -> Self:
         """The dead letter with the whole event, from the job's checkpoint if it is there.
 
         Args:

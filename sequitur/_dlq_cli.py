@@ -99,7 +99,7 @@ def replay(
     """Give events back to the job, as first attempts and in the order of their event time.
 
     They go straight to the topology, and not through the input topic, where they would be late.
-    The request is a file in the job's checkpoint, which therefore has to be on a local path. The
+    The request is a file in the job's checkpoint, on a path or in an object store. The
     job takes it in with its next step, or when it starts, and takes no request in twice.
 
     What was replayed stays in the dead-letter topic: a second request replays it once more, and

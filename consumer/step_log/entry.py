@@ -67,6 +67,8 @@ class StepEntry:
         deduplicated_ms: Rows not older than this are searched for the originals of duplicates; None
             when duplicates are not looked for.
         duplicates: Rows that this step drops as duplicates, whichever step read them.
+        judged: Files of the rows behind the frontier, judged, and the rows of each.
+        repeats: Files of the places of the duplicates, likewise.
         owner: Owner generation of the driver's life that logged it.
         name: Name of the folders that this attempt at the step has written.
         source: Name of the folder with Spark's own checkpoint.
@@ -92,6 +94,8 @@ class StepEntry:
     keys: KeyState | None = None
     deduplicated_ms: int | None = None
     duplicates: int = 0
+    judged: Mapping[str, int] = field(default_factory=dict)
+    repeats: Mapping[str, int] = field(default_factory=dict)
     owner: int = 0
     name: str = ""
     source: str = "spark"
@@ -177,6 +181,8 @@ class StepEntry:
             "keys": None if self.keys is None else self.keys.to_document(),
             "deduplicated_ms": self.deduplicated_ms,
             "duplicates": self.duplicates,
+            "judged": dict(self.judged),
+            "repeats": dict(self.repeats),
             "owner": self.owner,
             "name": self.name,
             "source": self.source,
@@ -214,6 +220,8 @@ class StepEntry:
             keys=None if keys is None else KeyState.from_document(keys),
             deduplicated_ms=document["deduplicated_ms"],
             duplicates=document["duplicates"],
+            judged=document["judged"],
+            repeats=document["repeats"],
             owner=document["owner"],
             name=document["name"],
             source=document["source"],

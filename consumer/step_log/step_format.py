@@ -9,7 +9,7 @@ from sequitur.consumer._errors import StateFormatError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STEP_FORMAT: Final = 4
+STEP_FORMAT: Final = 5
 
 
 def check_format(document: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.pipelines._errors import CheckpointError, TopicError
+from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.ordering.behind import BehindRows
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.pipelines.ordering.engine import ReorderEngine
@@ -62,10 +62,6 @@ def open_engine(
     Raises:
         ReorderError: Something is not as it has to be.
     """
-    if checkpoint.local(checkpoint.root) is None:
-        raise CheckpointError(
-            f"checkpoint {checkpoint.root}: it has to be a folder that all machines reach by path"
-        )
     if process is not None:
         check_settings(settings, process.settings, process.topology)
     written = list(settings.written_topics)

@@ -103,7 +103,12 @@ class BehindRows:
             frontier_ms=self.behind_ms(entry.previous_frontier_ms),
         )
         late = entry.staged.late - found.behind
-        return replace(entry, staged=replace(entry.staged, late=late), duplicates=found.count)
+        return replace(
+            entry,
+            staged=replace(entry.staged, late=late),
+            duplicates=found.count,
+            repeats=found.files if found.count else {},
+        )
 
     def judge(self, entry: StepEntry, staged: Staged) -> StepEntry:
         """Settle what becomes of the rows behind the frontier.
@@ -124,7 +129,10 @@ class BehindRows:
                 frontier_ms=self.behind_ms(entry.previous_frontier_ms),
             )
             entry = replace(
-                entry, staged=replace(entry.staged, late=judged.late), rescued=judged.rescued
+                entry,
+                staged=replace(entry.staged, late=judged.late),
+                rescued=judged.rescued,
+                judged=judged.files,
             )
         if entry.staged.late and entry.late_policy is LatePolicy.FAIL:
             raise LateRowError(self._runs.describe_late(entry))

@@ -27,6 +27,8 @@ from sequitur.producer.batching.partitioner import KeyPartitioner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sequitur.pipelines.store.files import Location
+
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 _PLACES_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in SOURCE_ORDER])
@@ -70,7 +72,7 @@ class IdsTask:
         limits: How much is in memory at once.
     """
 
-    folder: str
+    folder: Location
     header: str
     new: tuple[Part, ...]
     out: tuple[Part, ...]
@@ -137,8 +139,8 @@ class RepeatsTask:
         limits: How much is in memory at once.
     """
 
-    folder: str
-    ids: tuple[str, ...]
+    folder: Location
+    ids: tuple[Location, ...]
     buckets: int
     tasks: int
     limits: RowLimits = ROW_LIMITS

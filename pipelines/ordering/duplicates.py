@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, buckets_for
+from sequitur.pipelines.ordering.key_tasks import files_of
 from sequitur.pipelines.ordering.runs import (
     behind_part,
-    local_folder,
     logged_files,
+    new_folder,
     reached_parts,
 )
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.spark.tasks import each_partition
-from sequitur.pipelines.store.part_files import publish
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
     from sequitur.consumer import StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.files import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,12 @@ class FoundDuplicates:
     Attributes:
         count: All of them.
         behind: Those of them that were behind the frontier.
+        files: Files of their places, and how many are in each.
     """
 
     count: int
     behind: int
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 class DuplicateFinder:
@@ -96,13 +99,16 @@ class DuplicateFinder:
     ) -> FoundDuplicates:
         # In a folder that no document names: it goes once the step is logged.
         ids = self._folder(self._checkpoint.new_name(entry.step))
-        task = IdsTask(str(ids), self._header or "", new, out, buckets)
-        files = tuple(publish(ids, each_partition(self._spark, task, self._tasks)))
-        folder = self._folder(entry.name)
-        repeats = RepeatsTask(str(folder), files, buckets, self._tasks)
+        task = IdsTask(ids, self._header or "", new, out, buckets)
+        written = each_partition(self._spark, task, self._tasks)
+        files = tuple(ids / name for name in written if name is not None)
+        repeats = RepeatsTask(self._folder(entry.name), files, buckets, self._tasks)
         found = each_partition(self._spark, repeats, self._tasks) if files else []
-        publish(folder, [one.file for one in found])
-        return FoundDuplicates(sum(one.count for one in found), sum(one.behind for one in found))
+        return FoundDuplicates(
+            sum(one.count for one in found),
+            sum(one.behind for one in found),
+            files_of((one.file, one.count) for one in found),
+        )
 
-    def _folder(self, name: str) -> Path:
-        return local_folder(self._checkpoint, self._checkpoint.duplicates_folder(name), new=True)
+    def _folder(self, name: str) -> Location:
+        return new_folder(self._checkpoint, self._checkpoint.duplicates_folder(name))

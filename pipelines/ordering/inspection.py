@@ -1,7 +1,7 @@
 """A look at a checkpoint without Spark: only reading, and of a running job's, too.
 
 The state is JSON and Parquet, so pyarrow reads it, from a local path or from where its own file
-systems reach (`file:`, `s3://`, `gs://`, `hdfs://`).
+systems reach (`file:`, `s3://`, `gs://`, `abfs://`, `hdfs://`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
 from sequitur.pipelines.store.checkpoint import check_format
 from sequitur.pipelines.store.documents import understood
+from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.storage import local_path
 
 if TYPE_CHECKING:
@@ -130,6 +131,9 @@ def _open(location: str) -> tuple[fs.FileSystem, str]:
     local = local_path(location)
     if local is not None:
         return fs.LocalFileSystem(), str(local)
+    objects = object_path(location, lambda _: None)
+    if objects is not None:
+        return objects.bucket.files(), objects.path
     try:
         files, root = fs.FileSystem.from_uri(location)
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -189,7 +193,9 @@ class _Folder:
             held = pc.field("reason").is_null()
             if not own:
                 held &= pc.field("event_time_ms") > reached
-            parquet = self._parquet("runs", run.name)
+            # Others are of tasks that were given up.
+            below = self._parquet("runs", run.name)
+            parquet = [file for file in below if file.base_name in run.files]
             table = dataset(
                 [file.path for file in parquet], filesystem=self._files, format="parquet"
             )

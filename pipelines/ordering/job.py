@@ -18,7 +18,7 @@ from sequitur.pipelines.ordering.metrics import serve_metrics
 from sequitur.pipelines.ordering.progress import counts, print_step, promised_and_achieved
 from sequitur.pipelines.ordering.restarting_query import RestartingQuery
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.storage import open_storage
+from sequitur.pipelines.store.storage import open_spark_folder, open_storage
 from sequitur.producer import BrokerError, FatalError
 from sequitur.producer.kafka.reach import require_broker
 
@@ -127,7 +127,8 @@ def run_reorder(
     """
     begun = time.monotonic()
     _check_login(kafka)
-    checkpoint = Checkpoint(open_storage(spark, settings.checkpoint))
+    storage = open_storage(spark, settings.checkpoint)
+    checkpoint = Checkpoint(storage, open_spark_folder(spark, storage))
     outages = Outages(settings.patience.total_seconds(), settings.restarts, wait=stop.wait)
     with serve_metrics(settings.metrics, outages) as measure, contextlib.closing(checkpoint):
 

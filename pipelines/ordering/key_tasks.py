@@ -24,6 +24,8 @@ from sequitur.pipelines.store.part_files import PartFile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from sequitur.pipelines.store.files import Location
+
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 _BEHIND_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("last_released_ms", pa.int64()))
@@ -50,7 +52,7 @@ class Written:
     """What a task wrote.
 
     Attributes:
-        file: Name of the file, still hidden; None when there was nothing to write.
+        file: Name of the file; None when there was nothing to write.
         size_bytes: Its size.
         rows: Its rows.
         late: Rows of these that are late.
@@ -77,11 +79,11 @@ class JudgeTask:
         limits: How much is in memory at once.
     """
 
-    folder: str
+    folder: Location
     behind: Part
     released: tuple[Part, ...]
     judge: LateJudge
-    duplicates: tuple[str, ...] = ()
+    duplicates: tuple[Location, ...] = ()
     limits: RowLimits = ROW_LIMITS
 
     def __call__(self, partition: int) -> Written:
@@ -163,7 +165,7 @@ class FoldTask:
         limits: How much is in memory at once.
     """
 
-    folder: str
+    folder: Location
     released: tuple[Part, ...]
     mode: ReorderMode = ReorderMode.ORDERED
     limits: RowLimits = ROW_LIMITS
@@ -190,6 +192,11 @@ class FoldTask:
             file.write(fold)
         last = pc.max(keys["event_time_ms"]).as_py()
         return Written(file.name, file.size_bytes, count, last_ms=int(last))
+
+
+def files_of(written: Iterable[tuple[str | None, int]]) -> dict[str, int]:
+    """Return the files that tasks wrote, with the rows of each, as the log names them."""
+    return {file: rows for file, rows in written if file is not None}
 
 
 def _mask(truths: pa.BooleanArray) -> Any:

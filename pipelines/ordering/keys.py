@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, LateJudge
-from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
+from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask, files_of
 from sequitur.pipelines.ordering.runs import (
     behind_part,
     duplicates_files,
-    local_folder,
     logged_files,
+    new_folder,
 )
 from sequitur.pipelines.rows.run_rows import ALL_TIME, Part
 from sequitur.pipelines.spark.tasks import each_partition
-from sequitur.pipelines.store.part_files import publish, publish_with_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -39,10 +38,12 @@ class Judged:
     Attributes:
         rescued: Rows that go out after all.
         late: Rows that don't.
+        files: Files of both, and the rows of each.
     """
 
     rescued: int
     late: int
+    files: Mapping[str, int]
 
 
 class KeyHistory:
@@ -76,11 +77,10 @@ class KeyHistory:
             name: The fold's folder.
             horizon_ms: Keys last released behind it are left out.
         """
-        folder = local_folder(self._checkpoint, self._checkpoint.keys_folder(name), new=True)
+        folder = new_folder(self._checkpoint, self._checkpoint.keys_folder(name))
         released = self._part(upkeep.runs, upkeep.folds, horizon_ms, ALL_TIME[1])
-        task = FoldTask(str(folder), released, self._mode)
+        task = FoldTask(folder, released, self._mode)
         written = each_partition(self._spark, task, self._tasks)
-        files = publish_with_rows(folder, ((one.file, one.rows) for one in written))
         return Fold(
             step=step,
             keys=sum(one.rows for one in written),
@@ -90,7 +90,7 @@ class KeyHistory:
                 default=BEFORE_ALL_TIME_MS,
             ),
             name=name,
-            files=files,
+            files=files_of((one.file, one.rows) for one in written),
         )
 
     def judge(self, entry: StepEntry, *, first_behind_ms: int, frontier_ms: int) -> Judged:
@@ -104,20 +104,18 @@ class KeyHistory:
             frontier_ms: All rows of earlier steps up to it are out.
         """
         lookup = key_lookup(entry, first_behind_ms)
-        folder = local_folder(
-            self._checkpoint, self._checkpoint.behind_folder(entry.name), new=True
-        )
+        folder = new_folder(self._checkpoint, self._checkpoint.behind_folder(entry.name))
         task = JudgeTask(
-            folder=str(folder),
+            folder=folder,
             behind=behind_part(self._checkpoint, entry),
             released=self._part(lookup.runs, lookup.folds, lookup.after_ms, frontier_ms),
             judge=LateJudge(self._mode, lookup.horizon_ms),
             duplicates=duplicates_files(self._checkpoint, entry),
         )
         written = each_partition(self._spark, task, self._tasks)
-        publish(folder, [one.file for one in written])
         late = sum(one.late for one in written)
-        return Judged(rescued=sum(one.rows for one in written) - late, late=late)
+        files = files_of((one.file, one.rows) for one in written)
+        return Judged(rescued=sum(files.values()) - late, late=late, files=files)
 
     def _part(
         self, runs: Sequence[Run], folds: Sequence[Fold], first_ms: int, last_ms: int

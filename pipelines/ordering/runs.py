@@ -27,6 +27,7 @@ from sequitur.consumer import (
     StepLateness,
     Totals,
 )
+from sequitur.pipelines.ordering.key_tasks import files_of
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     SOURCE_COLUMNS,
@@ -50,11 +51,9 @@ from sequitur.pipelines.rows.selection import (
     order_of,
 )
 from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
-from sequitur.pipelines.store.part_files import publish_with_rows, published_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.sink.topic_limits import Limits
     from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.files import Location
 
 _BATCH_ROWS: Final = 1024
 """Rows that go to Python together: 16 MiB where none of them is large."""
@@ -147,11 +147,11 @@ class SortedRuns:
             bounds: Rows of other times go to quarantine.
             learn_from: Count how late rows are against these clocks.
         """
-        folder = local_folder(self._checkpoint, self._checkpoint.run_folder(name), new=True)
+        folder = new_folder(self._checkpoint, self._checkpoint.run_folder(name))
         rows = rows.withColumn("output_partition", self._output)
         columns = [*SOURCE_COLUMNS, "output_partition"]
         writer = RunWriter(
-            folder=str(folder),
+            folder=folder,
             event_time=self._event_time,
             frontier_ms=frontier_ms,
             bounds=bounds,
@@ -170,7 +170,7 @@ class SortedRuns:
                     raise ConservationError(f"step {step}: {large} large rows, {read} were read")
         read = sum(one.read for one in found)
         self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
-        files = publish_with_rows(folder, ((one.file, one.read) for one in found))
+        files = files_of((one.file, one.read) for one in found)
         return _staged(step, name, found, partitions, files)
 
     def due(self, entry: StepEntry) -> Selection | None:
@@ -230,13 +230,13 @@ class SortedRuns:
             frontier_ms=entry.previous_frontier_ms,
             partitions=topic.partitions,
             limit=self._limits.of(topic.name),
-            root=str(local_folder(self._checkpoint, self._checkpoint.root)),
+            root=self._checkpoint.location(self._checkpoint.root),
             duplicates=duplicates_files(self._checkpoint, entry),
         )
 
-    def _judged_files(self, entry: StepEntry) -> tuple[str, ...]:
-        checkpoint = self._checkpoint
-        return published_files(local_folder(checkpoint, checkpoint.behind_folder(entry.name)))
+    def _judged_files(self, entry: StepEntry) -> tuple[Location, ...]:
+        folder = self._checkpoint.location(self._checkpoint.behind_folder(entry.name))
+        return tuple(folder / name for name in entry.judged)
 
 
 def reached_parts(checkpoint: Checkpoint, entry: StepEntry) -> list[Part]:
@@ -256,8 +256,8 @@ def behind_part(checkpoint: Checkpoint, entry: StepEntry) -> Part:
     return Part(logged_files(checkpoint, run), last_ms=run.max_behind_ms, reasons=(LATE,))
 
 
-def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[str, ...]:
-    """Return the files of runs and folds on a local file system, as the log names them, as paths.
+def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[Location, ...]:
+    """Return where the files of runs and folds are that the log names.
 
     Args:
         checkpoint: The checkpoint.
@@ -267,38 +267,27 @@ def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[str, ...]:
         CheckpointError: One is not there.
     """
     return tuple(
-        str(local_folder(checkpoint, folder) / name)
+        checkpoint.location(file)
         for one in held
-        for folder in [
+        for file in (
             checkpoint.held.whole_run(one)
             if isinstance(one, Run)
             else checkpoint.held.whole_fold(one)
-        ]
-        for name in one.files
+        )
     )
 
 
-def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[str, ...]:
+def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[Location, ...]:
     """Return the files that say which rows a step drops as duplicates; none where it drops none."""
-    if not entry.duplicates:
-        return ()
-    return published_files(local_folder(checkpoint, checkpoint.duplicates_folder(entry.name)))
+    folder = checkpoint.location(checkpoint.duplicates_folder(entry.name))
+    return tuple(folder / name for name in entry.repeats)
 
 
-def local_folder(checkpoint: Checkpoint, folder: str, *, new: bool = False) -> Path:
-    """Return a folder of a checkpoint on a local file system.
-
-    Args:
-        checkpoint: The checkpoint.
-        folder: The folder.
-        new: Make it: its name is this attempt's alone, so it is not there.
-    """
-    local = checkpoint.local(folder)
-    if local is None:
-        raise RuntimeError(f"{folder} is not on a local file system")
-    if new:
-        local.mkdir(parents=True)
-    return local
+def new_folder(checkpoint: Checkpoint, folder: str) -> Location:
+    """Make a folder of a checkpoint: its name is this attempt's alone, so it is not there."""
+    location = checkpoint.location(folder)
+    location.mkdir(parents=True)
+    return location
 
 
 def _without_large(columns: Sequence[str]) -> list[Column]:

@@ -8,8 +8,8 @@ The file is there before the record that names it goes out, and the job never de
 
 from __future__ import annotations
 
+import io
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -17,10 +17,12 @@ import pyarrow.parquet as pq
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.files import open_file, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sequitur.pipelines.store.files import Location
 
 OVERSIZED_FOLDER: Final = "oversized"
 MOST_ADDED: Final = 1 << 10
@@ -46,7 +48,7 @@ class Whole(NamedTuple):
     detail: str | None
 
 
-def write_oversized(root: str, row: Mapping[str, Any]) -> str:
+def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
     """Write a row into a file of its own; the file's path in the checkpoint.
 
     Once this returns the row survives a power cut. Written again, it takes the file's place.
@@ -58,18 +60,14 @@ def write_oversized(root: str, row: Mapping[str, Any]) -> str:
     found = zlib.crc32(row.get("value") or b"", zlib.crc32(row.get("key") or b""))
     place = f"{row['partition']}-{row['offset']}-{found:08x}"
     name = f"{OVERSIZED_FOLDER}/{row['topic']}/{place}.parquet"
-    path = Path(root, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
     table = pa.Table.from_pylist([dict(row)], _SCHEMA)
-    with durable.written_aside(path) as hidden:
-        pq.write_table(table, hidden, compression="zstd", store_schema=False)
-        durable.sync(hidden)
-    for folder in (path.parent, path.parent.parent, Path(root)):
-        durable.sync(folder)
+    pq.write_table(table, content, compression="zstd", store_schema=False)
+    write_whole(root / name, content.getvalue())
     return name
 
 
-def read_oversized(root: Path, name: str) -> Whole:
+def read_oversized(root: Location, name: str) -> Whole:
     """Return the record that a file of the checkpoint holds.
 
     Args:
@@ -80,10 +78,11 @@ def read_oversized(root: Path, name: str) -> Whole:
         CheckpointError: It is not there, or cannot be read.
     """
     path = root / name
-    if not name.startswith(f"{OVERSIZED_FOLDER}/") or ".." in Path(name).parts:
+    if not name.startswith(f"{OVERSIZED_FOLDER}/") or ".." in name.split("/"):
         raise CheckpointError(f"{name!r} names no file of {OVERSIZED_FOLDER}/ in {root}")
     try:
-        (row,) = pq.ParquetFile(path).read().to_pylist()
+        with open_file(path) as file:
+            (row,) = pq.ParquetFile(file).read().to_pylist()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise CheckpointError(f"{path}, which holds a record whole, cannot be read: {error}") from (
             error

@@ -20,11 +20,13 @@ from sequitur.pipelines.rows.columns import SOURCE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import sources
 from sequitur.pipelines.rows.slice_bounds import counted_sources, counted_times, time_cuts
+from sequitur.pipelines.store.files import is_remote, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from sequitur.pipelines.rows.slice_bounds import SourceRanges
+    from sequitur.pipelines.store.files import Location
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -33,7 +35,7 @@ _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it."""
 _FEW_GROUPS: Final = 4
 _MOST_REMEMBERED: Final = 1024
-_remembered: dict[str, pq.FileMetaData] = {}
+_remembered: dict[Location, pq.FileMetaData] = {}
 """Footers of this process's files: Python workers live on from task to task."""
 
 
@@ -42,14 +44,14 @@ class Part:
     """Some rows of some files.
 
     Attributes:
-        files: Paths of local Parquet files; all of them have to be there.
+        files: Where Parquet files are; all of them have to be there.
         first_ms: Rows with an event time from here on.
         last_ms: And up to here, itself included.
         reasons: Rows with one of these reasons; None: without one; empty: whatever it is.
         untimed: Rows without an event time, and no others.
     """
 
-    files: tuple[str, ...]
+    files: tuple[Location, ...]
     first_ms: int = ALL_TIME[0]
     last_ms: int = ALL_TIME[1]
     reasons: tuple[str, ...] | None = None
@@ -60,7 +62,7 @@ class Part:
 class _Group:
     """A row group that may hold rows wanted."""
 
-    path: str
+    path: Location
     metadata: pq.FileMetaData
     number: int
     part: Part
@@ -176,7 +178,7 @@ class RunRows:
             if group.first_ms <= last_ms and group.last_ms >= first_ms
         ]
 
-    def _matching(self, path: str, part: Part) -> Iterator[_Group]:
+    def _matching(self, path: Location, part: Part) -> Iterator[_Group]:
         metadata = _metadata(path)
         places = _places(metadata)
         for number in range(metadata.num_row_groups):
@@ -229,7 +231,11 @@ class RunRows:
         needed = [*columns, "event_time_ms", "output_partition", "reason"]
         if ranges is not None:
             needed += SOURCE_ORDER
-        with pq.ParquetFile(groups[0].path, metadata=metadata) as file:
+        path = groups[0].path
+        with (
+            open_file(path) as opened,
+            pq.ParquetFile(opened, metadata=metadata, pre_buffer=is_remote(path)) as file,
+        ):
             rows = file.read_row_groups(
                 [group.number for group in groups],
                 columns=[name for name in dict.fromkeys(needed) if name in known],
@@ -255,11 +261,12 @@ class RunRows:
         return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
-def _metadata(path: str) -> pq.FileMetaData:
+def _metadata(path: Location) -> pq.FileMetaData:
     """Read a file's footer; those of small files are remembered, as they are many."""
     metadata = _remembered.get(path)
     if metadata is None:
-        metadata = pq.read_metadata(path)
+        with open_file(path) as file:
+            metadata = pq.read_metadata(file)
         if metadata.num_row_groups <= _FEW_GROUPS:
             _remembered[path] = metadata
             if len(_remembered) > _MOST_REMEMBERED:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from sequitur.consumer import TimeBounds
+    from sequitur.pipelines.store.files import Location
     from sequitur.producer.kafka.record_limit import RecordLimit
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -68,7 +69,7 @@ class Summary:
     """What a task saw.
 
     Attributes:
-        file: Name of the file it wrote, still hidden; None when there were no rows.
+        file: Name of the file it wrote; None when there were no rows.
         size_bytes: The file's size.
         read: Rows.
         left_out: Rows without a topic: large ones, which are read by themselves.
@@ -121,7 +122,7 @@ class RunWriter:
         limits: How much is in memory at once.
     """
 
-    folder: str
+    folder: Location
     event_time: EventTimeSpec
     frontier_ms: int
     bounds: TimeBounds
@@ -137,8 +138,8 @@ class RunWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Summary:
         """Write batches into one file, each chunk of them sorted, and say what was in them.
 
-        The file appears under its name when the driver publishes the files of all tasks
-        (`publish`): one of a task that was given up, or comes too late, is never seen.
+        The driver names it in the log: one of a task that was given up, or comes too late, is
+        never read.
         """
         summary = Summary()
         with PartFile(self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows) as file:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import TimestampRule
     from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.store.files import Location
     from sequitur.producer.kafka.record_limit import RecordLimit
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -70,9 +71,9 @@ class Selection:
     """
 
     parts: tuple[Part, ...]
-    duplicates: tuple[str, ...] = ()
+    duplicates: tuple[Location, ...] = ()
     order: tuple[str, ...] = RELEASE_ORDER
-    unfinished: tuple[str, ...] = ()
+    unfinished: tuple[Location, ...] = ()
     flagged_ms: int | None = None
     limits: RowLimits = ROW_LIMITS
 
@@ -131,8 +132,8 @@ class SideSelection:
     frontier_ms: int
     partitions: int
     limit: RecordLimit
-    root: str
-    duplicates: tuple[str, ...] = ()
+    root: Location
+    duplicates: tuple[Location, ...] = ()
     limits: RowLimits = ROW_LIMITS
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
@@ -225,7 +226,7 @@ class Places:
         limits: How much is in memory at once.
     """
 
-    def __init__(self, files: tuple[str, ...], limits: RowLimits = ROW_LIMITS) -> None:
+    def __init__(self, files: tuple[Location, ...], limits: RowLimits = ROW_LIMITS) -> None:
         found: dict[tuple[str, int], list[Longs]] = {}
         for rows in RunRows((Part(files, reasons=()),), None, SOURCE_ORDER, limits).pieces():
             offsets = rows["offset"].to_numpy()
@@ -251,7 +252,7 @@ class Roots:
         files: Where the roots' ids stand.
     """
 
-    def __init__(self, files: tuple[str, ...]) -> None:
+    def __init__(self, files: tuple[Location, ...]) -> None:
         found = RunRows((Part(files, reasons=()),), None, _ROOT).pieces()
         self._roots = np.concatenate([np.empty(0, np.uint64), *(_roots(rows) for rows in found)])
 

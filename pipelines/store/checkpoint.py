@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -44,16 +45,17 @@ from sequitur.consumer import (
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import BEGIN_ANEW, read_document
 from sequitur.pipelines.store.held_files import HeldFiles, below
+from sequitur.pipelines.store.object_path import ObjectPath
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER, SparkPart, files_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
 
-    from sequitur.pipelines.store.storage import Storage
+    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import SparkFolder, Storage
 
-CHECKPOINT_FORMAT: Final = 5
+CHECKPOINT_FORMAT: Final = 6
 _KIND: Final = "sequitur-reorder"
 _KEPT_STEPS: Final = 100
 _PUT_BACK: Final = f"Put frontier/ and done/ back as they were together, or {BEGIN_ANEW}"
@@ -104,18 +106,23 @@ class Checkpoint:
 
     Args:
         storage: Where it is.
+        spark_folder: The same as Spark reaches it, where that is another way.
 
     Attributes:
         spark: Spark's own part of it.
         held: The files of runs and folds.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self.spark = SparkPart(storage)
+    def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
+        self._spark_folder = spark_folder or storage
+        self.spark = SparkPart(self._spark_folder)
         self.held = HeldFiles(storage)
         self._storage = storage
         self._ownership = Ownership(storage)
         self._attempts = itertools.count()
+        is_far = isinstance(storage.location(""), ObjectPath)
+        # What one call fails to delete, the next one finds again.
+        self._sweeper = ThreadPoolExecutor(1, "sweeper") if is_far else None
 
     @property
     def root(self) -> str:
@@ -132,12 +139,12 @@ class Checkpoint:
         """Whether another process has been seen that has taken it over."""
         return self._ownership.is_lost
 
-    def local(self, folder: str) -> Path | None:
-        """Return a folder's local path; None on a file system that only Hadoop reaches.
+    def location(self, folder: str) -> Location:
+        """Return where a folder is, for `store.files`.
 
         On a cluster a local folder is one that all machines share: Spark itself needs that, too.
         """
-        return self._storage.local(below(self.root, folder))
+        return self._storage.location(below(self.root, folder))
 
     def new_name(self, step: int) -> str:
         """Return a name for what this attempt at a step writes; no other attempt has it."""
@@ -171,10 +178,6 @@ class Checkpoint:
     def replays_folder(self) -> str:
         """Where requests to replay dead letters stand."""
         return f"{self.root}/replays"
-
-    def size_bytes(self, folder: str) -> int:
-        """Return size of what stands in one of these folders."""
-        return self._storage.size_bytes(below(self.root, folder))
 
     def sync(self, folder: str) -> None:
         """Return once a folder, with all that is in it, outlasts a power cut."""
@@ -217,6 +220,8 @@ class Checkpoint:
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""
+        if self._sweeper is not None:
+            self._sweeper.shutdown()
         self._ownership.release()
 
     def latest(self) -> tuple[StepEntry | None, StepDone]:
@@ -272,11 +277,10 @@ class Checkpoint:
         self._storage.sync(*written)
         self._log(f"frontier/{_name(entry.step)}", entry.to_document())
         keys = () if entry.keys is None else entry.keys.folds
-        self._keep("runs", {run.name for run in entry.runs})
-        self._keep("keys", {fold.name for fold in keys})
-        self._keep("behind", {entry.name})
-        self._keep("repeats", {entry.name})
-        self._keep("", {entry.source}, prefix=FIRST_SPARK_FOLDER)
+        runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
+        kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
+        self._keep(entry.step, kept)
+        self._keep_sources({entry.source})
 
     def write_done(self, done: StepDone) -> None:
         """Mark a step as done, and forget one that is long over.
@@ -292,9 +296,8 @@ class Checkpoint:
 
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""
-        self._keep("runs", {run.name for run in entry.kept_runs})
-        self._keep("behind", ())
-        self._keep("repeats", ())
+        runs = {run.name for run in entry.kept_runs}
+        self._keep(entry.step, {"runs": runs, "behind": (), "repeats": ()})
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what became of a step's events; None as long as it is not known.
@@ -321,7 +324,7 @@ class Checkpoint:
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
         self._log(f"processed/{_name(step)}", document)
-        self._keep("topology", {*own, *kept})
+        self._keep(step, {"topology": {*own, *kept}})
         if step >= _KEPT_STEPS:
             self._storage.delete(f"processed/{_name(step - _KEPT_STEPS)}")
 
@@ -346,19 +349,41 @@ class Checkpoint:
     def _log(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a document by which things are decided."""
         self.check_owner()
-        if not self._storage.create(name, _text(document)):
+        if not self._storage.create(name, _text({**document, "life": self._ownership.life})):
             self.check_owner()
             raise OwnershipError(
                 f"{self.root}/{name} is there already: a process that had this checkpoint before "
                 "us was still at work. Nothing is lost; start the job again once it has ended"
             )
 
-    def _keep(self, folder: str, names: Collection[str], *, prefix: str = "") -> None:
-        """Delete all in a folder but these, and but what newer lives than ours have made."""
-        for name in self._storage.names(folder):
-            is_one = name.startswith(prefix) and name not in names
-            if is_one and _owner_of(name.removeprefix(prefix).removeprefix("-")) <= self.owner:
-                self._storage.delete(f"{folder}/{name}" if folder else name)
+    def _keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
+        """Delete what a step no longer needs, whose document stands; far away nobody waits for it.
+
+        What later steps or newer lives than ours have made stays.
+
+        Args:
+            step: The step.
+            kept: By folder, the names that stay in it.
+        """
+        if self._sweeper is None:
+            self._sweep(step, kept)
+        else:
+            self._sweeper.submit(self._sweep, step, kept)
+
+    def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
+        for folder, names in kept.items():
+            for name in self._storage.names(folder):
+                is_ours = _owner_of(name) <= self.owner and _step_of(name) <= step
+                if is_ours and name not in names:
+                    self._storage.delete(f"{folder}/{name}")
+
+    def _keep_sources(self, names: Collection[str]) -> None:
+        """Delete all folders of Spark's but these, likewise."""
+        for name in self._spark_folder.names(""):
+            is_one = name.startswith(FIRST_SPARK_FOLDER) and name not in names
+            owner = _owner_of(name.removeprefix(FIRST_SPARK_FOLDER).removeprefix("-"))
+            if is_one and owner <= self.owner:
+                self._spark_folder.delete(name)
 
     def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         check_format(self.root, found)
@@ -383,6 +408,12 @@ class Checkpoint:
 
 def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
+
+
+def _step_of(name: str) -> int:
+    """Return the step that a folder's name holds."""
+    step = name.partition("-")[0]
+    return int(step) if step.isdecimal() else -1
 
 
 def _owner_of(name: str) -> int:

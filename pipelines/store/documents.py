@@ -11,7 +11,7 @@ from sequitur.pipelines._errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.pipelines.store.storage import Storage
+    from sequitur.pipelines.store.storage import SparkFolder
 
 _Found = TypeVar("_Found")
 BEGIN_ANEW: Final = (
@@ -20,7 +20,7 @@ BEGIN_ANEW: Final = (
 
 
 def read_document(
-    storage: Storage, name: str, meaning: Callable[[dict[str, Any]], _Found]
+    storage: SparkFolder, name: str, meaning: Callable[[dict[str, Any]], _Found]
 ) -> _Found | None:
     """Return what a document says; None when there is none.
 

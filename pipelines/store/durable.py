@@ -85,7 +85,8 @@ def create(path: Path, text: str) -> bool:
         write(written, text)
         path.hardlink_to(written)
     except FileExistsError:
-        return False
+        # NFS may have made the link, and lost the answer.
+        return path.samefile(written)
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise CheckpointError(

@@ -1,7 +1,7 @@
-"""The files of runs and folds, held against the log: each that it names is there, and no other.
+"""The files of runs and folds, held against the log: each that it names is there.
 
-Whoever reads a folder takes what a listing gives for all there is. So a file that is lost would be
-passed over without a word, while counts only bound what is held.
+Others may be there, too: those of tasks that were given up. Readers are told the names of the log,
+so these count for nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store.documents import BEGIN_ANEW
-from sequitur.pipelines.store.part_files import is_published
+from sequitur.pipelines.store.part_files import is_rows_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,16 +37,16 @@ class HeldFiles:
         """Return where a fold stands."""
         return f"{self._storage.root}/keys/{name}"
 
-    def whole_run(self, run: Run) -> str:
-        """Return the folder of a run, once all of its files are seen to be there.
+    def whole_run(self, run: Run) -> list[str]:
+        """Return the files of a run, once all of them are seen to be there.
 
         Raises:
-            CheckpointError: One is not, or one is there that was not logged.
+            CheckpointError: One is not.
         """
         return self._whole(self.run_folder(run.name), run.files)
 
-    def whole_fold(self, fold: Fold) -> str:
-        """Return the folder of a fold, likewise."""
+    def whole_fold(self, fold: Fold) -> list[str]:
+        """Return the files of a fold, likewise."""
         return self._whole(self.keys_folder(fold.name), fold.files)
 
     def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
@@ -64,21 +64,16 @@ class HeldFiles:
         for fold in () if entry.keys is None else entry.keys.folds:
             self.whole_fold(fold)
 
-    def _whole(self, folder: str, files: Mapping[str, int]) -> str:
-        """Hold a listing against the log: a reader takes what a listing gives for all there is."""
-        there = set(filter(is_published, self._storage.names(below(self._storage.root, folder))))
+    def _whole(self, folder: str, files: Mapping[str, int]) -> list[str]:
+        """Hold a listing against the log."""
+        there = set(filter(is_rows_file, self._storage.names(below(self._storage.root, folder))))
         if gone := sorted(files.keys() - there):
             raise CheckpointError(
                 f"{folder}/{gone[0]}, with {files[gone[0]]} rows that were read and are still "
                 f"needed, is gone; files that are: {len(gone)} of {len(files)}. Put the folder "
                 f"back, or {BEGIN_ANEW}"
             )
-        if unknown := sorted(there - files.keys()):
-            raise CheckpointError(
-                f"{folder}/{unknown[0]} is in no log of the job's, and its rows would be counted "
-                "among those that were read: take it away"
-            )
-        return folder
+        return [f"{folder}/{name}" for name in files]
 
 
 def below(root: str, folder: str) -> str:

@@ -27,6 +27,7 @@ import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
 
 from py4j.protocol import Py4JError
 
@@ -77,6 +78,7 @@ class Ownership:
         self._storage = storage
         self._beat_s = beat_s
         self._stale_s = stale_s
+        self._life = uuid4().hex
         self._generation = 0
         self._count = 0
         self._newer: int | None = None
@@ -87,6 +89,11 @@ class Ownership:
     def generation(self) -> int:
         """Ours; 0 before `take`."""
         return self._generation
+
+    @property
+    def life(self) -> str:
+        """Names this life: what it creates is known by that, whatever becomes of an answer."""
+        return self._life
 
     @property
     def is_lost(self) -> bool:
@@ -102,7 +109,7 @@ class Ownership:
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
         document = {"format": _OWNER_FORMAT, **ProcessIdentity.own().to_document()}
-        text = json.dumps({**document, "taken_ms": _now_ms()}) + "\n"
+        text = json.dumps({**document, "life": self._life, "taken_ms": _now_ms()}) + "\n"
         while True:
             newest = _newest(self._storage)
             refuse_if_owned(self._storage, stale_s=self._stale_s)

@@ -20,7 +20,7 @@ from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import CheckpointError
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.store.storage import Storage
+    from sequitur.pipelines.store.storage import SparkFolder
 
 FIRST_SPARK_FOLDER: Final = "spark"
 WAY_ON: Final = (
@@ -38,7 +38,7 @@ class SparkPart:
         storage: The checkpoint's folder.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: SparkFolder) -> None:
         self._storage = storage
 
     def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:

@@ -1,4 +1,4 @@
-"""Where a checkpoint stands: on a path that all machines reach, or where only Hadoop reaches."""
+"""Where a checkpoint stands: on a path that all machines reach, or in an object store."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
-
+from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.part_files import is_published
+from sequitur.pipelines.store.object_path import object_path
+from sequitur.pipelines.store.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sequitur.pipelines.store.files import Location
+
 _LOCAL_SCHEME: Final = "file:"
-_IS_THERE: Final = "FileAlreadyExistsException"
 
 
-class Storage(Protocol):
-    """A folder. What is in it is named from there: `frontier/000000000007`.
+class SparkFolder(Protocol):
+    """A folder, as far as is needed where Spark writes. What is in it is named from there.
 
     Files that begin with a dot are temporary: nobody is shown them.
     """
@@ -28,9 +28,6 @@ class Storage(Protocol):
     @property
     def root(self) -> str:
         """The folder as a URI."""
-
-    def local(self, name: str) -> Path | None:
-        """Return the local path of something in it; None where only Hadoop reaches it."""
 
     def exists(self, name: str) -> bool:
         """Tell whether there is such a file or folder."""
@@ -41,6 +38,22 @@ class Storage(Protocol):
     def read(self, name: str) -> str:
         """Read a file."""
 
+    def delete(self, name: str) -> None:
+        """Delete a file, or a folder with all that is in it; it need not be there."""
+
+    def sync(self, *names: str) -> None:
+        """Return once files, and folders with all in them, outlast a power cut.
+
+        What is missing is passed over.
+        """
+
+
+class Storage(SparkFolder, Protocol):
+    """A folder in which a checkpoint is, such as `frontier/000000000007`."""
+
+    def location(self, name: str) -> Location:
+        """Return where something in it is, for `store.files`."""
+
     def create(self, name: str, text: str) -> bool:
         """Write a file whole or not at all, and never over one; whether it was not there before.
 
@@ -50,34 +63,29 @@ class Storage(Protocol):
     def replace(self, name: str, text: str) -> None:
         """Write a file whole, over what is there; nothing may rest on it."""
 
-    def delete(self, name: str) -> None:
-        """Delete a file, or a folder with all that is in it; it need not be there."""
-
     def make_folder(self, name: str) -> None:
         """Make a folder that outlasts a power cut; it may be there."""
-
-    def sync(self, *names: str) -> None:
-        """Return once files, and folders with all in them, outlast a power cut.
-
-        What is missing is passed over.
-        """
-
-    def size_bytes(self, folder: str) -> int:
-        """Return size of all files in a folder."""
-
-    def parquet_rows(self, folder: str) -> dict[str, int]:
-        """Return the names of the published Parquet files in a folder, with the rows of each."""
 
 
 def open_storage(spark: SparkSession, location: str) -> Storage:
     """Return the folder at a path or URI, as the session's settings understand it.
 
     On a cluster a local folder is one that all machines share: Spark itself needs that, too.
+
+    Raises:
+        CheckpointError: It is not on a path.
     """
-    hadoop = HadoopStorage(spark, location)
-    if hadoop.root.startswith(_LOCAL_SCHEME):
-        return LocalStorage(Path(hadoop.root.removeprefix(_LOCAL_SCHEME)))
-    return hadoop
+    root = HadoopFolder(spark, location).root
+    if not root.startswith(_LOCAL_SCHEME):
+        raise CheckpointError(
+            f"checkpoint {root}: it has to be a folder that all machines reach by path"
+        )
+    return LocalStorage(Path(root.removeprefix(_LOCAL_SCHEME)))
+
+
+def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
+    """Return the same folder as Spark reaches it, for what Spark keeps there by itself."""
+    return HadoopFolder(spark, storage.root) if isinstance(storage, ObjectStorage) else storage
 
 
 def local_path(location: str) -> Path | None:
@@ -88,6 +96,14 @@ def local_path(location: str) -> Path | None:
     # Hadoop writes file:/path, with one slash.
     local = location.removeprefix("file://").removeprefix(_LOCAL_SCHEME)
     return None if "://" in local else Path(local).absolute()
+
+
+def location_of(location: str) -> Location | None:
+    """Return where a path or URI is, without a session; None where only Hadoop reaches it.
+
+    What an object store asks for is taken from the environment, as its own tools take it.
+    """
+    return local_path(location) or object_path(location, lambda _: None)
 
 
 class LocalStorage:
@@ -105,37 +121,37 @@ class LocalStorage:
         """See `Storage`."""
         return f"{_LOCAL_SCHEME}{self._root}"
 
-    def local(self, name: str) -> Path:
+    def location(self, name: str) -> Path:
         """See `Storage`."""
         return self._root / name
 
     def exists(self, name: str) -> bool:
         """See `Storage`."""
-        return self.local(name).exists()
+        return self.location(name).exists()
 
     def names(self, folder: str) -> list[str]:
         """See `Storage`."""
         try:
-            found = [path.name for path in self.local(folder).iterdir()]
+            found = [path.name for path in self.location(folder).iterdir()]
         except FileNotFoundError:
             return []
         return sorted(name for name in found if not name.startswith("."))
 
     def read(self, name: str) -> str:
         """See `Storage`."""
-        return self.local(name).read_text()
+        return self.location(name).read_text()
 
     def create(self, name: str, text: str) -> bool:
         """See `Storage`."""
-        return durable.create(self.local(name), text)
+        return durable.create(self.location(name), text)
 
     def replace(self, name: str, text: str) -> None:
         """See `Storage`."""
-        durable.replace(self.local(name), text)
+        durable.replace(self.location(name), text)
 
     def delete(self, name: str) -> None:
         """See `Storage`."""
-        path = self.local(name)
+        path = self.location(name)
         try:
             path.unlink()
         except FileNotFoundError:
@@ -145,27 +161,15 @@ class LocalStorage:
 
     def make_folder(self, name: str) -> None:
         """See `Storage`."""
-        durable.make_folder(self.local(name))
+        durable.make_folder(self.location(name))
 
     def sync(self, *names: str) -> None:
         """See `Storage`."""
-        durable.sync_all(self.local(name) for name in names)
-
-    def size_bytes(self, folder: str) -> int:
-        """See `Storage`."""
-        return sum(path.stat().st_size for path in self.local(folder).rglob("*") if path.is_file())
-
-    def parquet_rows(self, folder: str) -> dict[str, int]:
-        """See `Storage`."""
-        return {
-            name: pq.read_metadata(self.local(folder) / name).num_rows
-            for name in self.names(folder)
-            if is_published(name)
-        }
+        durable.sync_all(self.location(name) for name in names)
 
 
-class HadoopStorage:
-    """A folder on any file system of Hadoop's, written by Spark's own checkpoint file manager.
+class HadoopFolder:
+    """A folder on any file system of Hadoop's, as Spark writes it.
 
     What it has closed, it takes for kept: how long that takes to reach a disk is the file system's.
 
@@ -187,26 +191,22 @@ class HadoopStorage:
 
     @property
     def root(self) -> str:
-        """See `Storage`."""
+        """See `SparkFolder`."""
         return str(self._root.toString())
 
-    def local(self, name: str) -> None:
-        """See `Storage`."""
-        del name
-
     def exists(self, name: str) -> bool:
-        """See `Storage`."""
+        """See `SparkFolder`."""
         return bool(self._files.exists(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
-        """See `Storage`."""
+        """See `SparkFolder`."""
         if not self.exists(folder):
             return []
         names = (str(status.getPath().getName()) for status in self._files.list(self._path(folder)))
         return sorted(name for name in names if not name.startswith("."))
 
     def read(self, name: str) -> str:
-        """See `Storage`."""
+        """See `SparkFolder`."""
         stream = self._files.open(self._path(name))
         try:
             raw = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
@@ -214,60 +214,13 @@ class HadoopStorage:
             stream.close()
         return bytes(raw).decode()
 
-    def create(self, name: str, text: str) -> bool:
-        """See `Storage`."""
-        if self.exists(name):
-            return False
-        try:
-            self._write(name, text, overwrite=False)
-        except Py4JJavaError as error:
-            if _IS_THERE in str(error.java_exception):
-                return False
-            raise
-        return True
-
-    def replace(self, name: str, text: str) -> None:
-        """See `Storage`."""
-        self._write(name, text, overwrite=True)
-
     def delete(self, name: str) -> None:
-        """See `Storage`."""
+        """See `SparkFolder`."""
         self._files.delete(self._path(name))
 
-    def make_folder(self, name: str) -> None:
-        """See `Storage`."""
-        self._files.mkdirs(self._path(name))
-
     def sync(self, *names: str) -> None:
-        """See `Storage`."""
+        """See `SparkFolder`."""
         del names
-
-    def size_bytes(self, folder: str) -> int:
-        """See `Storage`."""
-        path = self._path(folder)
-        return int(path.getFileSystem(self._conf).getContentSummary(path).getLength())
-
-    def parquet_rows(self, folder: str) -> dict[str, int]:
-        """See `Storage`."""
-        hadoop = self._jvm.org.apache.parquet.hadoop
-        found = {}
-        for name in filter(is_published, self.names(folder)):
-            file = hadoop.util.HadoopInputFile.fromPath(self._path(f"{folder}/{name}"), self._conf)
-            reader = hadoop.ParquetFileReader.open(file)
-            try:
-                found[name] = int(reader.getRecordCount())
-            finally:
-                reader.close()
-        return found
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{name}" if name else self.root)
-
-    def _write(self, name: str, text: str, *, overwrite: bool) -> None:
-        stream = self._files.createAtomic(self._path(name), overwrite)
-        try:
-            stream.write(text.encode())
-        except BaseException:
-            stream.cancel()
-            raise
-        stream.close()

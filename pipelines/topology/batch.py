@@ -7,14 +7,12 @@ import gc
 import itertools
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import ConservationError
 from sequitur.consumer.topology import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import TaskInput
-from sequitur.pipelines.store.part_files import publish
 from sequitur.pipelines.topology.acker_files import (
     attempts_of,
     emitted_roots,
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.step.batch import Sources
     from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
     from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.store.files import Location
 
 
 DEAD_LETTERS: Final = "dead-letters"
@@ -62,16 +61,16 @@ class FileBatch(StepBatch):
         life: Names this run of the job: bolts of another one are not gone on with.
     """
 
-    folder: str
+    folder: Location
     topics: Mapping[str, tuple[str, int]]
     dead_letters: tuple[str, int]
-    root: str = ""
+    root: Location
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
     life: str = ""
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str) -> Location:
         """One of the folders."""
-        return Path(self.folder, name)
+        return self.folder / name
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -120,11 +119,11 @@ class FileBatch(StepBatch):
             length for _, blobs in sources for places in blobs.values() for _, length in places
         )
 
-    def write_waiting(self, waiting: Sequence[PendingEvent]) -> str | None:
+    def write_waiting(self, waiting: Sequence[PendingEvent]) -> Location | None:
         """See `StepBatch`."""
         return write_waiting(self.path("waiting"), waiting)
 
-    def write_dead(self, dead: Sequence[PendingEvent]) -> str | None:
+    def write_dead(self, dead: Sequence[PendingEvent]) -> Location | None:
         """See `StepBatch`."""
         letters = OutputFiles(
             self.path("outputs"), {DEAD_LETTERS: self.dead_letters}, itertools.count()
@@ -136,53 +135,48 @@ class FileBatch(StepBatch):
             raise ConservationError(f"{len(dead)} dead letters, and {letters.count} are written")
         return file
 
-    def write_unfinished(self, roots: Sequence[int]) -> str | None:
+    def write_unfinished(self, roots: Sequence[int]) -> Location | None:
         """See `StepBatch`."""
         return write_unfinished(self.path("unfinished"), roots)
 
     def write_states(
-        self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], str]
-    ) -> dict[tuple[str, int], str]:
+        self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Location]
+    ) -> dict[tuple[str, int], Location]:
         """See `StepBatch`."""
         return write_states(self.path("states"), states, kept)
 
-    def read_state(self, state: str) -> bytes:
+    def read_state(self, state: Location) -> bytes:
         """See `StepBatch`."""
-        return Path(state).read_bytes()
+        return state.read_bytes()
 
-    def write_roots(self, roots: Sequence[Root]) -> str:
+    def write_roots(self, roots: Sequence[Root]) -> Location:
         """See `StepBatch`."""
         return write_roots(self.path("work"), roots)
 
-    def emitted_roots(self, roots: Sequence[str]) -> EmittedRoots:
+    def emitted_roots(self, roots: Sequence[Location]) -> EmittedRoots:
         """See `StepBatch`."""
         return emitted_roots(roots)
 
-    def attempts_of(self, roots: str) -> dict[int, int]:
+    def attempts_of(self, roots: Location) -> dict[int, int]:
         """See `StepBatch`."""
         return attempts_of(roots)
 
-    def write_acks(self, ids: Any, values: Any, flags: Any) -> str:
+    def write_acks(self, ids: Any, values: Any, flags: Any) -> Location:
         """See `StepBatch`."""
         return write_acks(self.path("work"), ids, values, flags, self.ackers)
 
     @staticmethod
-    def read_acks(acks: str, acker: int) -> tuple[Any, Any, Any]:
+    def read_acks(acks: Location, acker: int) -> tuple[Any, Any, Any]:
         """See `StepBatch`."""
         return read_acks(acks, acker)
 
-    def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> str:
+    def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Location:
         """See `StepBatch`."""
         return write_verdicts(self.path("work"), verdicts)
 
-    def read_verdicts(self, verdicts: str) -> list[EventVerdict]:
+    def read_verdicts(self, verdicts: Location) -> list[EventVerdict]:
         """See `StepBatch`."""
         return read_verdicts(verdicts)
-
-    def publish(self, kind: str, left: str | None) -> list[str]:
-        """See `StepBatch`: the files have hidden names until then."""
-        folder = f"outputs/{self.dead_letters[0]}" if kind == "dead" else kind
-        return publish(self.path(folder), [left])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +190,7 @@ class FileInput(TaskInput):
     """
 
     selection: Selection | None
-    pending: tuple[str, ...]
+    pending: tuple[Location, ...]
     partition: int
 
     @property
@@ -214,6 +208,6 @@ class FileInput(TaskInput):
             for rows in self.selection.tables(self.partition, EVENT_COLUMNS):
                 yield from events(rows)
 
-    def with_waiting(self, waiting: Iterable[str]) -> FileInput:
+    def with_waiting(self, waiting: Iterable[Location]) -> FileInput:
         """The same new ones, and others that wait."""
         return replace(self, pending=tuple(waiting))

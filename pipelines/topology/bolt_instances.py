@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from sequitur.consumer.topology import Instances
 
 if TYPE_CHECKING:
+    from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.topology.batch import FileBatch
 
-_kept: Final[dict[str, tuple[str, Instances]]] = {}
+_kept: Final[dict[Location | None, tuple[str, Instances]]] = {}
 """By checkpoint, the life of a job there, and its bolts. A task's process runs one at a time."""
 
 

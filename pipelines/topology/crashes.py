@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from uuid import uuid4
 
@@ -21,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from sequitur.pipelines._errors import BoltCrashError, TopologyTaskError
 from sequitur.pipelines.spark.tasks import all_of, reason_of
+from sequitur.pipelines.store.files import write_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.step.task_result import TaskResult
     from sequitur.consumer.topology.step.trial import Trial
+    from sequitur.pipelines.store.files import Location
 
     T = TypeVar("T")
 
@@ -61,22 +62,21 @@ class _Recorded:
     """A task that leaves its result in a file."""
 
     task: Any
-    path: str
+    path: Location
 
     @classmethod
-    def of(cls, task: Any, folder: Path) -> Self:
-        return cls(task, str(folder / f"result-{uuid4().hex}.pickle"))
+    def of(cls, task: Any, folder: Location) -> Self:
+        return cls(task, folder / f"result-{uuid4().hex}.pickle")
 
     def __call__(self) -> None:
-        result = self.task()
-        written = Path(self.path + ".tmp")
-        written.write_bytes(pickle.dumps(result))
-        written.rename(self.path)
+        write_aside(self.path, pickle.dumps(self.task()))
 
     def result(self) -> Any:
         """Its result; None as long as it has none."""
-        path = Path(self.path)
-        return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301 - our own
+        try:
+            return pickle.loads(self.path.read_bytes())  # noqa: S301 - our own
+        except FileNotFoundError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class SurvivingTasks:
         crashes: How often a process has died.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, *, max_crashes: int) -> None:
+    def __init__(self, spark: SparkSession, folder: Location, *, max_crashes: int) -> None:
         self.crashes = 0
         self._spark = spark
         self._folder = folder

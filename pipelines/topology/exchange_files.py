@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import heapq
+import io
 import pickle
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from sequitur.consumer.topology import Sent
 from sequitur.consumer.topology.engine.emission import order_of
+from sequitur.pipelines.store.files import is_remote, new_file, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from sequitur.consumer.topology.step.batch import Sources
+    from sequitur.pipelines.store.files import Location
 
 _TUPLES_AT_ONCE: Final = 1 << 12
 _TUPLES_A_FRAME: Final = 1 << 6
 """So many tuples of each stretch of a file are read at once, of the `_TUPLES_AT_ONCE` it has."""
+_LENGTH_BYTES: Final = 4
+_READ_AHEAD: Final = 1 << 18
+"""Of a stretch that is far away so many bytes are read at once, where a frame has less."""
 
 
 class ExchangeFile:
@@ -28,10 +35,11 @@ class ExchangeFile:
         folder: Where it is written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Location) -> None:
         self.path = folder / f"tuples-{uuid4().hex}.pickle"
         self.index: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self._waiting: dict[tuple[str, int], list[Sent]] = {}
+        self._file: pa.NativeFile | None = None
 
     def send(self, component: str, task: int, sent: Sent) -> None:
         """Take a tuple in."""
@@ -44,6 +52,8 @@ class ExchangeFile:
         """Write what is left."""
         for component, task in self._waiting:
             self._flush(component, task)
+        if self._file is not None:
+            self._file.close()
 
     def _flush(self, component: str, task: int) -> None:
         waiting = self._waiting[component, task]
@@ -51,12 +61,14 @@ class ExchangeFile:
             return
         self._waiting[component, task] = []
         waiting.sort(key=order_of)
-        with self.path.open("ab") as file:
-            begin = file.tell()
-            for at in range(0, len(waiting), _TUPLES_A_FRAME):
-                frame = [tuple(sent) for sent in waiting[at : at + _TUPLES_A_FRAME]]
-                pickle.dump(frame, file, protocol=5)
-            length = file.tell() - begin
+        if self._file is None:
+            self._file = new_file(self.path)
+        begin = self._file.tell()
+        for at in range(0, len(waiting), _TUPLES_A_FRAME):
+            frame = pickle.dumps([tuple(sent) for sent in waiting[at : at + _TUPLES_A_FRAME]], 5)
+            self._file.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
+            self._file.write(frame)
+        length = self._file.tell() - begin
         self.index.setdefault((component, task), []).append((begin, length))
 
 
@@ -76,11 +88,31 @@ def tuples_in_order(sources: Sources) -> Iterator[tuple[str, Sent]]:
     )
 
 
-def _stretch(path: str, component: str, begin: int, end: int) -> Iterator[tuple[str, Sent]]:
+def _stretch(path: Location, component: str, begin: int, end: int) -> Iterator[tuple[str, Sent]]:
     while begin < end:
-        with Path(path).open("rb") as file:
-            file.seek(begin)
-            frame = pickle.load(file)  # noqa: S301 - our own tasks' tuples; values are packed
-            begin = file.tell()
-        for sent in frame:
-            yield component, Sent(*sent)
+        for frame in _frames(path, begin, end):
+            begin += _LENGTH_BYTES + len(frame)
+            tuples = pickle.load(io.BytesIO(frame))  # noqa: S301 - our own tasks' tuples; values are packed
+            for sent in tuples:
+                yield component, Sent(*sent)
+
+
+def _frames(path: Location, begin: int, end: int) -> list[bytes]:
+    """Read the next frames of a stretch: one, or as many as are read ahead; the file is closed."""
+    with open_file(path) as file:
+        ahead = file.read_at(min(_READ_AHEAD, end - begin), begin) if is_remote(path) else b""
+        frames: list[bytes] = []
+        while begin < end:
+            if frames and len(ahead) < _LENGTH_BYTES:
+                break
+            head, ahead = ahead[:_LENGTH_BYTES], ahead[_LENGTH_BYTES:]
+            length = int.from_bytes(head or file.read_at(_LENGTH_BYTES, begin), "big")
+            if frames and len(ahead) < length:
+                break
+            frame, ahead = ahead[:length], ahead[length:]
+            begin += _LENGTH_BYTES
+            frames.append(frame + file.read_at(length - len(frame), begin + len(frame)))
+            begin += length
+            if not ahead:
+                break
+    return frames

@@ -1,6 +1,6 @@
 """The files of records that a topology's outputs write, and of dead letters.
 
-A task writes into files of its own, under hidden names that the driver publishes
+A task writes into files of its own, and nobody reads one who is not told its name
 (`store.part_files`): so nobody reads half a file, nor one of an attempt that was given up.
 """
 
@@ -18,9 +18,9 @@ from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from sequitur.consumer.topology import OutputRecord
+    from sequitur.pipelines.store.files import Location
 
 OUTPUT_SCHEMA: Final = pa.schema(
     [
@@ -53,12 +53,12 @@ class OutputFiles:
     """
 
     def __init__(
-        self, folder: Path, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
+        self, folder: Location, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
     ) -> None:
         self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
         self._place = {name: place for name, (place, _) in topics.items()}
         self._files = {
-            place: PartFile(str(folder / place), OUTPUT_SCHEMA) for place in self._place.values()
+            place: PartFile(folder / place, OUTPUT_SCHEMA) for place in self._place.values()
         }
         known = {count: KeyPartitioner(count) for _, count in topics.values()}
         self._partitioners = {name: known[count] for name, (_, count) in topics.items()}
@@ -72,8 +72,8 @@ class OutputFiles:
         if len(rows) >= _ROWS_AT_ONCE:
             self._flush(output)
 
-    def close(self) -> dict[str, str | None]:
-        """Write what is left; the hidden names of the files, by their topic's folder.
+    def close(self) -> dict[str, Location | None]:
+        """Write what is left; where the files are, by their topic's folder.
 
         Raises:
             Exception: What an earlier write raised: into a bolt's call, which may have gone on.
@@ -84,7 +84,7 @@ class OutputFiles:
             raise self._failed
         for file in self._files.values():
             file.close()
-        return {place: file.name for place, file in self._files.items()}
+        return {place: file.location for place, file in self._files.items()}
 
     @property
     def count(self) -> int:

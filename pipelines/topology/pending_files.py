@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.event_columns import (
     HEADERS_TYPE,
@@ -18,7 +19,8 @@ from sequitur.pipelines.topology.event_columns import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
+
+    from sequitur.pipelines.store.files import Location
 
 PENDING_SCHEMA: Final = pa.schema(
     [
@@ -40,9 +42,9 @@ PENDING_SCHEMA: Final = pa.schema(
 _ROWS_AT_ONCE: Final = 1 << 16
 
 
-def write_waiting(folder: Path, waiting: Sequence[PendingEvent]) -> str | None:
-    """Write events that wait into a file of a folder; its hidden name."""
-    with PartFile(str(folder), PENDING_SCHEMA) as file:
+def write_waiting(folder: Location, waiting: Sequence[PendingEvent]) -> Location | None:
+    """Write events that wait into a file of a folder; where it is."""
+    with PartFile(folder, PENDING_SCHEMA) as file:
         for begin in range(0, len(waiting), _ROWS_AT_ONCE):
             some = waiting[begin : begin + _ROWS_AT_ONCE]
             columns = list(zip(*(one.event for one in some), strict=True))
@@ -66,16 +68,19 @@ def write_waiting(folder: Path, waiting: Sequence[PendingEvent]) -> str | None:
                     }
                 )
             )
-    return file.name
+    return file.location
 
 
-def read_pending(paths: Iterable[str]) -> list[PendingEvent]:
+def read_pending(paths: Iterable[Location]) -> list[PendingEvent]:
     """Read the events of some files of `write_waiting`, in their order."""
-    found = [
-        one for path in paths for one in waiting_events(pq.read_table(path, use_threads=False))
-    ]
+    found = [one for path in paths for one in waiting_events(_read(path))]
     found.sort(key=lambda one: (*one.event[3:7],))
     return found
+
+
+def _read(path: Location) -> pa.Table:
+    with open_file(path) as file, pq.ParquetFile(file) as parquet:
+        return parquet.read(use_threads=False)
 
 
 def waiting_events(rows: pa.Table) -> Iterator[PendingEvent]:

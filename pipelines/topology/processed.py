@@ -1,19 +1,20 @@
 """What became of a step's events, as it stands in the checkpoint.
 
-Files are named from the checkpoint's folder in the document, and by path in memory: so a checkpoint
-can be moved.
+Files are named from the checkpoint's folder in the document, and by location in memory: so a
+checkpoint can be moved.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.pipelines._errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from sequitur.pipelines.store.files import Location
 
 
 PROCESSED_FORMAT: Final = 4
@@ -76,29 +77,29 @@ class Processed:
     totals: ProcessTotals = field(default_factory=ProcessTotals)
     next_due_ms: int | None = None
     requests: tuple[str, ...] = ()
-    records: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    dead: Sequence[str] = ()
-    unfinished: Sequence[str] = ()
-    waiting: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    states: Sequence[tuple[str, int, str]] = ()
+    records: Mapping[str, Sequence[Location]] = field(default_factory=dict)
+    dead: Sequence[Location] = ()
+    unfinished: Sequence[Location] = ()
+    waiting: Mapping[int, Sequence[Location]] = field(default_factory=dict)
+    states: Sequence[tuple[str, int, Location]] = ()
     tasks: Mapping[str, int] = field(default_factory=dict)
     time_ms: int | None = None
     watermark_ms: int | None = None
     least_waiting_ms: int | None = None
 
-    def to_document(self, root: Path) -> dict[str, Any]:
+    def to_document(self, root: Location) -> dict[str, Any]:
         """It as a JSON document.
 
         Args:
             root: The checkpoint's folder.
         """
-        moved = self._with_files(lambda path: Path(path).relative_to(root).as_posix())
+        moved = self._with_files(lambda path: str(path).removeprefix(f"{root}/"))
         document = asdict(moved)
         document["waiting"] = sorted(moved.waiting.items())
         return {"format": PROCESSED_FORMAT, **document}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any], root: Path) -> Self:
+    def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
         """Read `to_document` back.
 
         Args:
@@ -130,18 +131,18 @@ class Processed:
             watermark_ms=document["watermark_ms"],
             least_waiting_ms=document["least_waiting_ms"],
         )
-        return found._with_files(lambda path: str(root / path))
+        return found._with_files(lambda path: root / path)
 
     def folders(self) -> set[str]:
         """Names of the folders whose files later steps need."""
         later = [path for paths in self.waiting.values() for path in paths]
         later += [path for _, _, path in self.states]
-        return {Path(path).parents[1].name for path in later}
+        return {path.parent.parent.name for path in later}
 
-    def _with_files(self, moved: Callable[[str], str]) -> Self:
+    def _with_files(self, moved: Callable[[Any], Any]) -> Self:
         """The same with other names of its files."""
 
-        def each(paths: Sequence[str]) -> tuple[str, ...]:
+        def each(paths: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(moved(path) for path in paths)
 
         return replace(

@@ -8,7 +8,6 @@ records in the same order.
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -27,6 +26,7 @@ from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
+from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.checks import check_outputs, check_states
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
@@ -37,7 +37,6 @@ from sequitur.pipelines.topology.stages import StepRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.sink.topic_limits import Limits
     from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.files import Location
     from sequitur.producer.kafka.record_limit import RecordLimit
 
 _FOLDERS: Final = ("outputs", "waiting", "unfinished", "states", "work")
@@ -92,7 +92,7 @@ class Processing:
         self._limits = limits
         self._plan = plan(topology, default.partitions)
         self._newest = Processed()
-        self._requests = ReplayIntake(self._local(checkpoint.replays_folder))
+        self._requests = ReplayIntake(checkpoint.location(checkpoint.replays_folder))
         self._life = uuid4().hex
         folders = {name: str(number) for number, name in enumerate(self._outputs)}
         self._folders = {folder: name for name, folder in folders.items()}
@@ -210,7 +210,7 @@ class Processing:
 
     def outgoing(self, processed: Processed) -> list[Outgoing]:
         """The records of a step, by topic."""
-        unfinished: tuple[str, ...] = ()
+        unfinished: tuple[Location, ...] = ()
         if self._settings.outputs is Outputs.FINISHED:
             unfinished = tuple(processed.unfinished)
         found = [
@@ -232,11 +232,11 @@ class Processing:
         entry: StepEntry,
         name: str,
         due: Selection | None,
-        new_requests: Sequence[Path],
+        new_requests: Sequence[Location],
         ticks: Mapping[str, int],
     ) -> Processed:
         before, settings = self._newest, self._settings
-        folder = self._local(self._checkpoint.topology_folder(name))
+        folder = self._checkpoint.location(self._checkpoint.topology_folder(name))
         for below in (*_FOLDERS, *(f"outputs/{place}" for place in self._places)):
             (folder / below).mkdir(parents=True, exist_ok=True)
         partitions = self._default.partitions
@@ -247,10 +247,10 @@ class Processing:
             ackers=partitions if settings.ackers is None else settings.ackers,
             now_ms=entry.logged_ms,
             seed=(entry.step, entry.logged_ms),
-            folder=str(folder),
+            folder=folder,
             topics=self._topics,
             dead_letters=(DEAD_LETTERS, self._dead_letters.partitions),
-            root=str(self._checkpoint.local(self._checkpoint.root)),
+            root=self._root,
             letter_limit=self._limits.of(self._dead_letters.name),
             watermark_ms=before.watermark_ms,
             ticks=ticks,
@@ -275,7 +275,7 @@ class Processing:
             {(component, task): path for component, task, path in before.states},
             max_crashes=settings.max_crashes,
         ).run()
-        shutil.rmtree(folder / "work")
+        delete_all(folder / "work")
         added = sum(count for count, _ in replayed)
         busy_ms = round(1000 * (time.monotonic() - begun_s))
         totals = _added(before.totals, result, replayed=added, busy_ms=busy_ms)
@@ -308,14 +308,8 @@ class Processing:
         }
 
     @property
-    def _root(self) -> Path:
-        return self._local(self._checkpoint.root)
-
-    def _local(self, folder: str) -> Path:
-        local = self._checkpoint.local(folder)
-        if local is None:
-            raise RuntimeError(f"{folder} is not on a local file system")
-        return local
+    def _root(self) -> Location:
+        return self._checkpoint.location(self._checkpoint.root)
 
     def _processed(self, step: int) -> Processed | None:
         """What became of a step's events; None as long as it is not known."""

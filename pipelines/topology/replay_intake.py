@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.step.events import PendingEvent
-from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.part_files import publish
+from sequitur.pipelines.store.files import sync
 from sequitur.pipelines.topology.event_columns import events
 from sequitur.pipelines.topology.pending_files import write_waiting
 from sequitur.pipelines.topology.replay_requests import each_once, read_request, requests
@@ -14,7 +13,8 @@ from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-    from pathlib import Path
+
+    from sequitur.pipelines.store.files import Location
 
 
 class ReplayIntake:
@@ -24,9 +24,9 @@ class ReplayIntake:
         folder: Where they are; it need not be there.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Location) -> None:
         self._folder = folder
-        self._found: tuple[Path, ...] | None = None
+        self._found: tuple[Location, ...] | None = None
 
     def are_there(self, taken: Collection[str]) -> bool:
         """Look whether there are any.
@@ -37,7 +37,7 @@ class ReplayIntake:
         self._found = tuple(path for path in requests(self._folder) if path.name not in taken)
         return bool(self._found)
 
-    def take(self) -> tuple[Path, ...]:
+    def take(self) -> tuple[Location, ...]:
         """Return those that the last look has found, or else those that are there now."""
         found, self._found = self._found, None
         return requests(self._folder) if found is None else found
@@ -47,14 +47,18 @@ class ReplayIntake:
         for name in taken:
             (self._folder / name).unlink(missing_ok=True)
         if taken:
-            durable.sync(self._folder)  # one that came back would be taken in again
+            sync(self._folder)  # one that came back would be taken in again
         if self._found is not None:
             self._found = tuple(path for path in self._found if path.name not in taken)
 
 
 def write_replayed(
-    paths: Sequence[Path], *, waiting: Iterable[tuple[Any, ...]], folder: Path, partitions: int
-) -> list[tuple[int, list[str]]]:
+    paths: Sequence[Location],
+    *,
+    waiting: Iterable[tuple[Any, ...]],
+    folder: Location,
+    partitions: int,
+) -> list[tuple[int, list[Location]]]:
     """Write the events of requests to files of events that wait.
 
     Args:
@@ -73,7 +77,8 @@ def write_replayed(
         key = event[0]
         place = event[5] % partitions if key is None else partitioner.partition(key)
         given[place].append(PendingEvent(event, 0, None))
+    written = [write_waiting(folder, some) for some in given]
     return [
-        (len(some), publish(folder, [write_waiting(folder, some)]) if some else [])
-        for some in given
+        (len(some), [] if file is None else [file])
+        for some, file in zip(given, written, strict=True)
     ]

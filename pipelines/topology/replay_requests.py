@@ -12,6 +12,7 @@ none is given twice.
 
 from __future__ import annotations
 
+import io
 import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -21,17 +22,17 @@ import pyarrow.parquet as pq
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.checkpoint import check_format
 from sequitur.pipelines.store.documents import understood
-from sequitur.pipelines.store.part_files import is_published
-from sequitur.pipelines.store.storage import local_path
+from sequitur.pipelines.store.files import files_in, open_file, write_whole
+from sequitur.pipelines.store.part_files import is_rows_file
+from sequitur.pipelines.store.storage import location_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.store.files import Location
 
 REPLAYS_FOLDER: Final = "replays"
 _REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
@@ -39,17 +40,19 @@ _IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
 """The order of events everywhere: ties of event time go by where they came from."""
 
 
-def replays_folder(settings: ReorderSettings) -> Path:
+def replays_folder(settings: ReorderSettings) -> Location:
     """Where the requests to the job with these settings go; it need not be there yet.
 
     Raises:
-        CheckpointError: The job's checkpoint is not on a local path, is not there, is another
-            job's, or that of a job without a topology.
+        CheckpointError: The job's checkpoint is where only Hadoop reaches it, is not there, is
+            another job's, or that of a job without a topology.
     """
     location = settings.checkpoint
-    root = local_path(location)
+    root = location_of(location)
     if root is None:
-        raise CheckpointError(f"{location}: a replay can be requested on a local path only")
+        raise CheckpointError(
+            f"{location}: a replay can be requested on a path or in an object store only"
+        )
     try:
         found = understood(f"{location}/format.json", (root / "format.json").read_bytes(), dict)
     except FileNotFoundError:
@@ -73,7 +76,7 @@ def replays_folder(settings: ReorderSettings) -> Path:
     return root / REPLAYS_FOLDER
 
 
-def write_request(folder: Path, rows: pa.Table) -> Path:
+def write_request(folder: Location, rows: pa.Table) -> Location:
     """Write a request, whole or not at all; when this returns it survives a power cut.
 
     Args:
@@ -97,11 +100,9 @@ def write_request(folder: Path, rows: pa.Table) -> Path:
     rows = rows.sort_by([(name, "ascending") for name in _IN_ORDER])
     request = folder / f"{time.time_ns():020d}-{uuid4().hex}.parquet"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with durable.written_aside(request) as hidden:
-            pq.write_table(rows, hidden, compression="none", store_schema=False)
-            durable.sync(hidden)
-        durable.sync(folder)
+        content = io.BytesIO()
+        pq.write_table(rows, content, compression="none", store_schema=False)
+        write_whole(request, content.getvalue())
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written: {error}") from error
     return request
@@ -133,23 +134,20 @@ def _said(event: tuple[Any, ...]) -> tuple[Any, ...]:
     return (key, value, tuple(headers or ()), *place)
 
 
-def requests(folder: Path) -> tuple[Path, ...]:
+def requests(folder: Location) -> tuple[Location, ...]:
     """The requests in a folder, oldest first; none where there is no folder."""
-    try:
-        names = sorted(folder.iterdir())
-    except FileNotFoundError:
-        return ()
-    return tuple(path for path in names if is_published(path.name))
+    return tuple(path for path in files_in(folder) if is_rows_file(path.name))
 
 
-def read_request(path: Path) -> pa.Table:
+def read_request(path: Location) -> pa.Table:
     """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time.
 
     Raises:
         CheckpointError: It cannot be read, or is no request.
     """
     try:
-        found = pq.ParquetFile(path).read()
+        with open_file(path) as file:
+            found = pq.ParquetFile(file).read()
         return found.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} is not a replay request: {error}") from error

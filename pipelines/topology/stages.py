@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.topology.batch import FileBatch, FileInput
 
 
@@ -22,7 +23,7 @@ class StepRun(Run):
         spark: The session.
         batch: What all tasks share; its folders are there.
         givens: The events of each task of the first stage.
-        states: Paths of what bolts kept in the step before.
+        states: Files of what bolts kept in the step before.
         max_crashes: See `SurvivingTasks`.
     """
 
@@ -31,7 +32,7 @@ class StepRun(Run):
         spark: SparkSession,
         batch: FileBatch,
         givens: Sequence[FileInput],
-        states: Mapping[tuple[str, int], str],
+        states: Mapping[tuple[str, int], Location],
         *,
         max_crashes: int,
     ) -> None:

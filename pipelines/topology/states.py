@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.files import sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sequitur.pipelines.store.files import Location
+
 
 def write_states(
-    folder: Path, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], str]
-) -> dict[tuple[str, int], str]:
+    folder: Location,
+    states: Mapping[tuple[str, int], bytes],
+    kept: Mapping[tuple[str, int], Location],
+) -> dict[tuple[str, int], Location]:
     """Write what bolts want kept; what they kept before and has not changed is not written again.
 
     Args:
@@ -28,15 +32,17 @@ def write_states(
     paths = {}
     for place, state in states.items():
         path = folder / f"{uuid4().hex}.pickle"
-        if not (place in kept and _is_linked(Path(kept[place]), path, state)):
+        if not (place in kept and _is_linked(kept[place], path, state)):
             path.write_bytes(state)
-        durable.sync(path)
-        paths[place] = str(path)
+        sync(path)
+        paths[place] = path
     return paths
 
 
-def _is_linked(kept: Path, path: Path, state: bytes) -> bool:
+def _is_linked(kept: Location, path: Location, state: bytes) -> bool:
     """Hard-link the file if it has this content; return whether that was done."""
+    if not isinstance(kept, Path) or not isinstance(path, Path):
+        return False  # an object store has no links
     if kept.stat().st_size != len(state) or kept.read_bytes() != state:
         return False
     try:

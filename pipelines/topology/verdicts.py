@@ -11,7 +11,8 @@ from sequitur.pipelines.topology.acker_files import read_table, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+    from sequitur.pipelines.store.files import Location
 
 VERDICTS_SCHEMA = pa.schema(
     [
@@ -27,14 +28,14 @@ VERDICTS_SCHEMA = pa.schema(
 """See `EventVerdict`."""
 
 
-def write_verdicts(folder: Path, verdicts: Sequence[EventVerdict]) -> str:
-    """Write verdicts into a file of their own; its path."""
+def write_verdicts(folder: Location, verdicts: Sequence[EventVerdict]) -> Location:
+    """Write verdicts into a file of their own; where it is."""
     columns = list(zip(*verdicts, strict=True)) or [()] * len(VERDICTS_SCHEMA)
     arrays = [pa.array(one, part.type) for one, part in zip(columns, VERDICTS_SCHEMA, strict=True)]
     return write_table(folder, pa.table(arrays, schema=VERDICTS_SCHEMA))
 
 
-def read_verdicts(path: str) -> list[EventVerdict]:
+def read_verdicts(path: Location) -> list[EventVerdict]:
     """Read what `write_verdicts` wrote."""
     columns = read_table(path).to_pydict().values()
     return [EventVerdict(*told) for told in zip(*columns, strict=True)]

@@ -14,7 +14,7 @@ from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, bu
 from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.part_files import PartFile, publish
+from sequitur.pipelines.store.part_files import PartFile
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+    from sequitur.pipelines.store.files import Location
 
 _OUTPUTS = 2
 _SMALL = RowLimits(slice_bytes=600, row_group_rows=3)
@@ -90,14 +92,14 @@ def _rows(draw: st.DrawFn, *, first: int = 0, late: bool = False) -> list[_Row]:
     ]
 
 
-def _file(folder: Path, name: str, rows: Sequence[_Row]) -> tuple[str, ...]:
+def _file(folder: Path, name: str, rows: Sequence[_Row]) -> tuple[Location, ...]:
     (folder / name).mkdir()
-    with PartFile(str(folder / name), RUN_ARROW_SCHEMA, _SMALL.row_group_rows) as file:
+    with PartFile(folder / name, RUN_ARROW_SCHEMA, _SMALL.row_group_rows) as file:
         # As in a run, a row group has rows of one output partition.
         for output in range(_OUTPUTS):
             own = [row.as_arrow() for row in rows if row.output == output]
             file.write(pa.Table.from_pylist(own, RUN_ARROW_SCHEMA))
-    return tuple(publish(folder / name, [file.name]))
+    return () if file.location is None else (file.location,)
 
 
 def _expected(new: Sequence[_Row], out: Sequence[_Row]) -> list[_Row]:
@@ -134,11 +136,12 @@ def test_all_but_the_first_of_each_id_are_found(
     buckets = _OUTPUTS + more_buckets
     for name in ("ids", "found"):
         (root / name).mkdir()
-    first = IdsTask(str(root / "ids"), "id", new, earlier, buckets, _SMALL)
-    ids = tuple(publish(root / "ids", [first(output) for output in range(_OUTPUTS)]))
-    second = RepeatsTask(str(root / "found"), ids, buckets, _OUTPUTS, _SMALL)
+    first = IdsTask(root / "ids", "id", new, earlier, buckets, _SMALL)
+    written = [first(output) for output in range(_OUTPUTS)]
+    ids = tuple(root / "ids" / name for name in written if name is not None)
+    second = RepeatsTask(root / "found", ids, buckets, _OUTPUTS, _SMALL)
     found = [second(number) for number in range(_OUTPUTS)]
-    files = tuple(publish(root / "found", [one.file for one in found]))
+    files = tuple(root / "found" / one.file for one in found if one.file is not None)
     columns = ("topic", "partition", "offset")
     places = [
         tuple(row.values())

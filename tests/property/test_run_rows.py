@@ -32,10 +32,10 @@ from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
-from sequitur.pipelines.store.part_files import publish, published_files
 from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
 from sequitur.producer.kafka.record_limit import RecordLimit
 from tests.support.examples import examples
+from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import (
     BASE_MS,
     BOUNDS,
@@ -91,7 +91,7 @@ def test_what_is_due_comes_out_in_order(
     root = tmp_path_factory.mktemp("runs")
     for number, rows in enumerate(runs):
         staged(root / str(number), rows, frontier, limits=_SMALL)
-    files = [published_files(root / str(number)) for number in range(len(runs))]
+    files = [parquet_files(root / str(number)) for number in range(len(runs))]
     own, earlier = files[0], tuple(itertools.chain(*files[1:]))
     first, last = BASE_MS + frontier, BASE_MS + after
     parts = (Part(own, first, last), Part(earlier, first + 1, last))
@@ -119,7 +119,7 @@ def test_the_same_rows_staged_again_go_out_as_the_same_bytes(
     root = tmp_path_factory.mktemp("runs")
     for number, size in enumerate(sizes):
         staged(root / str(number), rows, 0, batch_rows=size)
-    once, again = (Selection((Part(published_files(root / str(number))),)) for number in range(2))
+    once, again = (Selection((Part(parquet_files(root / str(number))),)) for number in range(2))
     for output in range(OUTPUTS):
         batches, repeated = (
             [(bytes(batch.records), *batch[1:]) for batch in one.batches(output, 300, _RULE)]
@@ -151,7 +151,7 @@ def test_side_rows_come_out_in_source_order(
     assert summary.reasons.get(LATE, 0) == len(late)
     assert summary.reasons.get(MISSING, 0) == sum(row.time is None for row in rows)
     assert summary.reasons.get(TOO_FAR_FUTURE, 0) == sum(row.time == 2_000 for row in rows)
-    run = published_files(root / "run")
+    run = parquet_files(root / "run")
     cases = (
         (Part(run, last_ms=BASE_MS + frontier - 1, reasons=(LATE,)), late),
         (Part(run, reasons=(MISSING, TOO_FAR_FUTURE), untimed=True), bad),
@@ -162,8 +162,8 @@ def test_side_rows_come_out_in_source_order(
             BASE_MS + frontier,
             partitions=2,
             limit=RecordLimit(),
-            root="",
-            duplicates=published_files(root / "repeats"),
+            root=root,
+            duplicates=parquet_files(root / "repeats"),
             limits=_SMALL,
         )
         kept = [row for row in expected if row.offset not in left_out]
@@ -184,15 +184,14 @@ def test_late_rows_that_are_emitted_are_flagged_in_place(
     """Judged or not, they stand where their time puts them, with the headers of a late row."""
     root = tmp_path_factory.mktemp("runs")
     staged(root / "run", rows, frontier, limits=_SMALL)
-    run, first = published_files(root / "run"), BASE_MS + frontier
+    run, first = parquet_files(root / "run"), BASE_MS + frontier
     late = Part(run, last_ms=first - 1, reasons=(LATE,))
     if judges:
         (root / "judged").mkdir()
-        judge = JudgeTask(
-            str(root / "judged"), late, (), LateJudge(horizon_ms=first), limits=_SMALL
-        )
-        publish(root / "judged", [judge(output).file for output in range(OUTPUTS)])
-        late = Part(published_files(root / "judged"), reasons=(LATE,))
+        judge = JudgeTask(root / "judged", late, (), LateJudge(horizon_ms=first), limits=_SMALL)
+        for output in range(OUTPUTS):
+            judge(output)
+        late = Part(parquet_files(root / "judged"), reasons=(LATE,))
     selection = Selection((Part(run, first), late), flagged_ms=first, limits=_SMALL)
     for output in range(OUTPUTS):
         own = [row for row in rows if is_usable(row) and row.output == output]
@@ -268,22 +267,20 @@ def test_rows_are_judged_by_the_last_of_their_key(
         if is_usable(row) and row.time is not None and row.time < frontier:
             passes = row.key is not None and row.time >= max(horizon, last.get(row.key, -1))
             (rescued if passes else late).add(row.value)
-    old = Part(published_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
+    old = Part(parquet_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     (root / "fold").mkdir()
     for output in range(OUTPUTS):
-        fold = FoldTask(str(root / "fold"), (old,), limits=_SMALL)(output)
-        publish(root / "fold", [fold.file])
-    folded = Part(published_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
-    own = Part(published_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
+        FoldTask(root / "fold", (old,), limits=_SMALL)(output)
+    folded = Part(parquet_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
+    own = Part(parquet_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
         judge = LateJudge(horizon_ms=BASE_MS + horizon)
-        task = JudgeTask(str(root / name), own, (source,), judge, limits=_SMALL)
+        task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL)
         written = [task(output) for output in range(OUTPUTS)]
-        publish(root / name, [one.file for one in written])
         columns = ("value", "reason", "last_released_ms", "key")
         judged = RunRows(
-            (Part(published_files(root / name), reasons=()),), None, columns, _SMALL
+            (Part(parquet_files(root / name), reasons=()),), None, columns, _SMALL
         ).pieces()
         found = [row for piece in judged for row in piece.to_pylist()]
         assert {row["value"] for row in found if row["reason"] is None} == rescued
@@ -321,22 +318,20 @@ def test_newer_rows_of_a_key_pass_in_latest_mode(
             passing.add(row.value)
         else:
             stale[row.value] = None if before is None else BASE_MS + (before.time or 0)
-    old = Part(published_files(root / "old"), BASE_MS + horizon, reasons=())
+    old = Part(parquet_files(root / "old"), BASE_MS + horizon, reasons=())
     (root / "fold").mkdir()
     for output in range(OUTPUTS):
-        fold = FoldTask(str(root / "fold"), (old,), ReorderMode.LATEST, _SMALL)(output)
-        publish(root / "fold", [fold.file])
-    folded = Part(published_files(root / "fold"), BASE_MS + horizon, reasons=())
-    own = Part(published_files(root / "new"), reasons=(LATE,))
+        FoldTask(root / "fold", (old,), ReorderMode.LATEST, _SMALL)(output)
+    folded = Part(parquet_files(root / "fold"), BASE_MS + horizon, reasons=())
+    own = Part(parquet_files(root / "new"), reasons=(LATE,))
     judge = LateJudge(ReorderMode.LATEST, BASE_MS + horizon)
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
-        task = JudgeTask(str(root / name), own, (source,), judge, limits=_SMALL)
+        task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL)
         written = [task(output) for output in range(OUTPUTS)]
-        publish(root / name, [one.file for one in written])
         columns = ("value", "reason", "last_released_ms")
         judged = RunRows(
-            (Part(published_files(root / name), reasons=()),), None, columns, _SMALL
+            (Part(parquet_files(root / name), reasons=()),), None, columns, _SMALL
         ).pieces()
         found = [row for piece in judged for row in piece.to_pylist()]
         assert sorted(row["value"] for row in found if row["reason"] is None) == sorted(passing)
@@ -355,13 +350,15 @@ def test_newer_rows_of_a_key_pass_in_latest_mode(
         )
 
 
-def test_files_that_are_not_shown_are_not_read(tmp_path: Path) -> None:
+def test_files_that_are_not_named_are_not_read(tmp_path: Path) -> None:
     """What a task that was given up leaves behind counts for nothing."""
     rows = [Row("t", 0, number, b"a", number) for number in range(5)]
-    staged(tmp_path / "run", rows, 0)
-    writer = RunWriter(str(tmp_path / "run"), SPEC, BASE_MS, BOUNDS)
+    named = staged(tmp_path / "run", rows, 0).file
+    assert named is not None
+    writer = RunWriter(tmp_path / "run", SPEC, BASE_MS, BOUNDS)
     writer.write(iter(as_batches(rows, 5)))
-    (found,) = RunRows((Part(published_files(tmp_path / "run")),), None, ("offset",)).pieces()
+    assert len(parquet_files(tmp_path / "run")) == 2
+    (found,) = RunRows((Part((tmp_path / "run" / named,)),), None, ("offset",)).pieces()
     assert found["offset"].to_pylist() == [0, 1, 2, 3, 4]
 
 
@@ -371,7 +368,7 @@ def test_slices_follow_each_other(tmp_path: Path) -> None:
     rows = [Row("t", 0, number, None, number * 37 % 1_000) for number in range(2_000)]
     staged(tmp_path / "run", rows, 0, limits=limits)
     slices = list(
-        RunRows((Part(published_files(tmp_path / "run")),), 0, ("event_time_ms",), limits).slices()
+        RunRows((Part(parquet_files(tmp_path / "run")),), 0, ("event_time_ms",), limits).slices()
     )
     reaches = [(min(s), max(s)) for s in (one["event_time_ms"].to_pylist() for one in slices)]
     assert len(slices) > 5

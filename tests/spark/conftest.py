@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import StepDone, StepEntry
     from sequitur.consumer.topology import Topology
+    from sequitur.pipelines.store.files import Location
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
@@ -306,10 +307,10 @@ def hadoop_only(spark: SparkSession) -> HadoopFolder:
 
 
 class StorageFolder(NamedTuple):
-    """A folder where a checkpoint can stand, and where its files can be looked at by path."""
+    """A folder where a checkpoint can stand, and where its files can be looked at."""
 
     uri: str
-    path: Path
+    location: Location
 
 
 @pytest.fixture(params=["local"])

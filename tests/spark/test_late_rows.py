@@ -23,6 +23,7 @@ from sequitur.consumer import (
     SourcePartition,
 )
 from sequitur.pipelines._errors import LateRowError
+from sequitur.pipelines.store.files import files_in
 from sequitur.producer import EVENT_ID_HEADER
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of
 from tests.support.reorder_model import ReorderModel, Row
@@ -206,9 +207,8 @@ def test_crash_changes_no_verdict(
     }
     assert (report.totals.late, report.totals.held) == (2, 4)
     job.run(drain=True)
-    folds = [f.name for f in (storage.path / "keys").iterdir() if f.is_dir()]
-    assert len(folds) == 1
-    assert [f for f in (storage.path / "behind").iterdir() if f.is_dir()] == []
+    assert len(files_in(storage.location / "keys")) == 1
+    assert files_in(storage.location / "behind") == []
 
 
 @pytest.mark.parametrize("duplicates", ["keep", "event-id"])

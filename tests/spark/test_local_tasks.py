@@ -17,10 +17,10 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.pipelines.sink.sink import _Send
 from sequitur.pipelines.spark.tasks import all_of
-from sequitur.pipelines.store.part_files import published_files
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Event, event, time_of
 from tests.support.document_folder import DocumentFolder
+from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, OUTPUTS, Row, staged
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_killed_task_sends_its_rows_once(
         transaction_timeout_ms=60_000,
     )
     rule = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 600, floor_ms=600)
-    rows_wanted = Selection((Part(published_files(tmp_path / "run")),))
+    rows_wanted = Selection((Part(parquet_files(tmp_path / "run")),))
     sends = [_Send(0, writer, rows_wanted, output, rule) for output in range(OUTPUTS)]
     assert sum(all_of(spark, sends)) == 600
     records = list(read_topic(kafka, topic))
@@ -118,14 +118,13 @@ class _DyingWriter(RunWriter):
 def test_killed_task_leaves_nothing_that_is_read(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what a task wrote twice one file is seen, and each row goes out once."""
+    """Of what a task wrote twice one file is named, and each row goes out once."""
     monkeypatch.setattr("sequitur.pipelines.ordering.runs.RunWriter", _DyingWriter)
     job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(400)])
     job.run()
     (run,) = (tmp_path / "checkpoint" / "runs").iterdir()
-    written = [path.name for path in run.iterdir()]
-    assert len(published_files(run)) == 4
-    assert sum(name.endswith(".tmp") for name in written) == 4
+    assert len(parquet_files(run)) == 8
+    assert len(job.steps[0][0].runs[0].files) == 4
     report = job.run(drain=True)
     assert (report.totals.read, report.totals.released) == (400, 400)
     assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]

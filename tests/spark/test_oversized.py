@@ -21,6 +21,7 @@ from sequitur.consumer import (
     TOO_LARGE,
     UNPARSABLE,
 )
+from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.conftest import Event, Job, event, time_of
@@ -89,7 +90,8 @@ def test_rows_too_large_for_their_topics_go_aside(wide: Job, storage: StorageFol
     reasons = [(record.header(REASON_HEADER) or b"").decode() for record in aside]
     assert sorted(reasons) == sorted(expected)
     for record, reason in zip(aside, reasons, strict=True):
-        rows = pq.read_table(storage.path / _aside(record, times.get(reason))).to_pylist()
+        with open_file(storage.location / _aside(record, times.get(reason))) as file:
+            rows = pq.read_table(file).to_pylist()
         (row,) = [row for row in rows if row["reason"] == reason]
         assert (row["key"], row["value"]) == (b"large", expected[reason])
         assert row["headers"] == [{"key": "own", "value": b"1"}]

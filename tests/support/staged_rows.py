@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sequitur.consumer import TimeBounds, TimeUnit, parse_event_time_spec
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter, Summary
-from sequitur.pipelines.store.part_files import publish
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
@@ -119,10 +118,8 @@ def staged(
 ) -> Summary:
     """Write rows as a run of one task, held against a frontier that is so much after the base."""
     folder.mkdir(parents=True)
-    writer = RunWriter(str(folder), SPEC, BASE_MS + frontier, BOUNDS, clocks, limits=limits)
-    summary = writer.write(iter(as_batches(rows, batch_rows)))
-    publish(folder, [summary.file])
-    return summary
+    writer = RunWriter(folder, SPEC, BASE_MS + frontier, BOUNDS, clocks, limits=limits)
+    return writer.write(iter(as_batches(rows, batch_rows)))
 
 
 def is_usable(row: Row) -> bool:

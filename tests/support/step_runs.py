@@ -14,7 +14,7 @@ from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Selection
-from sequitur.pipelines.store.part_files import PartFile, publish
+from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology import crashes, stages
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology import Topology
     from sequitur.consumer.topology.step.run import StepResult
+    from sequitur.pipelines.store.files import Location
 
 _FOLDERS = ("outputs", "waiting", "unfinished", "states", "work")
 
@@ -78,8 +79,8 @@ class StepRuns:
     now_ms: int = 1_000
     next_due_ms: int | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    waiting: dict[int, list[str]] = field(default_factory=dict)
-    states: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    waiting: dict[int, list[Location]] = field(default_factory=dict)
+    states: Mapping[tuple[str, int], Location] = field(default_factory=dict)
     number: int = 0
     results: list[StepResult] = field(default_factory=list)
     life: str = ""
@@ -106,8 +107,9 @@ class StepRuns:
     def give_back(self, given: Iterable[EventValues], task: int = 0) -> None:
         """Give dead letters back to a task of the first stage: they run in the next step."""
         folder = self._batch().path("waiting")
-        names = [write_waiting(folder, [PendingEvent(tuple(one), 0, None) for one in given])]
-        self.waiting.setdefault(task, []).extend(publish(folder, names))
+        file = write_waiting(folder, [PendingEvent(tuple(one), 0, None) for one in given])
+        if file is not None:
+            self.waiting.setdefault(task, []).append(file)
         self.next_due_ms = self.now_ms
 
     def due_ms(self) -> int | None:
@@ -160,7 +162,7 @@ class StepRuns:
         ]
 
     def _rows(
-        self, steps: Sequence[Sequence[str]], *, is_all: bool = False
+        self, steps: Sequence[Sequence[Location]], *, is_all: bool = False
     ) -> list[tuple[bytes | None, bytes | None]]:
         """What the job would write, step after step, partition after partition."""
         out = []
@@ -188,9 +190,10 @@ class StepRuns:
             }
             for one in given
         ]
-        with PartFile(str(batch.path("work")), RUN_ARROW_SCHEMA) as file:
+        with PartFile(batch.path("work"), RUN_ARROW_SCHEMA) as file:
             file.write(pa.Table.from_pylist(rows, RUN_ARROW_SCHEMA))
-        return Selection((Part(tuple(publish(batch.path("work"), [file.name]))),))
+        assert file.location is not None
+        return Selection((Part((file.location,)),))
 
     def _batch(self) -> FileBatch:
         folder = self.folder / str(self.number)
@@ -206,10 +209,10 @@ class StepRuns:
             ackers=self.partitions if self.settings.ackers is None else self.settings.ackers,
             now_ms=self.now_ms,
             seed=(self.number, self.now_ms),
-            folder=str(folder),
+            folder=folder,
             topics=topics,
             dead_letters=(DEAD_LETTERS, self.partitions),
-            root=str(self.folder),
+            root=self.folder,
             watermark_ms=self.watermark_ms,
             ticks=self.ticks,
             life=self.life,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +28,7 @@ from tests.support.step_runs import StepRuns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from sequitur.consumer.topology import OutputCollector, OutputRecord, TopologyContext, Tuple
 
@@ -314,7 +314,7 @@ class Pair:
                 counts["untracked_failures"],
             ),
             "states": {
-                place: pickle.loads(Path(path).read_bytes()) for place, path in job.states.items()
+                place: pickle.loads(path.read_bytes()) for place, path in job.states.items()
             },
         }
 

@@ -54,7 +54,7 @@ def _entry(step: int, **changes: Any) -> StepEntry:
         "previous_frontier_ms": T0,
         "clock": clock.advance(now_ms=0, delay_ms=3000, idle_timeout_ms=1000),
         "staged": Totals(read=4, late=1),
-        "runs": (Run(step, 3, T0 + 1000, T0 + 5000, name=_RUN),),
+        "runs": (Run(step, 3, T0 + 1000, T0 + 5000, name=_RUN, files={"part-0.parquet": 3}),),
         "before": Totals(read=4, released=4),
         "logged_ms": T0,
     }
@@ -85,6 +85,7 @@ def root(tmp_path: Path) -> Path:
         }
     )
     pq.write_table(rows, root / "runs" / _RUN / "part-0.parquet")
+    pq.write_table(rows, root / "runs" / _RUN / "part-of-a-task-given-up.parquet")
     (root / "runs" / _RUN / "_SUCCESS").touch()
     (root / "runs" / _RUN / ".part-0.parquet.crc").touch()
     return root
@@ -171,6 +172,7 @@ def test_newer_step_is_refused(root: Path) -> None:
 def test_run_that_vanishes_while_it_is_read_is_told(root: Path) -> None:
     """A running job removes runs that are through: then another look is wanted."""
     (root / "runs" / _RUN / "part-0.parquet").unlink()
+    (root / "runs" / _RUN / "part-of-a-task-given-up.parquet").unlink()
     (root / "runs" / _RUN / "_SUCCESS").unlink()
     (root / "runs" / _RUN / ".part-0.parquet.crc").unlink()
     (root / "runs" / _RUN).rmdir()

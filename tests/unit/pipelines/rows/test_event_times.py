@@ -57,7 +57,7 @@ def staged(tmp_path: Path) -> Read:
             }
             for offset, (value, headers, timestamp_ms) in enumerate(records)
         ]
-        writer = RunWriter(str(tmp_path), parse_event_time_spec(spec), -1, _bounds(spec))
+        writer = RunWriter(tmp_path, parse_event_time_spec(spec), -1, _bounds(spec))
         summary = writer.write(iter([pa.RecordBatch.from_pylist(rows, SPARK_SCHEMA)]))
         found = pq.read_table(tmp_path / str(summary.file)).sort_by("offset").to_pylist()
         return [EventTime(row["event_time_ms"], row["reason"]) for row in found]

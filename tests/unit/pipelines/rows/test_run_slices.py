@@ -13,7 +13,7 @@ from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.part_files import publish, published_files
+from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, Row, staged
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _staged(folder: Path, times: Iterable[int], *, topics: int = 2) -> Part:
     ]
     for number, (_, own) in enumerate(itertools.groupby(rows, lambda row: row.source_order[:2])):
         staged(folder / str(number), list(own), 0, limits=_LIMITS)
-    files = (published_files(one) for one in sorted(folder.iterdir()))
+    files = (parquet_files(one) for one in sorted(folder.iterdir()))
     return Part(tuple(itertools.chain(*files)))
 
 
@@ -110,19 +110,18 @@ def test_many_rows_behind_the_frontier_are_judged_piece_by_piece(tmp_path: Path)
     early = [number % 90 for number in range(1_000)]
     rows = [Row("t", 0, offset, b"%d" % offset, time) for offset, time in enumerate(early)]
     staged(tmp_path / "run", rows, 100, limits=_LIMITS)
-    behind = Part(published_files(tmp_path / "run"), last_ms=BASE_MS + 99, reasons=(LATE,))
+    behind = Part(parquet_files(tmp_path / "run"), last_ms=BASE_MS + 99, reasons=(LATE,))
     pieces = [len(one) for one in RunRows((behind,), None, _RECORDS, _LIMITS).pieces()]
     assert len(pieces) > 2
     assert max(pieces) < _MOST_ROWS
     (tmp_path / "behind").mkdir()
     judge = LateJudge(horizon_ms=BASE_MS + 45)
     written = [
-        JudgeTask(str(tmp_path / "behind"), behind, (), judge, limits=_LIMITS)(n) for n in range(3)
+        JudgeTask(tmp_path / "behind", behind, (), judge, limits=_LIMITS)(n) for n in range(3)
     ]
-    publish(tmp_path / "behind", [one.file for one in written])
     assert sum(one.rows for one in written) == 1_000
     assert sum(one.late for one in written) == sum(time < 45 for time in early)
-    rescued = Part(published_files(tmp_path / "behind"))
+    rescued = Part(parquet_files(tmp_path / "behind"))
     (*found,) = RunRows((rescued,), None, ("offset",), _LIMITS).slices()
     offsets = sorted(offset for one in found for offset in one["offset"].to_pylist())
     assert offsets == [offset for offset, time in enumerate(early) if time >= 45]

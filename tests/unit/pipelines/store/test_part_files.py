@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.store.part_files import PartFile, publish, published_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from sequitur.pipelines.store.part_files import PartFile, is_rows_file
 
 _SCHEMA = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])
 
 
 def _written(folder: Path, *offsets: int) -> PartFile:
-    with PartFile(str(folder), _SCHEMA) as file:
+    with PartFile(folder, _SCHEMA) as file:
         for offset in offsets:
             file.write(pa.table([[offset], [offset]], schema=_SCHEMA))
     return file
 
 
-def test_file_is_seen_once_it_is_shown(tmp_path: Path) -> None:
-    """Until then it has a name that no reader goes by."""
-    file = _written(tmp_path, 1, 2)
-    assert published_files(tmp_path) == ()
-    publish(tmp_path, [file.name, None])
-    (path,) = published_files(tmp_path)
-    (rows,) = RunRows((Part((path,), reasons=()),), None, ("offset",)).pieces()
+def test_file_is_read_by_whoever_is_told_its_name(tmp_path: Path) -> None:
+    """It has that name from the start, and no other attempt has it."""
+    file, other = _written(tmp_path, 1, 2), _written(tmp_path, 1, 2)
+    assert file.location is not None
+    assert file.location != other.location
+    (rows,) = RunRows((Part((file.location,), reasons=()),), None, ("offset",)).pieces()
     assert rows["offset"].to_pylist() == [1, 2]
-    assert file.size_bytes == tmp_path.joinpath(path).stat().st_size
+    assert file.size_bytes == Path(str(file.location)).stat().st_size
+    assert file.rows == 2
 
 
 def test_no_rows_make_no_file(tmp_path: Path) -> None:
@@ -40,16 +37,15 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
     assert (file.name, file.size_bytes, list(tmp_path.iterdir())) == (None, 0, [])
 
 
-def test_checksums_and_marks_of_spark_are_no_files_of_rows(tmp_path: Path) -> None:
+def test_checksums_and_marks_of_spark_are_no_files_of_rows() -> None:
     """Spark writes them beside what it writes."""
-    for name in ("_SUCCESS", ".part-0.parquet.crc", ".hidden.parquet", "part-0.parquet"):
-        (tmp_path / name).touch()
-    assert published_files(tmp_path) == (str(tmp_path / "part-0.parquet"),)
+    names = ("_SUCCESS", ".part-0.parquet.crc", ".hidden.parquet", "part-0.parquet")
+    assert [name for name in names if is_rows_file(name)] == ["part-0.parquet"]
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """A machine that does not see a file yet must not go on without its rows."""
-    part = Part((str(tmp_path / "part-0.parquet"),))
+    part = Part((tmp_path / "part-0.parquet",))
     with pytest.raises(FileNotFoundError):
         RunRows((part,), None, ("offset",))
 

@@ -14,18 +14,20 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from sequitur.pipelines.store.files import Location
+
 
 def _sent(time_ms: int, said: str) -> Sent:
     root = Root(time_ms + 1, (None, None, (), time_ms, "t", 0, time_ms, 0))
     return Sent(pickle.dumps(said), ("a", "default"), ((root, 1),), ("a",))
 
 
-def _written(folder: Path, times_ms: list[int], name: str) -> tuple[str, dict[str, Any]]:
+def _written(folder: Path, times_ms: list[int], name: str) -> tuple[Location, dict[str, Any]]:
     file = ExchangeFile(folder)
     for number, time_ms in enumerate(times_ms):
         file.send("b", 0, _sent(time_ms, f"{name}{number}"))
     file.close()
-    return str(file.path), {"b": file.index["b", 0]}
+    return file.path, {"b": file.index["b", 0]}
 
 
 def test_tuples_of_several_files_come_in_the_order_of_their_events(

@@ -30,7 +30,7 @@ def _letter(
     fields = {
         "topology": type("Named", (), {"name": "t"}),
         "now_ms": 9,
-        "root": str(root),
+        "root": root,
         "letter_limit": RecordLimit(limit),
     }
     for name, said in fields.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sequitur.pipelines.topology import replay_intake, replay_requests
 from sequitur.pipelines.topology.replay_intake import ReplayIntake
@@ -18,7 +18,7 @@ def _listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     listed: list[Path] = []
     requests = replay_requests.requests
 
-    def counted(folder: Path) -> tuple[Path, ...]:
+    def counted(folder: Any) -> Any:
         listed.append(folder)
         return requests(folder)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,9 +21,6 @@ from sequitur.pipelines.topology.replay_requests import (
     requests,
     write_request,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _JOB: dict[str, Any] = {
     "format": CHECKPOINT_FORMAT,
@@ -102,11 +100,11 @@ def test_no_folder_is_no_request(tmp_path: Path) -> None:
 def test_request_cut_short_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is seen, and nothing is left, when writing fails half way."""
 
-    def fails(_: pa.Table, path: Path, **_options: Any) -> None:
-        path.write_bytes(b"PAR1")
+    def fails(path: Path, _: bytes) -> None:
+        path.write_text("PAR1")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pq, "write_table", fails)
+    monkeypatch.setattr(Path, "write_bytes", fails)
     with pytest.raises(CheckpointError, match=r"cannot be written.*No space left"):
         write_request(tmp_path, _rows(1))
     assert list(tmp_path.iterdir()) == []
@@ -178,7 +176,7 @@ def test_what_is_no_checkpoint_is_refused(checkpoint: Path, text: str, message: 
     ("location", "message"),
     [
         ("/no/such/folder", "/no/such/folder is not a job's checkpoint"),
-        ("s3a://bucket/job", "s3a://bucket/job: a replay can be requested on a local path only"),
+        ("viewfs://a/job", "viewfs://a/job: a replay can be requested on a path or in an object"),
     ],
 )
 def test_checkpoint_that_cannot_be_reached_is_named(location: str, message: str) -> None:

@@ -318,7 +318,7 @@ def test_state_that_has_not_changed_is_not_written_anew(
     paths = []
     for given in ([event(1), event(2, partition=1)], [event(3)], []):
         runs.step(monkeypatch, given)
-        paths.append({task: Path(path) for (_, task), path in runs.states.items()})
+        paths.append({task: Path(str(path)) for (_, task), path in runs.states.items()})
     first, second, third = (
         {task: path.stat().st_ino for task, path in step.items()} for step in paths
     )

@@ -160,7 +160,7 @@ class _Run:
             (name, offset)
             for name, file in shown.items()
             if file is not None
-            for offset in pq.read_table(folder / name / file)["offset"].to_pylist()
+            for offset in pq.read_table(str(file))["offset"].to_pylist()
         )
 
     @property

@@ -1,0 +1,85 @@
+"""Files of a checkpoint, wherever it is: on a path, or in an object store.
+
+The driver and its tasks open, write and delete them by their *location*: a `Path`, or an
+`ObjectPath`, which has of a path's methods those that are needed here. Either can be pickled.
+
+A file is written once, by one attempt, under a name that nobody else has, and is there from then
+on: so nobody renames files, and nobody lists a folder to know what counts. That says the document
+that names them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.object_path import ObjectPath
+
+Location: TypeAlias = Path | ObjectPath
+
+
+def is_remote(location: Location) -> bool:
+    """Tell whether each reading of it costs a way over the network."""
+    return not isinstance(location, Path)
+
+
+def open_file(location: Location) -> pa.NativeFile:
+    """Open a file for reading at any place in it.
+
+    Raises:
+        FileNotFoundError: It is not there.
+    """
+    return pa.OSFile(str(location), "rb") if isinstance(location, Path) else location.open_input()
+
+
+def new_file(location: Location) -> pa.NativeFile:
+    """Open a file for writing, which is there once it is closed; its folder is there already."""
+    return pa.OSFile(str(location), "wb") if isinstance(location, Path) else location.open_output()
+
+
+def sync(location: Location) -> None:
+    """Return once a file that was closed outlasts a power cut; in an object store it does."""
+    if isinstance(location, Path):
+        durable.sync(location)
+
+
+def files_in(folder: Location) -> list[Location]:
+    """Return what is in a folder, by name; nothing where there is no such folder."""
+    try:
+        found: list[Location] = [*folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda one: one.name)
+
+
+def delete_all(location: Location) -> None:
+    """Delete a folder with all that is in it."""
+    if isinstance(location, Path):
+        shutil.rmtree(location)
+    else:
+        location.delete_all()
+
+
+def write_aside(location: Location, content: bytes) -> None:
+    """Write a file whole or not at all; nothing that is to last may rest on it."""
+    if not isinstance(location, Path):
+        location.write_bytes(content)
+        return
+    with durable.written_aside(location) as hidden:
+        hidden.write_bytes(content)
+
+
+def write_whole(location: Location, content: bytes) -> None:
+    """Write a file whole or not at all, over what is there; when this returns it will last."""
+    if not isinstance(location, Path):
+        location.write_bytes(content)
+        return
+    durable.make_folder(location.parent)
+    with durable.written_aside(location) as hidden:
+        hidden.write_bytes(content)
+        durable.sync(hidden)
+    durable.sync(location.parent)

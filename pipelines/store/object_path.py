@@ -1,0 +1,288 @@
+"""Files in an object store: named and opened like files in folders, which it does not have.
+
+By two libraries, each for what it can: pyarrow reads and writes data, in tasks, too; obstore does
+what pyarrow cannot: it creates an object only where there is none, and deletes one without asking
+for the folder above it. Neither is loaded for a checkpoint on a path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sequitur.pipelines._errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
+
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+OBJECT_SCHEMES: Final = (*S3_SCHEMES, "gs", "abfs", "abfss")
+_DEFAULT_REGION: Final = "us-east-1"
+_ATTEMPTS: Final = 10
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bucket:
+    """A bucket, and how to reach it.
+
+    Attributes:
+        scheme: As in the URI that names it.
+        name: Its name, with the account in it where the store has accounts.
+        options: Of S3: `access_key`, `secret_key`, `session_token`, `endpoint`, `region` and
+            `virtual_host`; what is missing says the environment, or the machine.
+    """
+
+    scheme: str
+    name: str
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def uri(self) -> str:
+        """The bucket as a URI."""
+        return f"{self.scheme}://{self.name}"
+
+    def files(self) -> Any:
+        """Return pyarrow's file system; one a process."""
+        return _files(self)
+
+    def objects(self) -> Any:
+        """Return obstore's store; one a process."""
+        return _objects(self)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectPath:
+    """A file or folder in a bucket, with those of a path's methods that are needed.
+
+    Attributes:
+        bucket: The bucket.
+        key: Its name there.
+    """
+
+    bucket: Bucket
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.bucket.uri}/{self.key}"
+
+    def __truediv__(self, name: str) -> Self:
+        return type(self)(self.bucket, f"{self.key}/{name}" if self.key else str(name))
+
+    @property
+    def name(self) -> str:
+        """The last part of its name."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Self:
+        """The folder it is in."""
+        return type(self)(self.bucket, self.key.rpartition("/")[0])
+
+    @property
+    def path(self) -> str:
+        """Its name as pyarrow takes it."""
+        return f"{self.bucket.name}/{self.key}"
+
+    def mkdir(self, *, parents: bool = True, exist_ok: bool = True) -> None:
+        """Do nothing: there are no folders."""
+
+    def iterdir(self) -> Iterator[Self]:
+        """Return what is in this folder; nothing where there is no such folder."""
+        with _calls() as obstore:
+            found = obstore.list_with_delimiter(self.bucket.objects(), self.key or None)
+        names = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+        return iter(sorted(type(self)(self.bucket, name.rstrip("/")) for name in names))
+
+    def exists(self) -> bool:
+        """Tell whether there is such an object, or one in a folder of this name."""
+        with _calls() as obstore:
+            try:
+                obstore.head(self.bucket.objects(), self.key)
+            except FileNotFoundError:
+                return any(True for _ in self.iterdir())
+            return True
+
+    def read_bytes(self) -> bytes:
+        """Return what is in it, by pyarrow: in tasks, too.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        with self.open_input() as file:
+            content: bytes = file.read()
+        return content
+
+    def write_bytes(self, content: bytes) -> None:
+        """Write it whole, over what is there; likewise."""
+        with self.open_output() as file:
+            file.write(content)
+
+    def get(self) -> bytes:
+        """Return what is in it.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        with _calls() as obstore:
+            return bytes(obstore.get(self.bucket.objects(), self.key).bytes())
+
+    def put(self, content: bytes) -> None:
+        """Write it whole, over what is there."""
+        with _calls() as obstore:
+            obstore.put(self.bucket.objects(), self.key, content, use_multipart=False)
+
+    def put_new(self, content: bytes) -> bool:
+        """Write it whole, if it is not there; whether that is known to have been done.
+
+        Raises:
+            OSError: The store has not said; it may be there.
+        """
+        with _calls() as obstore:
+            try:
+                store = self.bucket.objects()
+                obstore.put(store, self.key, content, mode="create", use_multipart=False)
+            except obstore.exceptions.AlreadyExistsError:
+                return False
+            return True
+
+    def unlink(self, *, missing_ok: bool = True) -> None:
+        """Delete it; whether it was there is not told."""
+        del missing_ok
+        with _calls() as obstore:
+            obstore.delete(self.bucket.objects(), self.key)
+
+    def delete_all(self) -> None:
+        """Delete it, and all in a folder of this name."""
+        with _calls() as obstore:
+            store = self.bucket.objects()
+            for some in obstore.list(store, f"{self.key}/"):
+                obstore.delete(store, [one["path"] for one in some])
+            obstore.delete(store, self.key)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all objects in this folder, however deep, by their keys."""
+        with _calls() as obstore:
+            listed = obstore.list(self.bucket.objects(), f"{self.key}/")
+            return {one["path"]: one["size"] for some in listed for one in some}
+
+    def open_input(self) -> pa.NativeFile:
+        """Open it for reading at any place in it."""
+        return self.bucket.files().open_input_file(self.path)
+
+    def open_output(self) -> pa.NativeFile:
+        """Open it for writing: it is there, as a whole, once that is closed."""
+        return self.bucket.files().open_output_stream(self.path)
+
+
+def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPath | None:
+    """Return where in an object store a URI is; None of another one.
+
+    Args:
+        location: The URI.
+        setting: Gives what Hadoop's settings have under a name, such as `fs.s3a.endpoint`.
+    """
+    scheme, there, name = location.partition("://")
+    if not there or scheme not in OBJECT_SCHEMES:
+        return None
+    bucket, _, key = name.partition("/")
+    key = key.strip("/")
+    if scheme not in S3_SCHEMES:
+        return ObjectPath(Bucket(scheme, bucket), key)
+
+    def said(part: str) -> str | None:
+        return setting(f"fs.s3a.bucket.{bucket}.{part}") or setting(f"fs.s3a.{part}")
+
+    env = os.environ.get
+    endpoint = said("endpoint") or env("AWS_ENDPOINT_URL_S3") or env("AWS_ENDPOINT_URL")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"http{'' if said('connection.ssl.enabled') == 'false' else 's'}://{endpoint}"
+    region = said("endpoint.region") or env("AWS_REGION") or env("AWS_DEFAULT_REGION")
+    found = {
+        "access_key": said("access.key"),
+        "secret_key": said("secret.key"),
+        "session_token": said("session.token"),
+        "endpoint": endpoint,
+        "region": region or (_DEFAULT_REGION if endpoint else _region_of(bucket)),
+        # Buckets of an endpoint of one's own are named in the path, as a rule.
+        "virtual_host": "true" if endpoint and said("path.style.access") == "false" else None,
+    }
+    options = tuple((name, told) for name, told in found.items() if told)
+    # Hadoop, which writes Spark's part beside ours, knows S3 under one name.
+    return ObjectPath(Bucket("s3a", bucket, options), key)
+
+
+def _region_of(bucket: str) -> str:
+    from pyarrow import fs  # noqa: PLC0415 - as below
+
+    region: str = fs.resolve_s3_region(bucket)
+    return region
+
+
+@contextlib.contextmanager
+def _calls() -> Iterator[Any]:
+    """Give obstore, whose errors become those of a file system."""
+    try:
+        import obstore  # noqa: PLC0415 - not installed where no checkpoint is in an object store
+    except ImportError as error:
+        raise CheckpointError(
+            "a checkpoint in an object store needs the package obstore: pip install 'sequitur[s3]'"
+        ) from error
+    try:
+        yield obstore
+    except obstore.exceptions.BaseError as error:
+        raise OSError(str(error).partition("\n")[0]) from error
+
+
+@functools.lru_cache
+def _files(bucket: Bucket) -> Any:
+    from pyarrow import fs  # noqa: PLC0415 - S3's part of it takes a while to load
+
+    if bucket.scheme not in S3_SCHEMES:
+        return fs.FileSystem.from_uri(bucket.uri)[0]
+    options = dict(bucket.options)
+    scheme, _, host = options.get("endpoint", "").rpartition("://")
+    given = {
+        "access_key": options.get("access_key"),
+        "secret_key": options.get("secret_key"),
+        "session_token": options.get("session_token"),
+        "endpoint_override": host,
+        "scheme": scheme,
+        "region": options.get("region"),
+        "force_virtual_addressing": options.get("virtual_host") == "true",
+    }
+    return fs.S3FileSystem(
+        **{name: said for name, said in given.items() if said},
+        # A small file is one request, and not the three of a large one.
+        allow_delayed_open=True,
+        request_timeout=_TIMEOUT_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    )
+
+
+@functools.lru_cache
+def _objects(bucket: Bucket) -> Any:
+    from obstore.store import S3Store, from_url  # noqa: PLC0415 - as above
+
+    if bucket.scheme not in S3_SCHEMES:
+        return from_url(bucket.uri)
+    names = {
+        "access_key": "access_key_id",
+        "secret_key": "secret_access_key",
+        "session_token": "session_token",
+        "endpoint": "endpoint",
+        "region": "region",
+        "virtual_host": "virtual_hosted_style_request",
+    }
+    options: Mapping[str, str] = dict(bucket.options)
+    config: Any = {names[name]: said for name, said in options.items()}
+    return S3Store(
+        bucket.name,
+        config=config,
+        client_options={"allow_http": True, "timeout": f"{_TIMEOUT_S:g}s"},
+    )

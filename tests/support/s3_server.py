@@ -1,0 +1,169 @@
+"""An S3 server on this machine: moto's, in a process of its own, with faults on demand.
+
+Moto looks whether an object is there, and then writes it. Two writers at once may pass that look,
+so here each conditional put is alone from the look to the end: of many one wins, as S3 promises.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+BUCKET: Final = "bucket"
+ACCESS_KEY: Final = "an-access-key"
+SECRET_KEY: Final = "a-secret-key"
+_FAULTS: Final = "/-/faults"
+_SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>reduce your rate</Message></Error>"
+
+
+class S3Server:
+    """The server, with a bucket; to be used by `with`."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.support.s3_server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self._ask("PUT", f"/{BUCKET}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def settings(self) -> dict[str, str]:
+        """What Hadoop's settings say of it."""
+        return {
+            "fs.s3a.endpoint": self.endpoint,
+            "fs.s3a.access.key": ACCESS_KEY,
+            "fs.s3a.secret.key": SECRET_KEY,
+            "fs.s3a.path.style.access": "true",
+        }
+
+    def fault(self, *, refused: int = 0, lost: int = 0, slow_s: float = 0, of: str = "/") -> None:
+        """Have the next requests fail.
+
+        Args:
+            refused: So many are answered by 503, and not done.
+            lost: After these, so many are done, and answered by 500.
+            slow_s: All wait for so long.
+            of: Only those whose path has this in it.
+        """
+        faults = {"refused": refused, "lost": lost, "slow_s": slow_s, "of": of}
+        self._ask("POST", _FAULTS, json.dumps(faults))
+
+    def faults_left(self) -> int:
+        """How many of them are still to come."""
+        told = json.loads(self._ask("GET", _FAULTS))
+        return int(told["refused"]) + int(told["lost"])
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        signed = f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/aws4_request"
+        connection.request(method, path, body, {"Authorization": signed})
+        answer = connection.getresponse()
+        said = answer.read()
+        connection.close()
+        if answer.status != http.client.OK:
+            raise RuntimeError(f"{method} {path}: {answer.status} {said!r}")
+        return said
+
+
+class _Faulty:
+    """A WSGI application whose conditional puts are atomic, and whose requests may fail.
+
+    Args:
+        application: Moto's.
+    """
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self._creating = threading.Lock()
+        self._counting = threading.Lock()
+        self._faults: dict[str, Any] = {"refused": 0, "lost": 0, "slow_s": 0, "of": "/"}
+
+    def __call__(self, environ: Mapping[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == _FAULTS:
+            if environ["REQUEST_METHOD"] == "POST":
+                length = int(environ["CONTENT_LENGTH"])
+                self._faults = json.loads(environ["wsgi.input"].read(length))
+            start("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(self._faults).encode()]
+        fault = self._fault(path)
+        if fault == "refused":
+            start("503 Slow Down", [("Content-Type", "application/xml")])
+            return [_SLOW_DOWN]
+        if fault == "lost":
+            self._served(environ, lambda *_: None)
+            start("500 Internal Server Error", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code><Message>lost</Message></Error>"]
+        return self._served(environ, start)
+
+    def _fault(self, path: str) -> str | None:
+        if self._faults["of"] not in path:
+            return None
+        time.sleep(self._faults["slow_s"])
+        with self._counting:
+            for kind in ("refused", "lost"):
+                if self._faults[kind]:
+                    self._faults[kind] -= 1
+                    return kind
+        return None
+
+    def _served(self, environ: Mapping[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
+        if "HTTP_IF_NONE_MATCH" not in environ or environ["REQUEST_METHOD"] != "PUT":
+            answer: Iterable[bytes] = self._application(environ, start)
+            return answer
+        with self._creating:
+            return [*self._application(environ, start)]
+
+
+def _serve() -> None:
+    # Half a second, for the process that serves alone.
+    from moto.moto_server.werkzeug_app import (  # noqa: PLC0415
+        DomainDispatcherApplication,
+        create_backend_app,
+    )
+    from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
+
+    class _Silent(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_request(self, *_: object) -> None:
+            pass
+
+    application = _Faulty(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Silent)
+    # Whoever started it may die before it ends it.
+    threading.Thread(target=_when_left_alone, args=(server.shutdown,), daemon=True).start()
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+def _when_left_alone(end: Callable[[], None]) -> None:
+    sys.stdin.read()
+    end()
+
+
+if __name__ == "__main__":
+    _serve()
