@@ -5,7 +5,7 @@ pyspark ships, fetches from where it fetches by default, or from where the Ivy s
 by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside the tree, in
 ``$SEQUITUR_CACHE`` or else the user's cache folder, and shared by all checkouts.
 
-    python -m sequitur.pipelines.jars fetch         fetch and verify all that is missing
+    python -m sequitur.pipelines.jars fetch         fetch and verify what is missing, but for s3
     python -m sequitur.pipelines.jars list broker   the paths of a group's jars, one a line
     python -m sequitur.pipelines.jars lock          write the lock anew, after a change of ``ROOTS``
 """
@@ -31,8 +31,10 @@ from xml.sax.saxutils import quoteattr
 from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError, PipelineError
 from sequitur.pipelines.java import find_java
 
-Group = Literal["broker", "spark"]
+Group = Literal["broker", "spark", "s3"]
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+_ASKED_FOR: Final = ("s3",)
+"""Groups that `fetch` leaves out: a checkpoint in S3 asks for them, and no test does."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 
@@ -57,6 +59,15 @@ ROOTS: Final[Mapping[Group, tuple[Root, ...]]] = {
         Root("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0", transitive=False),
         Root("org.apache.kafka:kafka-clients:3.9.2", transitive=False),
         Root("org.apache.commons:commons-pool2:2.13.1", transitive=False),
+    ),
+    # By which Spark writes its own checkpoint to S3; the SDK has 690 MB.
+    "s3": (
+        Root("org.apache.hadoop:hadoop-aws:3.5.0", transitive=False),
+        Root("software.amazon.awssdk:bundle:2.35.4", transitive=False),
+        Root(
+            "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+            transitive=False,
+        ),
     ),
 }
 
@@ -139,7 +150,7 @@ def locked_jars(
     second call costs milliseconds and starts no Java. Calls at the same time wait for each other.
 
     Args:
-        group: ``broker`` or ``spark``, or another that `lock_file` has.
+        group: ``broker``, ``spark`` or ``s3``, or another that `lock_file` has.
         lock_file: Another lock than the project's.
         cache: Another folder than ``cache_directory()``.
         fetch: Puts jars into a folder, at their ``file``; by default by Ivy.
@@ -354,7 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m sequitur.pipelines.jars", description="The locked jars."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("fetch", help="fetch and verify all that is missing")
+    commands.add_parser("fetch", help="fetch and verify what is missing, but for s3")
     listing = commands.add_parser("list", help="print the paths of a group's jars")
     listing.add_argument("group", choices=GROUPS)
     commands.add_parser("lock", help="write the lock anew")
@@ -364,7 +375,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_lock()
         elif given.command == "fetch":
             for group in GROUPS:
-                locked_jars(group)
+                if group not in _ASKED_FOR:
+                    locked_jars(group)
         else:
             sys.stdout.writelines(f"{jar}\n" for jar in locked_jars(given.group))
     except PipelineError as error:

@@ -21,6 +21,8 @@ DEFAULT_MASTER: Final = "local[2,4]"
 
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
+_S3: Final = ("s3:", "s3a:", "s3n:")
+
 _OURS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # A plan that changes with the data would not repeat a step the same way.
@@ -53,7 +55,11 @@ def is_submitted() -> bool:
 
 
 def build_session(
-    name: str, *, master: str | None = None, options: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str | None = None,
+    options: Mapping[str, str] | None = None,
+    checkpoint: str = "",
 ) -> SparkSession:
     """The Spark session, started where there is none.
 
@@ -64,6 +70,7 @@ def build_session(
         name: Application name.
         master: Spark master, if not the one of spark-submit or `local[2,4]`.
         options: Further Spark settings; they win over ours.
+        checkpoint: Where the job's is: Spark needs more jars to write to S3.
 
     Raises:
         ConnectorMissingError: spark-submit was given no `--jars` with the Kafka connector.
@@ -78,7 +85,8 @@ def build_session(
     if where.startswith("local"):
         chosen.update((key, value) for key, value in _LOCAL.items() if not given.contains(key))
     if not is_submitted():
-        jars = [str(path) for path in locked_jars("spark")]
+        groups = ["spark", "s3"] if checkpoint.startswith(_S3) else ["spark"]
+        jars = [str(path) for group in groups for path in locked_jars(group)]
         chosen["spark.jars"] = ",".join(filter(None, [given.get("spark.jars", ""), *jars]))
     chosen.update(options or {})
     builder = SparkSession.builder.appName(name).master(where)

@@ -62,7 +62,7 @@ def run_submitted(
     process, file = (None, None) if load is None else load()
     check_before_start(kafka, settings, process)
     title = name if process is None else f"run {process.topology.name}"
-    spark = build_session(f"sequitur {title}")
+    spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint)
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
     spark.sparkContext.setLogLevel(log_level())
     if file is not None:

@@ -12,6 +12,8 @@ from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from sequitur.pipelines.store.files import Location
@@ -73,12 +75,16 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
     On a cluster a local folder is one that all machines share: Spark itself needs that, too.
 
     Raises:
-        CheckpointError: It is not on a path.
+        CheckpointError: It is neither on a path nor in an object store.
     """
+    objects = object_path(location, setting_of(spark))
+    if objects is not None:
+        return ObjectStorage(objects)
     root = HadoopFolder(spark, location).root
     if not root.startswith(_LOCAL_SCHEME):
         raise CheckpointError(
-            f"checkpoint {root}: it has to be a folder that all machines reach by path"
+            f"checkpoint {root}: it has to be a folder that all machines reach by path, or in an "
+            "object store"
         )
     return LocalStorage(Path(root.removeprefix(_LOCAL_SCHEME)))
 
@@ -86,6 +92,13 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
 def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
     """Return the same folder as Spark reaches it, for what Spark keeps there by itself."""
     return HadoopFolder(spark, storage.root) if isinstance(storage, ObjectStorage) else storage
+
+
+def setting_of(spark: SparkSession) -> Callable[[str], str | None]:
+    """Return what gives Hadoop's settings in a session, those of its own included."""
+    java_session: Any = spark._jsparkSession  # noqa: SLF001 - the way to Hadoop's settings
+    conf = java_session.sessionState().newHadoopConf()
+    return lambda name: conf.get(name)  # noqa: PLW0108 - a method of Java's cannot be typed
 
 
 def local_path(location: str) -> Path | None:

@@ -25,7 +25,9 @@ from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.job import JobReport, ProcessStage, run_reorder
 from sequitur.pipelines.ordering.stop import Stop
 from sequitur.pipelines.session import build_session
+from sequitur.pipelines.store.object_path import object_path
 from sequitur.producer import KafkaSettings
+from tests.support.s3_server import BUCKET, S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -208,6 +210,19 @@ class Job:
 
 _HADOOP_ONLY: Final = "viewfs://tests/state"
 _MOUNT: Final = "fs.viewfs.mounttable.tests.link./state"
+_SPARKS_PART: Final = {
+    # Hadoop's way to S3 is 690 MB of jars. Spark's own part of a checkpoint goes through Hadoop's
+    # interface to a folder instead, under the same name; ours goes to the server.
+    "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+    "spark.hadoop.fs.viewfs.overload.scheme.target.file.impl": (
+        "org.apache.hadoop.fs.LocalFileSystem"
+    ),
+}
+"""Together with a mount of the bucket."""
+_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 
 class SharedSession:
@@ -239,6 +254,10 @@ class SharedSession:
                     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",
                     "spark.driver.memory": "1g",
                     f"spark.hadoop.{_MOUNT}": self._state.as_uri(),
+                    **_SPARKS_PART,
+                    f"spark.hadoop.fs.viewfs.mounttable.{BUCKET}.linkMergeSlash": (
+                        self._state.as_uri()
+                    ),
                 },
             )
         return self._session
@@ -306,6 +325,25 @@ def hadoop_only(spark: SparkSession) -> HadoopFolder:
     return HadoopFolder(f"{_HADOOP_ONLY}/{name}", Path(urlsplit(state or "").path, name))
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """The S3 server that the session's tests share."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_folder(spark: SparkSession, s3_server: S3Server) -> Iterator[str]:
+    """A folder of its own there, that the session has the settings for."""
+    # Hadoop's own default for the other of its two interfaces names a class of those jars.
+    settings = {**s3_server.settings(), _FILE_MANAGER: _BY_FILE_SYSTEM}
+    for name, said in settings.items():
+        spark.conf.set(name, said)
+    yield f"s3a://{BUCKET}/{uuid4().hex}"
+    spark.conf.unset(_FILE_MANAGER)
+    s3_server.fault()
+
+
 class StorageFolder(NamedTuple):
     """A folder where a checkpoint can stand, and where its files can be looked at."""
 
@@ -313,12 +351,16 @@ class StorageFolder(NamedTuple):
     location: Location
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
     """Such a folder of each kind of storage."""
-    assert request.param == "local"
-    folder = tmp_path / "storage" / "checkpoint"
-    return StorageFolder(str(folder), folder)
+    if request.param == "local":
+        folder = tmp_path / "storage" / "checkpoint"
+        return StorageFolder(str(folder), folder)
+    uri = f"{request.getfixturevalue('s3_folder')}/checkpoint"
+    found = object_path(uri, request.getfixturevalue("s3_server").settings().get)
+    assert found is not None
+    return StorageFolder(uri, found)
 
 
 @pytest.fixture

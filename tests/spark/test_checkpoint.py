@@ -22,6 +22,7 @@ from sequitur.consumer import StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.pipelines._errors import CheckpointError, OwnershipError, TopologyFileError
 from sequitur.pipelines.ordering.runs import SortedRuns
+from sequitur.pipelines.store.object_storage import ObjectStorage
 from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.processes import ProcessIdentity
 from sequitur.pipelines.store.storage import LocalStorage, open_storage
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sequitur.consumer.topology import Topology
+    from sequitur.pipelines.store.storage import Storage
     from tests.conftest import MakeTopic
     from tests.spark.conftest import HadoopFolder
 
@@ -305,12 +307,18 @@ def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: Ha
     assert not hadoop_only.path.exists()
 
 
+@pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
 def test_storage_creates_once_and_replaces_what_nothing_rests_on(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    s3_folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Storage],
 ) -> None:
-    """Of two that create a file one is told that it has not."""
-    storage = open_storage(spark, str(tmp_path / "a b"))
-    assert isinstance(storage, LocalStorage)
+    """By path and in an object store: of two that create a file one is told that it has not."""
+    is_local = kind is LocalStorage
+    storage = open_storage(spark, f"{tmp_path if is_local else s3_folder}/a b")
+    assert type(storage) is kind
     assert (storage.names(""), storage.names("none"), storage.exists("f")) == ([], [], False)
     storage.make_folder("f/g")
     assert storage.create("f/one", "first")
@@ -318,7 +326,10 @@ def test_storage_creates_once_and_replaces_what_nothing_rests_on(
     monkeypatch.setattr(type(storage), "exists", lambda *_: False)
     assert not storage.create("f/one", "second")
     monkeypatch.undo()
-    assert (storage.read("f/one"), storage.names("f")) == ("first", ["g", "one"])
+    assert (storage.read("f/one"), storage.names("f")) == (
+        "first",
+        [*(["g"] if is_local else []), "one"],
+    )
     for text in ("two", "three"):
         storage.replace("f/two", text)
         assert storage.read("f/two") == text
