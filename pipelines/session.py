@@ -31,6 +31,9 @@ _OURS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     # What Python's tasks do with keys and values is written for columns with 32-bit offsets.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    # With it the processes of queries have another environment than those of other tasks, and so
+    # a daemon of their own: twice the imports, and twice the memory.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",

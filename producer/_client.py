@@ -359,7 +359,12 @@ class IdempotentProducer(Sending):
                 raise
 
     def _on_failure(self, error: Exception) -> None:
-        """End the producer: without sender or journal no event may go on waiting."""
+        """End the producer: without sender or journal no event may go on waiting.
+
+        The first failure counts: what follows from it is no other.
+        """
+        if self._failure is not None:
+            return
         _log.error("the producer failed", exc_info=error)
         self._failure = error
         self._failed.set()

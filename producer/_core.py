@@ -13,9 +13,10 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerError, RetriableError
+from sequitur.producer._errors import BrokerError, ProducerClosedError, RetriableError
 from sequitur.producer._log import Logger
 from sequitur.producer._statistics import Counters, ProducerStatistics
+from sequitur.producer._tasks import report_failure
 from sequitur.producer.batching.accumulator import Accumulator
 from sequitur.producer.delivery.rounds import Rounds
 from sequitur.producer.delivery.routes import Routes
@@ -74,7 +75,6 @@ class Core:
         self._settings = settings
         self._journal = journal
         self._former = former
-        self._on_failure = on_failure
         self._counters = Counters()
         buffer_size = settings.buffer_size
         if journal is not None:
@@ -103,7 +103,9 @@ class Core:
             on_failure=on_failure,
         )
         outstanding = self.accumulator.outstanding
-        self._settlement = Settlement(outstanding, self._counters, self.rounds, on_given_up)
+        self._settlement = Settlement(
+            outstanding, self._counters, self.rounds, on_failure, on_given_up
+        )
         self.sender = Sender(
             wire=wire,
             queues=self._queues,
@@ -131,8 +133,10 @@ class Core:
         wire.watch(self._routes.follow)
         self._running = [loop.create_task(part.run()) for part in (self.rounds, self.sender)]
         for task in self._running:
-            task.add_done_callback(self._on_end)
+            report_failure(task, on_failure)
         self._resuming = [loop.create_task(self._resume(topic)) for topic in former.topics]
+        for task in self._resuming:
+            report_failure(task, on_failure)
 
     @property
     def recovered_events(self) -> int:
@@ -249,14 +253,12 @@ class Core:
         """Send what the journal holds for a topic."""
         try:
             await self._routes.open(topic)
+        except ProducerClosedError:
+            return
         except BrokerError as error:
             _log.error("the journal's events cannot be sent", topic=topic, reason=str(error))
 
     def _abandon(self, reason: str) -> None:
         for queue in self._queues:
             self._settlement.abandon(queue, reason)
-
-    def _on_end(self, running: asyncio.Task[None]) -> None:
-        if not running.cancelled() and (error := running.exception()) is not None:
-            assert isinstance(error, Exception)
-            self._on_failure(error)
+        self._settlement.abandon_rest(reason)

@@ -45,9 +45,11 @@ class ClassArchive:
 
     def option(self) -> str:
         """Return the JVM's option that uses the archive, or creates it."""
-        if self.shared.exists():
-            return f"-XX:SharedArchiveFile={self.shared}"
-        return f"-XX:ArchiveClassesAtExit={self.own}"
+        return next(iter(self.use()), f"-XX:ArchiveClassesAtExit={self.own}")
+
+    def use(self) -> list[str]:
+        """Return the JVM's option that uses the archive; none as long as there is no archive."""
+        return [f"-XX:SharedArchiveFile={self.shared}"] if self.shared.exists() else []
 
     def publish(self) -> None:
         """Move an archive that a JVM has written at its end to where the next one finds it."""

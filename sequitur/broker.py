@@ -325,6 +325,7 @@ class EmbeddedBroker:
         properties.write_text(f"{text}\nlog.dirs={aside}\n", "utf-8")
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
         command: list[str | Path] = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1"]
+        command += ClassArchive.of(java, class_path, self.directory).use()
         command += ["-cp", class_path, "kafka.tools.StorageTool", "format"]
         command += [f"--cluster-id={cluster_id}", "--config", properties]
         run = subprocess.run(

@@ -54,11 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run each test where it says something new; the slow ones first.
+    """Run each test where it says something new; the slow ones first, of these those that kill.
 
     So no process is left alone with a long one when the others have run out of tests.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=_place)
     if config.getoption("--broker") != "container":
         for item in items:
             if item.get_closest_marker("container"):
@@ -68,6 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if _in_container(item)]
     config.hook.pytest_deselected(items=[item for item in items if not _in_container(item)])
     items[:] = kept
+
+
+def _place(item: pytest.Item) -> tuple[bool, ...]:
+    """Return what items are sorted by: the longest first."""
+    return tuple(item.get_closest_marker(name) is None for name in ("slow", "kill", "spark"))
 
 
 def _in_container(item: pytest.Item) -> bool:

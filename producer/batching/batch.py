@@ -47,11 +47,13 @@ class Batch:
         kept: Whether the journal holds all of it without numbers, so that it may get numbers.
         pieced: Bytes of its records that the journal holds, while it grows there.
         dated: Whether records bear timestamps that their sender gave, which stay as they are.
-        last_ms: The newest timestamp of its records once it has numbers; -1 keeps theirs.
+        last_ms: The newest timestamp of its records once it has numbers, or once its bytes have
+            left memory; -1 keeps theirs.
         stored: Whether its bytes are only in the journal.
         loaded: Bytes that were read back from there.
         completed: Whether its events have their outcomes; it may still be in flight.
-        given_up: Whether it was dropped: it is not sent any more.
+        ended: Whether it is in the log, was given up or was halved: it is not sent any more, and
+            the journal forgets it.
         odd_answers: How many answers it got that may be its own fault.
     """
 
@@ -75,7 +77,7 @@ class Batch:
     stored: bool = False
     loaded: int = 0
     completed: bool = False
-    given_up: bool = False
+    ended: bool = False
     odd_answers: int = 0
 
     def encode(self, compression: Compression, stamp: Stamp) -> bytes:
@@ -137,6 +139,8 @@ class Batch:
 
     def unload(self) -> None:
         """Leave the bytes to the journal."""
+        if self.data:
+            self.last_ms = self.newest_ms
         self.data = b""
         self.stored = True
 

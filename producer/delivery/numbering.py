@@ -110,7 +110,7 @@ class Numbering:
         return [
             (queue, slot, stamp_of(slot))
             for batch, (queue, slot) in numbered.items()
-            if not batch.given_up
+            if not batch.ended
         ]
 
     def return_numbered(self, numbered: list[SlotStamp]) -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import BrokerError, FatalError, TakenOverError, WrongClusterError
 from sequitur.producer._log import Logger
+from sequitur.producer._tasks import report_failure
 from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
 from sequitur.producer.delivery.slots import following
+from sequitur.producer.journal.errors import JournalError
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.settings import milliseconds
 
@@ -94,6 +96,7 @@ class Recovery:
         task = asyncio.create_task(self._recover(queue))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        report_failure(task, self._on_failure)
 
     def is_old(self, batch: Batch) -> bool:
         """Return whether a broker may soon forget who sent the batch, and then append it again.
@@ -138,7 +141,7 @@ class Recovery:
                     self._renew(queue, newer)
             if queue.inherited and sequencer.is_empty:
                 await self._search_inherited(queue)
-        except (TakenOverError, WrongClusterError) as error:
+        except (TakenOverError, WrongClusterError, JournalError) as error:
             self._on_failure(error)
         except BrokerError as error:
             queue.note_trouble(str(error))
@@ -178,7 +181,7 @@ class Recovery:
         try:
             found = await self._found_in_log(queue, [slot.batch for slot in asked])
         except FatalError as error:
-            self._give_up_searching(queue, str(error))
+            await self._give_up_searching(queue, str(error))
             return
         if not sequencer.query_due:
             return
@@ -207,7 +210,7 @@ class Recovery:
         if self._identities.still_ours(former) and not former.is_provisional:
             last = await self._wire.last_sequence(queue.topic, queue.partition, former)
         if last is None or following(last, 1) != queue.inherited_from.base_sequence:
-            alive = [batch for batch in queue.inherited if not batch.given_up]
+            alive = [batch for batch in queue.inherited if not batch.ended]
             try:
                 found = await self._found_in_log(queue, alive)
             except FatalError as error:
@@ -222,22 +225,27 @@ class Recovery:
             self._settlement.persisted(batch, None)
 
     async def _found_in_log(self, queue: SendQueue, batches: Iterable[Batch]) -> set[Batch]:
-        """Return those that the log holds, by the ids of their first events."""
+        """Return those that the log holds, by the ids of their first events.
+
+        Batches that end meanwhile, as when their time is over, are not looked for.
+        """
         asked: dict[bytes, Batch] = {}
         since_ms = 0
         for batch in batches:
             data = await self._rounds.bytes_of(batch)
+            if data is None:
+                continue
             oldest_ms = oldest_timestamp_ms(data)
             since_ms = min(since_ms, oldest_ms) if asked else oldest_ms
             asked[first_id(data)] = batch
-        if not asked:  # they have expired meanwhile
+        if not asked:
             return set()
         found = await self._wire.find_events(
             queue.topic, queue.partition, asked.keys(), since_ms - _CLOCK_SLACK_MS
         )
         return {asked[event_id] for event_id in found}
 
-    def _give_up_searching(self, queue: SendQueue, reason: str) -> None:
+    async def _give_up_searching(self, queue: SendQueue, reason: str) -> None:
         """Go on without the log: the producer has no right to read it."""
         sequencer = queue.sequencer
         if sequencer.unknown:
@@ -250,6 +258,11 @@ class Recovery:
             sequencer.trust()
         while sequencer.query_due:
             slot = next(slot for slot in sequencer if slot.possibly_appended)
+            data = await self._rounds.bytes_of(slot.batch)
+            if data is None or not sequencer.query_due or slot not in sequencer:
+                continue
+            if self._rounds.spill is not None:
+                self._rounds.spill.hold(slot.batch, data)
             verdict = sequencer.drop(slot)
             why = f"it was sent, the broker has lost this producer's state, and {reason}"
             self._settlement.dropped(slot.batch, verdict, why)

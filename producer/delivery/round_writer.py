@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.producer._log import Logger
+from sequitur.producer._tasks import report_failure
 from sequitur.producer.delivery.round import Round, batch_frame, stamp_of
 from sequitur.producer.journal.errors import JournalError, JournalFullError
 from sequitur.producer.journal.frames import Commit
@@ -129,7 +130,7 @@ class RoundWriter:
             rounds, self._appended = self._appended, []
             if await self.in_thread(journal.sync) and self._reclaiming is None:
                 self._reclaiming = self._loop.create_task(self._reclaim(journal))
-                self._reclaiming.add_done_callback(self._on_reclaimed)
+                report_failure(self._reclaiming, self._on_failure)
             if self._sync_first:
                 for round_ in rounds:
                     self._on_durable(round_)
@@ -183,10 +184,10 @@ class RoundWriter:
 
     def _fill(self, round_: Round) -> None:
         """Put into a round what has to be in it now: numbers may change while it waits."""
-        slots = [(queue, slot) for queue, slot in round_.fresh if not slot.batch.given_up]
+        slots = [(queue, slot) for queue, slot in round_.fresh if not slot.batch.ended]
         if self._journal is not None:
-            round_.waiting = [batch for batch in round_.waiting if not batch.given_up]
-            round_.pieces = [piece for piece in round_.pieces if not piece[0].given_up]
+            round_.waiting = [batch for batch in round_.waiting if not batch.ended]
+            round_.pieces = [piece for piece in round_.pieces if not piece[0].ended]
             for batch in (*round_.waiting, *(batch for batch, _ in round_.pieces)):
                 batch.waits = True
             if not round_.is_part:
@@ -245,8 +246,3 @@ class RoundWriter:
         finally:
             self._reclaiming = None
             self._freed.set()
-
-    def _on_reclaimed(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            assert isinstance(error, Exception)
-            self._on_failure(error)

@@ -23,13 +23,14 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from sequitur.producer._tasks import report_failure
 from sequitur.producer.delivery.durable_cuts import DurableCuts
 from sequitur.producer.delivery.journal_updates import JournalUpdates
 from sequitur.producer.delivery.numbering import Numbering
 from sequitur.producer.delivery.round import NO_OFFSET, Mark, Round, stamp_of
 from sequitur.producer.delivery.round_writer import RoundWriter
 from sequitur.producer.delivery.spill import Spill
-from sequitur.producer.journal.errors import JournalClosedError
+from sequitur.producer.journal.errors import JournalClosedError, JournalError
 from sequitur.producer.journal.frames import Position
 
 if TYPE_CHECKING:
@@ -174,14 +175,14 @@ class Rounds:
         """Number the batches of a queue that wait, once they can be sent."""
         self._numbering.add_waiting(queue)
 
-    async def bytes_of(self, batch: Batch) -> bytes:
-        """Return a batch's bytes, from the journal if they are nowhere else."""
+    async def bytes_of(self, batch: Batch) -> bytes | None:
+        """Return a batch's bytes, from the journal if they are nowhere else; None once it ended."""
         return batch.data if self.spill is None else await self.spill.fetch(batch)
 
     async def run(self) -> None:
         """Make rounds until cancelled, or the journal fails."""
         syncing = self._loop.create_task(self._writer.sync_forever())
-        syncing.add_done_callback(self._on_end)
+        report_failure(syncing, self._fail)
         try:
             while True:
                 await self._wake.wait()
@@ -330,12 +331,14 @@ class Rounds:
         self._updates.on_durable(round_)
         self._durable.reach(round_.cut)
 
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            assert isinstance(error, Exception)
-            self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         if self._durable.failure is None:
-            self._durable.fail(error)
+            told = (
+                error
+                if isinstance(error, JournalError)
+                else JournalClosedError(
+                    f"the producer failed ({error!r}) before the journal had this"
+                )
+            )
+            self._durable.fail(told)
             self._on_failure(error)

@@ -14,6 +14,8 @@ State, and its rules:
 - `Leaders` connects to brokers and looks for leaders in tasks of its own, which wake all queues
   when they are done.
 - `_exchanges`: requests whose answer has not come yet.
+
+No task ends unheard: what an answer, the sweep or a recovery raises fails the producer.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur.producer._errors import BrokerError, OutcomeUnknownError
 from sequitur.producer._log import Logger
 from sequitur.producer._settings import backoff_of
+from sequitur.producer._tasks import report_failure
 from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.round import stamp_of
@@ -118,6 +121,7 @@ class Sender:
         self._random = random
         self._rounds = rounds
         self._backoff = backoff_of(settings)
+        self._on_failure = on_failure
         self._delivery_timeout_s = settings.delivery_timeout.total_seconds()
         self._due: dict[SendQueue, None] = {}
         self._wake = asyncio.Event()
@@ -150,6 +154,7 @@ class Sender:
     async def run(self) -> None:
         """Send until cancelled."""
         sweeps = self._loop.create_task(self._sweep())
+        report_failure(sweeps, self._on_failure)
         try:
             while True:
                 await self._wake.wait()
@@ -259,12 +264,13 @@ class Sender:
         try:
             answers = self._wire.produce(node, list(topics.items()))
         except BrokerError as error:
-            for batch in batches:
-                self._take_answer(batch, Meaning(str(error), Answer.RETRIABLE), None)
+            refused = Meaning(str(error), Answer.RETRIABLE)
+            self._take_answers([(batch, refused, None) for batch in batches])
             return
         exchange = self._loop.create_task(self._exchange(node, batches, answers))
         self._exchanges.add(exchange)
         exchange.add_done_callback(self._exchanges.discard)
+        report_failure(exchange, self._on_failure)
 
     async def _exchange(
         self,
@@ -276,15 +282,28 @@ class Sender:
             answered = await answers
         except OutcomeUnknownError as error:
             trouble = Meaning(f"broker {node}: {error}", Answer.UNKNOWN, stale_metadata=True)
-            for batch in batches:
-                self._take_answer(batch, trouble, None)
+            self._take_answers([(batch, trouble, None) for batch in batches])
             return
+        meanings: list[tuple[Stamped, Meaning, int | None]] = []
         for batch in batches:
             answer = answered.get((batch.queue.topic, batch.queue.partition))
             if answer is None:
-                self._take_answer(batch, Meaning("the answer left it out", Answer.UNKNOWN), None)
+                left_out = Meaning("the answer left it out", Answer.UNKNOWN)
+                meanings.append((batch, left_out, None))
             else:
-                self._take_answer(batch, meaning_of(answer.code), answer.base_offset)
+                meanings.append((batch, meaning_of(answer.code), answer.base_offset))
+        self._take_answers(meanings)
+
+    def _take_answers(self, answers: list[tuple[Stamped, Meaning, int | None]]) -> None:
+        """Take the answers of one request; that one of them fails costs none of the others."""
+        errors = []
+        for batch, meaning, base_offset in answers:
+            try:
+                self._take_answer(batch, meaning, base_offset)
+            except Exception as error:  # noqa: BLE001 - the producer fails, once all are taken
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _take_answer(self, batch: Stamped, meaning: Meaning, base_offset: int | None) -> None:
         queue, slot = batch.queue, batch.slot
@@ -304,36 +323,45 @@ class Sender:
         if meaning.stale_metadata:
             self._leaders.refresh()
         if verdict in (Verdict.REFUSED, Verdict.LOST):
-            self._settlement.dropped(slot.batch, verdict, meaning.name)
+            self._drop(batch, verdict, meaning.name)
         elif verdict is Verdict.SPLIT:
-            self._split(queue, slot, meaning.name)
+            self._split(batch, meaning.name)
         else:
-            self._try_again(queue, slot, meaning, is_head=is_head)
+            self._try_again(batch, meaning, is_head=is_head)
 
-    def _split(self, queue: SendQueue, slot: Slot[Batch], reason: str) -> None:
+    def _drop(self, sent: Stamped, verdict: Verdict, reason: str) -> None:
+        """Settle a batch that was dropped from its sequencer after its answer."""
+        self._hold_bytes(sent)
+        self._settlement.dropped(sent.slot.batch, verdict, reason)
+
+    def _hold_bytes(self, sent: Stamped) -> None:
+        """Give a batch the bytes that were sent: its own may have left memory since."""
+        if self._rounds.spill is not None:
+            self._rounds.spill.hold(sent.slot.batch, sent.data)
+
+    def _split(self, sent: Stamped, reason: str) -> None:
         """Go on with the halves of a batch that is too large; drop it if it is one record."""
+        queue, slot = sent.queue, sent.slot
         if slot.count == 1:
-            verdict = queue.sequencer.drop(slot)
-            self._settlement.dropped(slot.batch, verdict, reason)
+            self._drop(sent, queue.sequencer.drop(slot), reason)
             return
         self._counters.batches_split += 1
-        if self._rounds.spill is not None:
-            self._rounds.spill.read_now(slot.batch)
-            self._rounds.spill.forget(slot.batch)
+        self._hold_bytes(sent)
         halves = slot.batch.halves(self._compression)
+        slot.batch.ended = True
+        if self._rounds.spill is not None:
+            self._rounds.spill.forget(slot.batch)
         self._outstanding.replace(slot.batch, halves)
         queue.replace(slot, halves)
 
-    def _try_again(
-        self, queue: SendQueue, slot: Slot[Batch], meaning: Meaning, *, is_head: bool
-    ) -> None:
+    def _try_again(self, sent: Stamped, meaning: Meaning, *, is_head: bool) -> None:
         """Retry a batch after a wait, unless its answers suggest that it is the batch's fault."""
+        queue, slot = sent.queue, sent.slot
         if meaning.limited:
             slot.batch.odd_answers += 1
             if slot.batch.odd_answers >= _MAX_ODD_ANSWERS and slot.state is State.READY:
                 verdict = queue.sequencer.drop(slot)
-                reason = f"{meaning.name}, {slot.batch.odd_answers} times"
-                self._settlement.dropped(slot.batch, verdict, reason)
+                self._drop(sent, verdict, f"{meaning.name}, {slot.batch.odd_answers} times")
                 return
         if self._rounds.spill is not None:
             self._rounds.spill.on_retry(slot.batch)
@@ -353,12 +381,12 @@ class Sender:
 
     async def _sweep(self) -> None:
         """Settle what takes longer than delivery_timeout."""
-        timeout_s = self._delivery_timeout_s
-        interval_s = min(timeout_s / 10, _MAX_SWEEP_S)
+        interval_s = min(self._delivery_timeout_s / 10, _MAX_SWEEP_S)
         while True:
             await asyncio.sleep(interval_s)
-            now_s = self._loop.time()
+            accepted_until_s = self._loop.time() - self._delivery_timeout_s
+            self._settlement.fail_unread()
             for queue in self._queues:
                 if queue.has_unnumbered or not queue.sequencer.is_empty:
-                    self._settlement.expire(queue, now_s - timeout_s, interval_s)
+                    self._settlement.expire(queue, accepted_until_s, interval_s)
                     self.wake(queue)

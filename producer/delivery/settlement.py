@@ -1,4 +1,9 @@
-"""The end of every batch: outcomes for its events, counts, and memory given back."""
+"""The end of every batch: outcomes for its events, counts, and memory given back.
+
+Whoever wants the events of a batch that is given up gets them whole. If its bytes are in the
+journal alone, they are read back for that. While too many files are open they cannot be read: then
+the batch stays where it is, so that nothing overtakes it, and is given up as soon as they can be.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,8 @@ from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
 from sequitur.producer.delivery.slots import State, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.batch import Batch
@@ -28,6 +35,7 @@ class Settlement:
         outstanding: Holds the batches.
         counters: Count the events.
         rounds: Tell the journal that it need not keep what is settled.
+        on_failure: Called if the events of a batch that is given up cannot be handed over.
         on_given_up: Called with the events of a batch that is given up, while the journal still has
             them; None if nobody wants them.
     """
@@ -37,12 +45,16 @@ class Settlement:
         outstanding: Outstanding,
         counters: Counters,
         rounds: Rounds,
+        on_failure: Callable[[Exception], None],
         on_given_up: OnGivenUp | None = None,
     ) -> None:
         self._outstanding = outstanding
         self._rounds = rounds
         self._counters = counters
+        self._on_failure = on_failure
         self._on_given_up = on_given_up
+        # Batches of partitions that are gone, whose bytes cannot be read yet.
+        self._unread: dict[Batch, NotPersisted | PossiblyPersisted] = {}
 
     def persisted(self, batch: Batch, base_offset: int | None) -> None:
         """Settle a batch that is in the log."""
@@ -55,29 +67,54 @@ class Settlement:
             self._counters.persisted += batch.count
             self._outstanding.complete(batch)
         self._outstanding.release(batch)
+        batch.ended = True
         self._rounds.mark(batch, offset=base_offset)
 
     def failed(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """Give a batch up; its events have their outcome once no journal can bring it back."""
+        """Give a batch up; its events have their outcome once no journal can bring it back.
+
+        A batch that cannot be read now is given up by a later `fail_unread`.
+
+        Raises:
+            Exception: Its events could not be handed over, and the producer has failed.
+        """
         if self._on_given_up is not None:
             try:
-                if self._rounds.spill is not None:
-                    self._rounds.spill.read_now(batch)
+                if not self._is_at_hand(batch):
+                    self._unread[batch] = outcome
+                    return
+                batch.ended = True
                 self._on_given_up(events_of(batch, outcome))
             except Exception as error:
                 kept = "; the journal keeps it for the next start" if batch.in_journal else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
+                batch.ended = True
                 self.complete(batch, PossiblyPersisted(why))
                 self._outstanding.release(batch)
+                self._on_failure(error)
                 raise
         self._forget(batch, outcome)
+
+    def fail_unread(self) -> None:
+        """Give up what could not be read when it was to be given up."""
+        for batch in list(self._unread):
+            self.failed(batch, self._unread.pop(batch))
+
+    def _is_at_hand(self, batch: Batch) -> bool:
+        """Return whether a batch can be given up now: its bytes are in memory, if they are wanted.
+
+        Raises:
+            JournalError: They cannot be read at all.
+        """
+        spill = self._rounds.spill
+        return self._on_given_up is None or spill is None or spill.read_now(batch)
 
     def _forget(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
         def end() -> None:
             self.complete(batch, outcome)
             self._outstanding.release(batch)
 
-        batch.given_up = True
+        batch.ended = True
         if not batch.claims:
             _log.warning(
                 "events of the journal were given up",
@@ -111,19 +148,28 @@ class Settlement:
 
         What has no numbers yet, or is surely not in the log, is dropped. What may be in the log is
         completed as such `grace_s` later, and still sent: only the broker's answer says which
-        number is next.
+        number is next. What cannot be read now, for whoever wants what is given up, stays where it
+        is: it is sent if it can be, or given up by another call.
         """
         trouble = queue.trouble or "it was never its turn"
-        while (batch := queue.pop_unnumbered(accepted_until_s)) is not None:
+        while (batch := self._pop_due(queue, accepted_until_s)) is not None:
             self.failed(batch, NotPersisted(f"not sent within delivery_timeout: {trouble}"))
         due = list(takewhile(lambda s: s.batch.accepted_at_s <= accepted_until_s, queue.sequencer))
         for slot in due:
             batch = slot.batch
             reason = f"no answer within delivery_timeout: {trouble}"
             if slot.state is State.READY and not slot.possibly_appended:
-                self.dropped(batch, queue.sequencer.drop(slot), reason)
+                if self._is_at_hand(batch):
+                    self.dropped(batch, queue.sequencer.drop(slot), reason)
             elif batch.accepted_at_s <= accepted_until_s - grace_s:
                 self.complete(batch, PossiblyPersisted(reason))
+
+    def _pop_due(self, queue: SendQueue, accepted_until_s: float) -> Batch | None:
+        """Take out the oldest batch without numbers, if its time is over and it is at hand."""
+        first = queue.first_waiting
+        if first is not None and first.accepted_at_s <= accepted_until_s:
+            return queue.pop_unnumbered() if self._is_at_hand(first) else None
+        return queue.pop_unnumbered(accepted_until_s)
 
     def give_up(self, queue: SendQueue, reason: str) -> None:
         """Give up everything of a partition, and keep nothing of it: the partition is gone."""
@@ -140,6 +186,8 @@ class Settlement:
         queue.resolve_inherited(())
         errors = []
         for batch, outcome in failed:
+            if batch not in self._outstanding.batches:
+                continue  # the producer has failed, and left it to the next start
             try:
                 self.failed(batch, outcome)
             except Exception as error:  # noqa: BLE001 - the producer fails, once all are completed
@@ -166,6 +214,18 @@ class Settlement:
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was accepted"))
         queue.sequencer.clear()
+
+    def abandon_rest(self, reason: str) -> None:
+        """Complete what no partition holds, as `abandon` does: no event may wait for ever.
+
+        It could not be read when it was to be given up, or a defect ended the one who settled it.
+        """
+        self._unread.clear()
+        for batch in [batch for batch in self._outstanding.batches if not batch.ended]:
+            if batch.in_journal:
+                self._leave(batch, f"{reason} before it was settled")
+            else:
+                self._forget(batch, PossiblyPersisted(f"{reason} before it was settled"))
 
     def _leave(self, batch: Batch, reason: str) -> None:
         """Leave a batch to the next start."""

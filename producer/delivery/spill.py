@@ -16,8 +16,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._log import Logger
+from sequitur.producer._tasks import report_failure
 from sequitur.producer.journal.errors import JournalBusyError
-from sequitur.producer.journal.frames import BatchKey, WaitingKey
+from sequitur.producer.journal.frames import WaitingKey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.buffer_budget import BufferBudget
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.journal.live import Key
 
 REFERENCE_BYTES: Final = 1024
 """Memory of a batch without its bytes: its name, its place in the journal, and its claims."""
 _SEND_BYTES_PER_S: Final = 32 << 20
 """The least rate at which a full buffer is sent while nothing fails."""
-_RENAMED_S: Final = 0.01
 _BUSY_S: Final = 0.1
 _READERS: Final = 4
 
@@ -100,7 +99,7 @@ class Spill:
             if not self._is_short():
                 break
             del self._resident[batch]
-            if batch.in_journal and not batch.given_up:
+            if batch.in_journal and not batch.ended:
                 self._drop_bytes(batch)
         self._watch()
 
@@ -147,39 +146,67 @@ class Spill:
             self._uncount(batch)
             self._load_next()
 
-    def read_now(self, batch: Batch) -> None:
-        """Read a batch back at once, for the few whose events are needed one by one."""
+    def read_now(self, batch: Batch) -> bool:
+        """Read a batch back at once, for the few whose events are needed one by one.
+
+        Returns:
+            Whether it has its bytes now; if not, too many files are open: try again later.
+
+        Raises:
+            JournalError: It cannot be read at all.
+        """
         if batch.stored:
-            self._load_bytes(batch, self.read(batch))
+            try:
+                data = self.read(batch)
+            except JournalBusyError as error:
+                self._note_busy(error)
+                return False
+            self._note_read()
+            self.hold(batch, data)
+        return True
+
+    def hold(self, batch: Batch, data: bytes) -> None:
+        """Give a batch its bytes back, if it has them no more."""
+        if batch.stored:
+            batch.load(data)
+            self._read_back_bytes += batch.loaded
+            self._ahead[batch] = None
 
     def read(self, batch: Batch) -> bytes:
         """Return a batch's bytes as the journal has them; may be called in any thread.
 
+        It is found by its first event: its numbers may be about to change in the journal.
+
         Raises:
-            KeyError: The journal is about to hold it under another name.
+            KeyError: The journal has forgotten it, which only happens once it has ended.
             JournalBusyError: It cannot be read at this moment.
             JournalError: It cannot be read.
         """
-        return self._journal.read(_key_of(batch))
+        key = WaitingKey(batch.topic, batch.partition, batch.first_event)
+        return self._journal.read(key)
 
-    async def fetch(self, batch: Batch) -> bytes:
-        """Return a batch's bytes, wherever they are, and leave them there."""
-        while batch.stored:
+    async def fetch(self, batch: Batch) -> bytes | None:
+        """Return a batch's bytes, wherever they are, and leave them there.
+
+        Returns:
+            None if the batch has ended meanwhile: it is in the log, or was given up.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        while batch.stored and not batch.ended:
             try:
                 data = await self._in_thread(self.read, batch)
             except KeyError:
-                await asyncio.sleep(_RENAMED_S)
+                if not batch.ended:
+                    raise
             except JournalBusyError as error:
-                if not self._busy:
-                    _log.warning("batches wait until they can be read back", reason=str(error))
-                self._busy = True
+                self._note_busy(error)
                 await asyncio.sleep(_BUSY_S)
             else:
-                if self._busy:
-                    _log.info("batches are read back again")
-                self._busy = False
-                return data
-        return batch.data
+                self._note_read()
+                return None if batch.ended else data
+        return None if batch.ended else batch.data
 
     def stop(self) -> None:
         """Read nothing any more."""
@@ -203,29 +230,32 @@ class Spill:
             batch = next(iter(self._next or self._requested))
             self._next.pop(batch, None)
             then = self._requested.pop(batch)
-            if not batch.stored or batch.given_up:
+            if not batch.stored or batch.ended:
                 then()
                 continue
-            task = asyncio.get_running_loop().create_task(self._load(batch, then))
+            task = self._loop.create_task(self._load(batch, then))
             self._loading[batch] = task
+            report_failure(task, self._on_failure)
 
     async def _load(self, batch: Batch, then: Callable[[], None]) -> None:
         try:
             data = await self.fetch(batch)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is sent any more
-            self._on_failure(error)
-            return
         finally:
             self._loading.pop(batch, None)
-        if batch.stored and not batch.given_up:
-            self._load_bytes(batch, data)
+        if data is not None:
+            self.hold(batch, data)
         then()
         self._load_next()
 
-    def _load_bytes(self, batch: Batch, data: bytes) -> None:
-        batch.load(data)
-        self._read_back_bytes += batch.loaded
-        self._ahead[batch] = None
+    def _note_busy(self, error: JournalBusyError) -> None:
+        if not self._busy:
+            _log.warning("batches wait until they can be read back", reason=str(error))
+        self._busy = True
+
+    def _note_read(self) -> None:
+        if self._busy:
+            _log.info("batches are read back again")
+        self._busy = False
 
     def _unload(self, batch: Batch) -> None:
         """Leave the batch's bytes to the journal again."""
@@ -236,12 +266,3 @@ class Spill:
         self._ahead.pop(batch, None)
         self._read_back_bytes -= batch.loaded
         batch.loaded = 0
-
-
-def _key_of(batch: Batch) -> Key:
-    stamp = batch.journaled
-    if stamp is None:
-        return WaitingKey(batch.topic, batch.partition, batch.first_event)
-    return BatchKey(
-        batch.topic, batch.partition, stamp.producer_id, stamp.epoch, stamp.base_sequence
-    )

@@ -29,7 +29,16 @@ from sequitur.producer.journal.errors import (
     JournalFailedError,
     JournalFullError,
 )
-from sequitur.producer.journal.frames import Acks, Commit, Drop, Frame, Numbered, Position, Renewal
+from sequitur.producer.journal.frames import (
+    Acks,
+    Commit,
+    Drop,
+    Frame,
+    Numbered,
+    Position,
+    Renewal,
+    WaitingKey,
+)
 from sequitur.producer.journal.limits import JournalLimits
 from sequitur.producer.journal.live import Key, Live, Place, whole
 from sequitur.producer.journal.recovered import Recovered
@@ -187,10 +196,13 @@ class Journal:
                 self._state.apply(frame, place, part=part)
 
     def read(self, key: Key) -> bytes:
-        """Return the exact bytes of a batch under the name that the journal has for it now.
+        """Return the exact bytes of a batch, under the numbers that the journal has for it now.
+
+        Args:
+            key: its numbers, or its first event, which finds it under whatever numbers it has.
 
         Raises:
-            KeyError: the journal does not hold it, or under another name.
+            KeyError: the journal does not hold it, or under other numbers.
             JournalBusyError: too many files are open; try later.
             JournalCorruptError: what was written cannot be read back.
             JournalFailedError: the disk failed.
@@ -310,7 +322,11 @@ class Journal:
 
     def _find(self, key: Key) -> Live:
         with self._state_lock:
-            live = self._state.live.find(key)
+            batches = self._state.live
+            if isinstance(key, WaitingKey):
+                live = batches.find_by_first_event(key)
+            else:
+                live = batches.find(key)
         if live is None:
             raise KeyError(key)
         return live

@@ -53,6 +53,7 @@ class LiveBatches:
         self.total_bytes = 0
         self.waiting_count = 0
         self._live: dict[Key, Live] = {}
+        self._numbered: dict[WaitingKey, BatchKey] = {}  # by their first events
         self._in_segment: defaultdict[int, dict[Key, None]] = defaultdict(dict)
         self._bytes_in: defaultdict[int, int] = defaultdict(int)
 
@@ -68,6 +69,10 @@ class LiveBatches:
     def find(self, key: Key) -> Live | None:
         """Return a batch and the places of its frames; None once it is needed no more."""
         return self._live.get(key)
+
+    def find_by_first_event(self, key: WaitingKey) -> Live | None:
+        """Return the batch that begins with an event, whether it has numbers or not."""
+        return self._live.get(self._numbered.get(key, key))
 
     def oldest_segment(self) -> int | None:
         """Return the oldest segment that holds something still needed."""
@@ -91,7 +96,10 @@ class LiveBatches:
     def hold(self, key: Key, live: Live) -> None:
         """Add a batch, under a new key."""
         self._live[key] = live
-        self.waiting_count += type(key) is WaitingKey
+        if isinstance(key, WaitingKey):
+            self.waiting_count += 1
+        else:
+            self._numbered[_waiting_key(live)] = key
         for place in live.places:
             self._in_segment[place.segment][key] = None
             self._bytes_in[place.segment] += place.length
@@ -106,7 +114,10 @@ class LiveBatches:
         """Forget a batch, and return it; None if it was not there."""
         live = self._live.pop(key, None)
         if live is not None:  # a mark may come twice: the broker may answer twice
-            self.waiting_count -= type(key) is WaitingKey
+            if isinstance(key, WaitingKey):
+                self.waiting_count -= 1
+            elif self._numbered.get(first := _waiting_key(live)) == key:
+                del self._numbered[first]
             for place in live.places:
                 self.total_bytes -= place.length
                 self._bytes_in[place.segment] -= place.length
@@ -114,6 +125,11 @@ class LiveBatches:
                 if not self._in_segment[place.segment]:
                     del self._in_segment[place.segment], self._bytes_in[place.segment]
         return live
+
+
+def _waiting_key(live: Live) -> WaitingKey:
+    batch = live.batch
+    return WaitingKey(batch.topic, batch.partition, batch.first_event_sequence)
 
 
 def whole(batch: BatchFrame | Waiting, frames: Sequence[Frame]) -> BatchFrame | Waiting:

@@ -26,6 +26,7 @@ from sequitur.producer.journal.frames import (
     Renewal,
     Restamp,
     Waiting,
+    WaitingKey,
 )
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
@@ -437,8 +438,10 @@ class JournalMachine(RuleBasedStateMachine):
         )
 
     def whole(self, batch: Any) -> Any:
-        """A recovered batch with its bytes."""
+        """A recovered batch with its bytes, which its first event finds, too."""
         data = self.journal.read(batch.key)
+        first = WaitingKey(batch.topic, batch.partition, batch.first_event_sequence)
+        assert self.journal.read(first) == data
         if isinstance(batch, Waiting):
             return msgspec.structs.replace(batch, piece=False, data=data)
         return msgspec.structs.replace(batch, data=data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
@@ -16,7 +17,7 @@ from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.pipelines.sink.sink import _Send
-from sequitur.pipelines.spark.tasks import all_of
+from sequitur.pipelines.spark.tasks import all_of, each_partition
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Event, event, time_of
 from tests.support.document_folder import DocumentFolder
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from tests.conftest import MakeTopic
@@ -128,6 +128,18 @@ def test_killed_task_leaves_nothing_that_is_read(
     report = job.run(drain=True)
     assert (report.totals.read, report.totals.released) == (400, 400)
     assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
+
+
+def _daemons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"daemon": [os.getppid()] * len(batch)})
+
+
+def test_queries_and_other_tasks_are_forked_by_one_daemon(spark: SparkSession) -> None:
+    """What they import is in memory once, and they use each other's processes."""
+    of_tasks = each_partition(spark, lambda _: os.getppid(), 2)
+    rows = spark.range(0, 2, 1, 2).mapInArrow(_daemons, "daemon long").collect()
+    assert len({*of_tasks, *(row.daemon for row in rows)}) == 1
 
 
 def test_rows_are_judged_alike_whatever_else_is_read(job: Job) -> None:

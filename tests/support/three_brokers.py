@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import _ports
+from sequitur._jvm import ClassArchive
 from sequitur.pipelines.jars import locked_jars
 from sequitur.pipelines.java import find_java
 from tests.support.brokers import POLL_S, EmbeddedTestBroker
@@ -40,20 +41,20 @@ class ThreeBrokers:
             ports.append(_ports.choose_free(ports))
         *own, controller = ports
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
-        self._brokers = {}
-        for node, port in zip(_NODES, own, strict=True):
+
+        def formatted(node: int, port: int) -> EmbeddedTestBroker:
             options = _options(node, port, controller)
             folder = directory / str(node)
             _format(folder, cluster_id, options)
-            self._brokers[node] = EmbeddedTestBroker(
-                folder, port=port, options=options, heap_mib=_HEAP_MIB
-            )
-        try:
-            with ThreadPoolExecutor(len(_NODES)) as pool:
+            return EmbeddedTestBroker(folder, port=port, options=options, heap_mib=_HEAP_MIB)
+
+        with ThreadPoolExecutor(len(_NODES)) as pool:
+            self._brokers = dict(zip(_NODES, pool.map(formatted, _NODES, own), strict=True))
+            try:
                 list(pool.map(EmbeddedTestBroker.start, self._brokers.values()))
-        except BaseException:
-            self.close()
-            raise
+            except BaseException:
+                self.close()
+                raise
         self.bootstrap_servers = ",".join(f"{_ports.HOST}:{port}" for port in own)
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
@@ -117,7 +118,9 @@ def _format(folder: Path, cluster_id: str, options: dict[str, str]) -> None:
     given = {**options, "log.dirs": str(folder / "data"), "controller.listener.names": "CONTROLLER"}
     properties.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
     class_path = os.pathsep.join(map(str, locked_jars("broker")))
-    command: list[str | Path] = [find_java().program, "-Xmx128m", "-XX:TieredStopAtLevel=1"]
+    java = find_java().program
+    command: list[str | Path] = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1"]
+    command += ClassArchive.of(java, class_path, folder).use()
     command += ["-cp", class_path, "kafka.tools.StorageTool", "format"]
     command += [f"--cluster-id={cluster_id}", "--config", properties]
     subprocess.run(command, check=True, capture_output=True, timeout=2 * _TIMEOUT_S)

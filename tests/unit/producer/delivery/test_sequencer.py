@@ -187,6 +187,18 @@ def test_a_batch_that_is_too_large_is_replaced_by_its_halves() -> None:
     assert [(s.batch, s.base_sequence) for s in sequencer.slots] == [("a", 0), ("b", 5), ("c", 10)]
 
 
+def test_halves_stand_where_their_batch_was() -> None:
+    """With its number, its identity and its attempts, between those before and behind it."""
+    sequencer = _sequencer()
+    before, split, _ = _sent(sequencer, "before", "ab", "behind")
+    sequencer.on_answer(split, Answer.TOO_LARGE)
+    sequencer.replace(split, [("a", 5), ("b", 5)])
+    assert [slot.batch for slot in sequencer.slots] == ["before", "a", "b", "behind"]
+    for half in sequencer.slots[1:3]:
+        assert (half.base_sequence, half.identity, half.attempts) == (10, _ID, 1)
+    assert sequencer.slots[0] is before
+
+
 @pytest.mark.parametrize("answer", [Answer.OUT_OF_ORDER, Answer.FORGOTTEN, Answer.FENCED])
 def test_a_head_that_the_broker_cannot_place_is_renewed(answer: Answer) -> None:
     """Surely not in the log, so it is renumbered without a question."""
@@ -493,8 +505,34 @@ def test_nothing_is_sent_under_a_provisional_identity() -> None:
     assert sequencer.on_described(39) == [old]
     assert sequencer.next_to_send() is new
     unknown: Sequencer[str] = Sequencer(Identity.provisional())
-    unknown.admit("new", 5)
+    first, second = unknown.admit("new", 5), unknown.admit("newer", 5)
     assert unknown.next_to_send() is None
+    unknown.begin(_NEXT)
+    assert [slot.base_sequence for slot in (first, second)] == [0, 5]
+    newest = unknown.admit("newest", 5)
+    assert (unknown.identity, newest.identity, newest.base_sequence) == (_NEXT, _NEXT, 10)
+
+
+def test_batch_of_a_former_life_that_is_given_up_may_be_in_the_log() -> None:
+    """So it is lost and not refused; one that was never sent is refused."""
+    sequencer, (old,) = _in_a_next_life("old")
+    new = sequencer.admit("new", 5)
+    assert (sequencer.drop(new), sequencer.drop(old)) == (Verdict.REFUSED, Verdict.LOST)
+
+
+def test_question_that_is_due_stays_due() -> None:
+    """Whether or not a request is in flight, and whatever else is in doubt."""
+    sequencer, _ = _recovered("a")
+    sequencer.on_described(MAX_SEQUENCE)
+    slot = sequencer.next_to_send()
+    assert slot is not None
+    sequencer.sent(slot)
+    sequencer.unknown = True
+    assert sequencer.require_search()
+    sequencer.on_answer(slot, Answer.RETRIABLE)
+    slot.possibly_appended = False
+    sequencer.on_silence()
+    assert sequencer.unknown
 
 
 def test_before_the_broker_forgets_the_log_is_read() -> None:

@@ -38,6 +38,7 @@ from sequitur.producer.journal.frames import (
     Renewal,
     Restamp,
     Waiting,
+    WaitingKey,
 )
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import MIN_SEGMENT_BYTES, JournalLimits
@@ -529,6 +530,21 @@ def test_what_waits_is_numbered_without_its_bytes() -> None:
     assert first.data == stamped(early.data, Stamp(7, 0, 0), 1_000)
     assert second.data == stamped(late.data, Stamp(7, 0, 10))
     assert journal.recovered.partitions["cpu", 0].next_sequence == 20
+
+
+def test_a_batch_is_found_by_its_first_event_under_whatever_numbers_it_has() -> None:
+    """Whoever reads it need not know whether its numbers are in the journal already."""
+    journal = Journal.open_on(ModelDisk(), producer="p")
+    later, first = waiting(0), WaitingKey("cpu", 0, 0)
+    journal.append([_IDENTITY, later])
+    assert journal.read(first) == later.data
+    journal.append([Numbered((number(later, 0),))])
+    assert journal.read(first) == stamped(later.data, Stamp(7, 0, 0))
+    journal.append([Renewal(Identity(8, 0), (Restamp("cpu", 0, 7, 0, 0, 0, 10),))])
+    assert journal.read(first) == stamped(later.data, Stamp(8, 0, 0))
+    journal.append([Acks((Ack("cpu", 0, 8, 0, 0),))])
+    with pytest.raises(KeyError):
+        journal.read(first)
 
 
 def test_a_batch_that_grows_is_recovered_as_one() -> None:
