@@ -71,6 +71,10 @@ def test_topology_runs_on_s3_and_takes_its_dead_letters_back(far: Job, s3_server
     later.run(drain=True)
     assert later.processed()["replayed"] == 1
     assert sorted(time_of(record) - T0 for record in later.released()) == [*range(20)]
+    # The request goes once a step behind it begins, and is not taken in again.
+    later.produce([event(T0 + 30)])
+    later.run(drain=True)
+    assert later.processed()["replayed"] == 1
     assert files_in(folder) == []
 
 
