@@ -123,7 +123,6 @@ class Accumulator:
                 queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
         except _INVALID_RECORD as error:
             delivery.set_result(self._refused(route, record, error))
-            self.budget.admit_next()
             return delivery
         entries = queue.entries if queue.owner is DELIVERIES else queue.claim_deliveries()
         entries.append(delivery)

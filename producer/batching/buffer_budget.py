@@ -47,7 +47,8 @@ class BufferBudget:
     async def wait(self, deadline_s: float) -> bool:
         """Queue for bytes; return False if there were none before the deadline.
 
-        An admitted caller must call `take` or `admit_next` in the same step of the event loop.
+        An admitted caller takes its bytes in the same step of the event loop. If it takes none,
+        since its event is invalid or it raised, the next sender is admitted after that step.
         """
         mine: asyncio.Future[bool] = self._loop.create_future()
         self._waiting.append(mine)
@@ -59,7 +60,9 @@ class BufferBudget:
         finally:
             timer.cancel()
             self._waiting.remove(mine)
-            if not admitted:
+            if admitted:
+                self._loop.call_soon(self.admit_next)
+            else:
                 self.admit_next()
         return admitted
 
