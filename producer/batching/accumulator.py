@@ -212,7 +212,25 @@ class Accumulator:
         self, grows: Callable[[PartitionQueue, Batch], bool]
     ) -> tuple[QueuedBatches, QueuedBatches]:
         """Take out the batches of all events accepted until now; see `Cuts.cut`."""
+        if self.budget.is_short:
+            self._close_largest()
         return self.cuts.cut(self.next_event - 1, grows)
+
+    def _close_largest(self) -> None:
+        """Have this cut take the largest open batches, if all of them take half of the budget.
+
+        Only batches that are not open can leave memory: those of many partitions, none of them
+        full, could fill it and stay.
+        """
+        queues = [queue for route in self.routes.values() for queue in route.queues]
+        total = sum(queue.open_bytes for queue in queues)
+        if total * 2 < self.budget.limit:
+            return
+        queues.sort(key=lambda queue: queue.open_bytes)
+        while total * 4 > self.budget.limit:
+            largest = queues.pop()
+            total -= largest.open_bytes
+            self.cuts.close(largest)
 
     def flushed(self) -> asyncio.Future[None]:
         """Return a future that is done when all events accepted until now have their outcomes."""

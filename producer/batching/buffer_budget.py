@@ -44,6 +44,11 @@ class BufferBudget:
         """Whether an event may be accepted now: there are bytes left, and no sender waits."""
         return self.used < self.limit and not self._waiting
 
+    @property
+    def is_short(self) -> bool:
+        """Whether more than half of the bytes are taken."""
+        return self.used * 2 > self.limit
+
     async def wait(self, deadline_s: float) -> bool:
         """Queue for bytes; return False if there were none before the deadline.
 

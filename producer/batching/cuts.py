@@ -85,6 +85,11 @@ class Cuts:
         self.filled[queue] = None
         self.is_ripe = True
 
+    def close(self, queue: PartitionQueue) -> None:
+        """Have the cut that is made now take the open batch, though it might grow."""
+        queue.seal()
+        self.filled[queue] = None
+
     def forget(self, queue: PartitionQueue) -> None:
         """Forget a partition that is gone; its batches were taken out."""
         self.filled.pop(queue, None)

@@ -176,6 +176,33 @@ async def test_memory_holds_a_window_of_what_waits(
         assert numbers == sorted(numbers, key=lambda value: value or b"")
 
 
+async def test_batches_of_many_partitions_leave_memory_before_they_are_full(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Batches of forty partitions are five times the senders' memory, and eight times it waits."""
+    wire.partition_count = 40
+    settings: dict[str, Any] = {
+        "buffer_size": 4 * _MIB,
+        "journal_limit": 64 * _MIB,
+        "compression": "none",
+    }
+    producer = make(**settings)
+    await _away(wire, producer)
+    records = [Record(b"%06d" % n + bytes(4_000), partition=n % 40) for n in range(4_000)]
+    async with asyncio.timeout(30):
+        for start in range(0, len(records), 100):
+            ticket = await producer.accept("t", records[start : start + 100])
+        await ticket.journaled
+    assert producer.statistics().buffered_bytes <= 2.4 * _MIB
+    wire.reachable = True
+    async with asyncio.timeout(60):
+        await producer.flush()
+    await producer.close()
+    for partition in range(40):
+        values = [value for value in values_of(wire, partition) if value != b"first"]
+        assert values == [record.value for record in records[partition::40]]
+
+
 async def test_what_waited_is_dated_when_it_is_numbered(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
