@@ -92,7 +92,9 @@ class Accumulator:
         self.next_event = next_event
         self.budget = BufferBudget(loop, buffer_size)
         self.outstanding = Outstanding(self.budget)
-        self.cuts = Cuts(loop, settings.linger.total_seconds(), self.outstanding, on_due)
+        self.cuts = Cuts(
+            loop, settings.linger.total_seconds(), self.outstanding, on_due, next_event - 1
+        )
         self.keeper: Callable[[], Awaitable[object]] | None = None
         self._settings = settings
         self._id_prefix = producer_name.encode("ascii") + b":"
@@ -101,6 +103,11 @@ class Accumulator:
         self._on_given_up = on_given_up
         self._journal_event_bytes = journal_event_bytes
         self._bulk = BulkAcceptor(loop, self._id_prefix, self.budget, self.cuts, random)
+
+    @property
+    def uncut_events(self) -> int:
+        """How many events were accepted since the last cut."""
+        return self.next_event - 1 - self.cuts.last_event
 
     def add(self, route: Route, record: Record) -> Delivery:
         """Accept one event; the delivery of an invalid one is done at once."""

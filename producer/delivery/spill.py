@@ -3,9 +3,9 @@
 The journal holds the bytes of every batch that waits; while there is memory, they are there, too.
 When half of the senders' budget is taken, the newest of the batches that have waited for long lose
 their bytes (they are sent last); while no batch ends, half a second is long. The bytes are read
-back when it is their turn, into a quarter of `buffer_size` that no sender can take: so what waits is
-sent also while senders fill the rest. Batches are read ahead of their turn. The batch whose turn it
-is takes the memory of those if no other is left.
+back when it is their turn, into a quarter of `buffer_size` that no sender can take: so what waits
+is sent also while senders fill the rest. Batches are read ahead of their turn. The batch whose turn
+it is takes the memory of those if no other is left.
 
 A batch without its bytes counts as `REFERENCE_BYTES`.
 """
