@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.producer._given_up import GivenUp
+    from sequitur.producer.kafka.record_batch import StoredRecord
+
+_UNKNOWN_TOPIC = 3
 
 
 async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
@@ -438,6 +441,31 @@ async def test_more_partitions_are_used_once_the_cluster_tells_of_them(wire: Fak
         outcomes = [await (await producer.send("t", b"x", key)) for key in keys]
     partitions = [outcome.partition for outcome in outcomes if isinstance(outcome, Persisted)]
     assert partitions == [KeyPartitioner(3).partition(key) for key in keys]
+
+
+async def test_a_topic_recreated_under_one_batch_in_flight_gets_each_once_and_in_order(
+    wire: FakeWire,
+) -> None:
+    """The batch meets the deletion; of several, those behind it might meet the new log first."""
+    values = [b"%02d" % number for number in range(20)]
+    arrived: list[bytes | None] = []
+
+    def recreate(records: list[StoredRecord]) -> Fault:
+        arrived.append(records[0].value)
+        if len(arrived) == 1:
+            wire.brokers.clear()
+            wire.records.clear()
+            wire.topic_generation += 1
+            return _UNKNOWN_TOPIC
+        return None
+
+    async with make_producer(batch_size=1, max_in_flight=1) as producer:
+        await producer.send_and_wait("t", b"old")
+        wire.fault = recreate
+        deliveries = [await producer.send("t", value) for value in values]
+        outcomes = await asyncio.gather(*deliveries)
+    assert all(isinstance(outcome, Persisted) for outcome in outcomes)
+    assert [record.value for record in wire.records["t", 0]] == values
 
 
 async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
