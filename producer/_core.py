@@ -80,7 +80,7 @@ class Core:
         if journal is not None:
             # A quarter is for batches that are read back from the journal, one for rounds on their
             # way into it; and what is accepted in one call must fit into it.
-            buffer_size = min(buffer_size // 2, settings.journal_limit // 4)
+            buffer_size = max(1, min(buffer_size // 2, settings.journal_limit // 4))
         self._queues = SendQueues()
         self.accumulator = Accumulator(
             settings,

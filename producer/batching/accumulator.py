@@ -92,7 +92,9 @@ class Accumulator:
         self.next_event = next_event
         self.budget = BufferBudget(loop, buffer_size)
         self.outstanding = Outstanding(self.budget)
-        self.cuts = Cuts(loop, settings.linger.total_seconds(), self.outstanding, on_due)
+        self.cuts = Cuts(
+            loop, settings.linger.total_seconds(), self.outstanding, on_due, next_event - 1
+        )
         self.keeper: Callable[[], Awaitable[object]] | None = None
         self._settings = settings
         self._id_prefix = producer_name.encode("ascii") + b":"
@@ -101,6 +103,11 @@ class Accumulator:
         self._on_given_up = on_given_up
         self._journal_event_bytes = journal_event_bytes
         self._bulk = BulkAcceptor(loop, self._id_prefix, self.budget, self.cuts, random)
+
+    @property
+    def uncut_events(self) -> int:
+        """How many events were accepted since the last cut."""
+        return self.next_event - 1 - self.cuts.last_event
 
     def add(self, route: Route, record: Record) -> Delivery:
         """Accept one event; the delivery of an invalid one is done at once."""
@@ -123,7 +130,6 @@ class Accumulator:
                 queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
         except _INVALID_RECORD as error:
             delivery.set_result(self._refused(route, record, error))
-            self.budget.admit_next()
             return delivery
         entries = queue.entries if queue.owner is DELIVERIES else queue.claim_deliveries()
         entries.append(delivery)
@@ -213,7 +219,25 @@ class Accumulator:
         self, grows: Callable[[PartitionQueue, Batch], bool]
     ) -> tuple[QueuedBatches, QueuedBatches]:
         """Take out the batches of all events accepted until now; see `Cuts.cut`."""
+        if self.budget.is_short:
+            self._close_largest()
         return self.cuts.cut(self.next_event - 1, grows)
+
+    def _close_largest(self) -> None:
+        """Have this cut take the largest open batches, if all of them take half of the budget.
+
+        Only batches that are not open can leave memory: those of many partitions, none of them
+        full, could fill it and stay.
+        """
+        queues = [queue for route in self.routes.values() for queue in route.queues]
+        total = sum(queue.open_bytes for queue in queues)
+        if total * 2 < self.budget.limit:
+            return
+        queues.sort(key=lambda queue: queue.open_bytes)
+        while total * 4 > self.budget.limit:
+            largest = queues.pop()
+            total -= largest.open_bytes
+            self.cuts.close(largest)
 
     def flushed(self) -> asyncio.Future[None]:
         """Return a future that is done when all events accepted until now have their outcomes."""

@@ -44,10 +44,16 @@ class BufferBudget:
         """Whether an event may be accepted now: there are bytes left, and no sender waits."""
         return self.used < self.limit and not self._waiting
 
+    @property
+    def is_short(self) -> bool:
+        """Whether more than half of the bytes are taken."""
+        return self.used * 2 > self.limit
+
     async def wait(self, deadline_s: float) -> bool:
         """Queue for bytes; return False if there were none before the deadline.
 
-        An admitted caller must call `take` or `admit_next` in the same step of the event loop.
+        An admitted caller takes its bytes in the same step of the event loop. If it takes none,
+        since its event is invalid or it raised, the next sender is admitted after that step.
         """
         mine: asyncio.Future[bool] = self._loop.create_future()
         self._waiting.append(mine)
@@ -59,7 +65,9 @@ class BufferBudget:
         finally:
             timer.cancel()
             self._waiting.remove(mine)
-            if not admitted:
+            if admitted:
+                self._loop.call_soon(self.admit_next)
+            else:
                 self.admit_next()
         return admitted
 

@@ -25,9 +25,11 @@ class Cuts:
         linger_s: How long an event waits for more at most.
         outstanding: Holds the batches that are opened.
         on_due: Called when there is a reason to cut.
+        last_event: The number of the newest event before all cuts.
 
     Attributes:
         number: How many cuts were made.
+        last_event: The number of the newest event that was cut.
         filled: The queues with events for the next cut.
         is_full: Whether a batch is full.
         is_ripe: Whether the oldest event has waited for the linger.
@@ -39,8 +41,10 @@ class Cuts:
         linger_s: float,
         outstanding: Outstanding,
         on_due: Callable[[], None],
+        last_event: int = -1,
     ) -> None:
         self.number = 0
+        self.last_event = last_event
         self.filled: dict[PartitionQueue, None] = {}
         self.is_full = False
         self.is_ripe = False
@@ -85,6 +89,11 @@ class Cuts:
         self.filled[queue] = None
         self.is_ripe = True
 
+    def close(self, queue: PartitionQueue) -> None:
+        """Have the cut that is made now take the open batch, though it might grow."""
+        queue.seal()
+        self.filled[queue] = None
+
     def forget(self, queue: PartitionQueue) -> None:
         """Forget a partition that is gone; its batches were taken out."""
         self.filled.pop(queue, None)
@@ -112,6 +121,7 @@ class Cuts:
                 batches += [(queue, batch) for batch in queue.cut()]
         for _, batch in (*batches, *growing):
             batch.last_event = last_event
+        self.last_event = last_event
         self.filled.clear()
         self.is_full = self.is_ripe = False
         if self._linger is not None:

@@ -69,6 +69,14 @@ class PartitionQueue:
         return self.claimed + len(self.entries)
 
     @property
+    def open_bytes(self) -> int:
+        """The size of the open batch; 0 without one."""
+        if self.open is None:
+            return 0
+        assert self.open.builder is not None
+        return self.open.builder.size() - HEADER_SIZE
+
+    @property
     def is_paused(self) -> bool:
         """Whether the journal has all of the open batch, which the next event resumes."""
         return self.open is not None and self.append is _no_batch_takes
@@ -114,9 +122,8 @@ class PartitionQueue:
     def seal(self) -> None:
         """Take no more records into the open batch."""
         if self.open is not None:
-            assert self.open.builder is not None
             self.open.count = self.count
-            self.open.size = self.open.builder.size() - HEADER_SIZE
+            self.open.size = self.open_bytes
             self.sealed.append(self.open)
             self.open = None
             self._close()

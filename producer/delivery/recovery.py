@@ -11,7 +11,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerError, FatalError, TakenOverError, WrongClusterError
+from sequitur.producer._errors import (
+    BrokerError,
+    FatalError,
+    RetriableError,
+    TakenOverError,
+    WrongClusterError,
+)
 from sequitur.producer._log import Logger
 from sequitur.producer._tasks import report_failure
 from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
@@ -166,13 +172,29 @@ class Recovery:
         last_sequence = await self._wire.last_sequence(
             queue.topic, queue.partition, sequencer.leading
         )
+        is_same_log = last_sequence is None or await self._is_same_log(queue)
         queue.note_answer(asyncio.get_running_loop().time())
         if not sequencer.query_due:
+            return
+        if not is_same_log:
+            await self._search(queue)
             return
         for slot in sequencer.on_described(last_sequence):
             self._settlement.persisted(slot.batch, None)
         if sequencer.query_due:
             await self._search(queue)
+
+    async def _is_same_log(self, queue: SendQueue) -> bool:
+        """Return whether the partition has the log that batches without an answer were sent to.
+
+        A topic that was recreated takes any sequence at first: that it has later ones is no proof.
+        Ids of topics do not come back, so this may be asked after the broker has answered.
+        """
+        if not await self._wire.refresh([queue.topic]):
+            raise RetriableError("no broker answered a metadata request")
+        topic_id = self._wire.topic_id(queue.topic)
+        uncertain = [slot for slot in queue.sequencer if slot.possibly_appended]
+        return all(slot.topic_id in {None, topic_id} for slot in uncertain)
 
     async def _search(self, queue: SendQueue, *, numbers_hold: bool = True) -> None:
         """Search the log for slots that the broker knows nothing of: it forgets producers."""

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from sequitur.producer.journal.journal import Journal
 
 _GATHER_S: Final = 0.05
-"""How long accepted events may wait for the journal while no partition could send them."""
+"""How long many accepted events may wait for the journal while no partition could send them."""
+_FEW_EVENTS: Final = 64
+"""So many are not worth to be waited for: they are cut once the linger is over."""
 
 
 class Rounds:
@@ -230,6 +232,8 @@ class Rounds:
         if cuts.is_full or awaited or flushing or self._gathered:
             return True
         # While no partition could send its batch, larger batches are better than more.
+        if self._accumulator.uncut_events <= _FEW_EVENTS:
+            return True
         if any(self._numbering.has_window(self._queues.of(filled)) for filled in cuts.filled):
             return True
         if self._journal is not None and self._gathering is None:

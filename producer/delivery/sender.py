@@ -204,6 +204,8 @@ class Sender:
         node = self._leader_of(queue)
         if node is None or not self._read_back(queue, slot):
             return None
+        if not slot.possibly_appended:
+            slot.topic_id = self._wire.topic_id(queue.topic)
         sequencer.sent(slot)
         if self._rounds.spill is not None:
             self._rounds.spill.on_sent(slot.batch)

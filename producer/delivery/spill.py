@@ -2,10 +2,10 @@
 
 The journal holds the bytes of every batch that waits; while there is memory, they are there, too.
 When half of the senders' budget is taken, the newest of the batches that have waited for long lose
-their bytes (they are sent last). The bytes are read back when it is their turn, into a quarter of
-`buffer_size` that no sender can take: so what waits is sent also while senders fill the rest.
-Batches are read ahead of their turn. The batch whose turn it is takes the memory of those if no
-other is left.
+their bytes (they are sent last); while no batch ends, half a second is long. The bytes are read
+back when it is their turn, into a quarter of `buffer_size` that no sender can take: so what waits
+is sent also while senders fill the rest. Batches are read ahead of their turn. The batch whose turn
+it is takes the memory of those if no other is left.
 
 A batch without its bytes counts as `REFERENCE_BYTES`.
 """
@@ -31,6 +31,8 @@ REFERENCE_BYTES: Final = 1024
 """Memory of a batch without its bytes: its name, its place in the journal, and its claims."""
 _SEND_BYTES_PER_S: Final = 32 << 20
 """The least rate at which a full buffer is sent while nothing fails."""
+_STILL_S: Final = 0.5
+"""After so long without the end of a batch nothing is sent soon."""
 _BUSY_S: Final = 0.1
 _READERS: Final = 4
 
@@ -48,6 +50,8 @@ class Spill:
         on_failure: Called when the journal cannot be read.
         patience_s: How long bytes stay in memory at least. The default is as long as a full buffer
             takes to be sent at 32 MiB/s: what is sent sooner is not worth reading back.
+        still_s: How long they stay at least while no batch ends: then nothing is sent soon, however
+            large the buffer is.
     """
 
     def __init__(
@@ -59,9 +63,12 @@ class Spill:
         on_failure: Callable[[Exception], None],
         *,
         patience_s: float | None = None,
+        still_s: float = _STILL_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._patience_s = budget.limit / _SEND_BYTES_PER_S if patience_s is None else patience_s
+        self._still_s = min(still_s, self._patience_s)
+        self._ended_at_s = self._loop.time()  # when the last batch ended
         self._timer: asyncio.TimerHandle | None = None
         self._journal = journal
         self._budget = budget
@@ -85,18 +92,18 @@ class Spill:
 
     def _watch(self) -> None:
         """Look again soon, while memory is short and there are bytes that could leave it."""
-        if self._timer is None and self._resident and self._is_short():
-            self._timer = self._loop.call_later(self._patience_s / 4, self._free_memory)
-
-    def _is_short(self) -> bool:
-        return self._budget.used * 2 > self._budget.limit
+        if self._timer is None and self._resident and self._budget.is_short:
+            look_s = min(self._patience_s / 4, self._still_s / 2)
+            self._timer = self._loop.call_later(look_s, self._free_memory)
 
     def _free_memory(self) -> None:
         """Drop the bytes of batches that have waited for long, the newest first."""
         self._timer = None
-        until_s = self._loop.time() - self._patience_s
+        now_s = self._loop.time()
+        is_still = now_s - self._ended_at_s >= self._still_s
+        until_s = now_s - (self._still_s if is_still else self._patience_s)
         for batch in [each for each in self._resident if each.accepted_at_s <= until_s][::-1]:
-            if not self._is_short():
+            if not self._budget.is_short:
                 break
             del self._resident[batch]
             if batch.in_journal and not batch.ended:
@@ -141,6 +148,7 @@ class Spill:
 
     def forget(self, batch: Batch) -> None:
         """Forget a batch that is no longer needed."""
+        self._ended_at_s = self._loop.time()
         self._resident.pop(batch, None)
         if batch.loaded:
             self._uncount(batch)

@@ -135,6 +135,7 @@ _ADMIN: Final = Request.TOPICS | Request.TOPIC_IDS | Request.TOPIC_CONFIGS | Req
 _CREATION: Final = Request.TOPIC_OF_JOB | Request.TOPIC_OF_DAEMON
 _IDENTITY: Final = Request.INIT_PRODUCER_ID | Request.FIND_COORDINATOR
 _WIRE: Final = _IDENTITY | Request.DESCRIBE_CONFIGS | Request.DESCRIBE_PRODUCERS | Request.READ
+_PARTITIONS: Final = Request.READ | Request.DESCRIBE_PRODUCERS | Request.WATERMARKS
 _READERS: Final = Request.READ | _ADMIN | Request.SOURCE
 
 _OTHERWISE: Final = {Request.LOGIN: Action.RETRY, Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT}
@@ -152,7 +153,10 @@ _OF_BATCHES: Final = {
 
 MEANINGS: Final[dict[int, Meaning]] = {
     NO_ERROR: Meaning("NONE", Answer.PERSISTED, follows={Action.DONE: ~Request(0)}),
-    -1: Meaning("UNKNOWN_SERVER_ERROR", Answer.UNKNOWN, limited=True),
+    # Kafka's consumers ask again (OffsetFetcherUtils, AbstractFetch): the log is as it was.
+    -1: Meaning(
+        "UNKNOWN_SERVER_ERROR", Answer.UNKNOWN, limited=True, follows={_RETRY: Request.READ}
+    ),
     # The log was cut while it was read.
     1: _of_no_batch("OFFSET_OUT_OF_RANGE", {_RETRY: Request.READ}),
     2: Meaning("CORRUPT_MESSAGE", Answer.RETRIABLE, limited=True),
@@ -182,7 +186,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     _REQUEST_TIMED_OUT: Meaning(
         "REQUEST_TIMED_OUT",
         Answer.UNKNOWN,
-        follows={_RETRY: _WIRE | _READERS | _CREATION | Request.TRANSACTION},
+        follows={_RETRY: _WIRE | _READERS | _CREATION | Request.TRANSACTION | Request.WATERMARKS},
     ),
     8: _of_no_batch(
         "BROKER_NOT_AVAILABLE", {_RETRY: _ADMIN | Request.TOPIC_OF_DAEMON | Request.SOURCE}
@@ -191,7 +195,9 @@ MEANINGS: Final[dict[int, Meaning]] = {
         "REPLICA_NOT_AVAILABLE",
         Answer.UNKNOWN,
         stale_metadata=True,
-        follows={_RETRY: Request.READ | Request.SOURCE},
+        follows={
+            _RETRY: _PARTITIONS | Request.TOPICS | Request.SOURCE,
+        },
     ),
     10: Meaning("MESSAGE_TOO_LARGE", Answer.TOO_LARGE),
     13: Meaning(
@@ -265,27 +271,44 @@ MEANINGS: Final[dict[int, Meaning]] = {
     # The coordinator is busy with another request of ours, or ends a transaction before this one.
     51: _of_no_batch(
         "CONCURRENT_TRANSACTIONS",
-        {_RETRY: _IDENTITY | Request.DESCRIBE_CONFIGS | Request.TRANSACTION},
+        {
+            _RETRY: _IDENTITY
+            | Request.DESCRIBE_CONFIGS
+            | Request.DESCRIBE_PRODUCERS
+            | Request.TRANSACTION
+        },
     ),
     # A producer without the right to its name has an identity of its own in each life.
-    53: _of_no_batch("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", {Action.GO_WITHOUT: _IDENTITY}),
+    # A job's transaction needs its id.
+    53: _of_no_batch(
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        {Action.GO_WITHOUT: _IDENTITY, Action.FAIL: Request.PRODUCE_IN_TRANSACTION},
+    ),
     # The disk failed under the append: bytes may have reached it.
     56: Meaning(
         "KAFKA_STORAGE_ERROR",
         Answer.UNKNOWN,
         stale_metadata=True,
-        follows={_RETRY: _WIRE | _READERS},
+        follows={_RETRY: _WIRE | _READERS | Request.WATERMARKS},
     ),
     58: _of_no_batch("SASL_AUTHENTICATION_FAILED", {Action.FAIL: Request.LOGIN}),
     59: Meaning("UNKNOWN_PRODUCER_ID", Answer.FORGOTTEN),
+    # The leader is not reachable by this listener: brokers learn of listeners one by one.
+    72: _of_no_batch("LISTENER_NOT_FOUND", {_RETRY: _ADMIN | Request.SOURCE}),
     74: Meaning(
-        "FENCED_LEADER_EPOCH", Answer.UNKNOWN, stale_metadata=True, follows={_RETRY: _READERS}
+        "FENCED_LEADER_EPOCH",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={_RETRY: _READERS | _PARTITIONS},
     ),
     75: Meaning(
-        "UNKNOWN_LEADER_EPOCH", Answer.UNKNOWN, stale_metadata=True, follows={_RETRY: _READERS}
+        "UNKNOWN_LEADER_EPOCH",
+        Answer.UNKNOWN,
+        stale_metadata=True,
+        follows={_RETRY: _READERS | _PARTITIONS},
     ),
     76: Meaning("UNSUPPORTED_COMPRESSION_TYPE", Answer.REFUSED),
-    78: _of_no_batch("OFFSET_NOT_AVAILABLE", {_RETRY: _READERS}),
+    78: _of_no_batch("OFFSET_NOT_AVAILABLE", {_RETRY: _READERS | _PARTITIONS}),
     87: Meaning(
         "INVALID_RECORD",
         Answer.TOO_LARGE,
@@ -297,6 +320,8 @@ MEANINGS: Final[dict[int, Meaning]] = {
         Answer.FENCED,
         follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
     ),
+    # As 48 (KIP-890): the transaction can only be aborted.
+    120: _of_no_batch("TRANSACTION_ABORTABLE", {Action.FAIL: Request.PRODUCE_IN_TRANSACTION}),
     # librdkafka's own: brokers that are away, no leader that could be asked, and partitions that
     # were created, or moved, after it last asked about them.
     -156: _of_no_batch("_NOENT", {_RETRY: _ADMIN | _CREATION}),

@@ -8,14 +8,20 @@ leaving the process. All other bolts begin a stage of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from sequitur.consumer.topology._errors import TopologyError
 from sequitur.consumer.topology.engine.rules import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sequitur.consumer.topology.api.topology import Component, Topology
+
+
+STAGE_BITS: Final = 10
+TASK_BITS: Final = 12
+"""Records are numbered by stage and task: there are as many as fit into so many bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,9 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
         topology: The topology.
         partitions: Tasks of the ordered stream.
         parallelism: Tasks of bolts that are declared without a number of them.
+
+    Raises:
+        TopologyError: There are more than 1,024 stages, or more than 4,096 tasks in one.
     """
     asked = {one.id: one.parallelism for one in topology.bolts}
     asked |= {name: asked.get(name) or tasks for name, tasks in (parallelism or {}).items()}
@@ -78,10 +87,28 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
             tasks.append(asked[component.id] or partitions)
         members[stage].append(component.id)
         of[component.id] = stage
+    _check_numbers(topology, members, tasks)
     stages = tuple(
         Stage(number, tuple(names), tasks[number]) for number, names in enumerate(members)
     )
     return Plan(stages, {name: tasks[stage] for name, stage in of.items()})
+
+
+def _check_numbers(
+    topology: Topology, members: Sequence[Sequence[str]], tasks: Sequence[int]
+) -> None:
+    stages, most = 1 << STAGE_BITS, 1 << TASK_BITS
+    if len(members) > stages:
+        raise TopologyError(
+            f"topology {topology.name!r} has {len(members)} stages, which is more than {stages}: "
+            "let bolts run where their input is (local_grouping), or make fewer of them"
+        )
+    for names, number in zip(members, tasks, strict=True):
+        if number > most:
+            raise TopologyError(
+                f"{names[0]!r} would have {number} tasks, which is more than {most}: give it "
+                "fewer, or the ordered stream fewer partitions"
+            )
 
 
 def plan_apart(

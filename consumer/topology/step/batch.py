@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from sequitur.consumer.topology.api.moment import Moment
+from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +36,8 @@ Sources: TypeAlias = "Sequence[tuple[Handle, Mapping[str, Any]]]"
 """What tasks have sent, and where in it by component the tuples for a task are."""
 
 
-_STAGE_BITS: Final = 10
-_TASK_BITS: Final = 15
-_RECORD_BITS: Final = 30
-_MAX_WAVE: Final = (1 << 63 - _TASK_BITS - _RECORD_BITS) - 1
+_RECORD_BITS: Final = 26
+_MAX_WAVE: Final = (1 << 63 - STAGE_BITS - TASK_BITS - _RECORD_BITS) - 1
 
 
 def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
@@ -52,8 +51,10 @@ def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
     Returns:
         Numbers of 63 bits that grow: from wave to wave, stage to stage and task to task, too.
     """
-    number = min(wave, _MAX_WAVE) << _TASK_BITS | stage << _STAGE_BITS | task
-    return itertools.count(number << _RECORD_BITS)
+    assert stage < 1 << STAGE_BITS, "`plan` refuses so many stages"
+    assert task < 1 << TASK_BITS, "`plan` refuses so many tasks"
+    of_wave = min(wave, _MAX_WAVE) << STAGE_BITS | stage
+    return itertools.count((of_wave << TASK_BITS | task) << _RECORD_BITS)
 
 
 class OutputWriter(Protocol):

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.producer._given_up import GivenUp
+    from sequitur.producer.kafka.record_batch import StoredRecord
+
+_UNKNOWN_TOPIC = 3
 
 
 async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
@@ -438,6 +441,38 @@ async def test_more_partitions_are_used_once_the_cluster_tells_of_them(wire: Fak
         outcomes = [await (await producer.send("t", b"x", key)) for key in keys]
     partitions = [outcome.partition for outcome in outcomes if isinstance(outcome, Persisted)]
     assert partitions == [KeyPartitioner(3).partition(key) for key in keys]
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 5])
+async def test_a_topic_recreated_under_batches_in_flight_gets_each_once(
+    wire: FakeWire, max_in_flight: int
+) -> None:
+    """One meets the deletion, those behind it the new log, which takes any sequence of ours.
+
+    So later sequences there prove nothing of it; and order holds for one batch in flight only.
+    """
+    values = [b"%02d" % number for number in range(20)]
+    arrived: list[bytes | None] = []
+
+    def recreate(records: list[StoredRecord]) -> Fault:
+        arrived.append(records[0].value)
+        if len(arrived) == 1:
+            wire.brokers.clear()
+            wire.records.clear()
+            wire.topic_generation += 1
+            return _UNKNOWN_TOPIC
+        return None
+
+    async with make_producer(batch_size=1, max_in_flight=max_in_flight) as producer:
+        await producer.send_and_wait("t", b"old")
+        wire.fault = recreate
+        deliveries = [await producer.send("t", value) for value in values]
+        outcomes = await asyncio.gather(*deliveries)
+    assert all(isinstance(outcome, Persisted) for outcome in outcomes)
+    found = [record.value for record in wire.records["t", 0]]
+    assert sorted(found, key=lambda value: value or b"") == values
+    if max_in_flight == 1:
+        assert found == values
 
 
 async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(

@@ -24,7 +24,7 @@ from tests.support.fake_wire import DROPPED, FakeWire, Fault
 from tests.support.producers import FAST
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
 _LEFT_UNREAD = 10_000_000
 
@@ -231,6 +231,56 @@ async def test_a_partitioner_of_ones_own_chooses(wire: FakeWire) -> None:
     assert asked[:2] == [(b"0", [0, 1, 2], [0, 1, 2]), (None, [0, 1, 2], [0, 1, 2])]
     found = {p: [record.value for record in wire.records["t", p]] for p in range(3)}
     assert found == {0: [b"1"], 1: [b"3", b"4"], 2: [b"2", b"5"]}
+
+
+async def _send_with_a_key_that_no_partition_gets(producer: IdempotentProducer) -> None:
+    await producer.send("t", b"", b"bad")
+
+
+async def _send_many_of_a_wrong_type(producer: IdempotentProducer) -> None:
+    await producer.send_many("t", [Record("text")])  # type: ignore[arg-type]  # that is the point
+
+
+async def _accept_a_wrong_type(producer: IdempotentProducer) -> None:
+    await producer.accept("t", [Record("text")])  # type: ignore[arg-type]  # that is the point
+
+
+def _partitioner_that_raises(key: bytes | None, _all: list[int], _led: list[int]) -> int:
+    if key == b"bad":
+        raise ValueError("no partition")
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"partitioner": _partitioner_that_raises}, _send_with_a_key_that_no_partition_gets),
+        ({}, _send_many_of_a_wrong_type),
+        ({}, _accept_a_wrong_type),
+    ],
+)
+async def test_a_call_that_raises_after_its_wait_lets_the_next_sender_in(
+    wire: FakeWire,
+    options: dict[str, Any],
+    call: Callable[[IdempotentProducer], Coroutine[Any, Any, None]],
+) -> None:
+    """It has waited for room in the buffer and takes none: nothing else would wake the next."""
+    limits: dict[str, Any] = {"buffer_size": 200, "delivery_timeout": timedelta(seconds=5)}
+    async with _producer(options, **limits) as producer:
+        await producer.send_and_wait("t", b"first")
+        wire.reachable = wire.connected = False
+        full = await producer.send("t", b"x" * 300)
+        raising = asyncio.create_task(call(producer))
+        await asyncio.sleep(0)
+        behind = asyncio.create_task(producer.send("t", b"behind"))
+        await asyncio.sleep(0)
+        assert not raising.done()
+        assert not behind.done()
+        wire.reachable = True
+        with pytest.raises((ValueError, TypeError, SendManyError)):
+            await raising
+        assert isinstance(await full, Persisted)
+        assert await (await behind) == Persisted(0, 2)
 
 
 async def test_the_partitions_of_a_topic_are_told(wire: FakeWire) -> None:

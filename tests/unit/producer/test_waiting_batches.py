@@ -71,6 +71,37 @@ async def test_every_sent_event_outlives_a_kill_whatever_is_on_its_way(
     assert values_of(wire) == [b"first", *values, b"last"]
 
 
+async def test_few_events_are_journaled_after_the_linger_though_nobody_waits(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many are gathered while no partition could send them; a slow source gains nothing by that."""
+    monkeypatch.setattr("sequitur.producer.delivery.rounds._GATHER_S", 3600.0)
+    producer = make()
+    await _away(wire, producer)
+    for number in range(40):  # more than have numbers ahead
+        await (await producer.send("t", b"%d" % number)).journaled
+    await producer.send("t", b"last")
+    assert producer._core is not None
+    async with asyncio.timeout(30):
+        while producer._core.accumulator.uncut_events:  # noqa: ASYNC110 - a timer does it
+            await asyncio.sleep(0.001)
+    await kill(producer)
+    wire.reachable = True
+    async with make() as producer:
+        assert producer.statistics().recovered == 41
+        await producer.flush()
+
+
+async def test_the_smallest_buffer_takes_events_one_by_one(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """With a journal half of the buffer is the senders': of one byte something is left."""
+    async with make(buffer_size=1, delivery_timeout=timedelta(seconds=30)) as producer:
+        for number in range(3):
+            await producer.send_and_wait("t", b"%d" % number)
+    assert values_of(wire) == [b"0", b"1", b"2"]
+
+
 async def test_events_that_trickle_in_wait_in_few_batches(
     wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
 ) -> None:
@@ -174,6 +205,34 @@ async def test_memory_holds_a_window_of_what_waits(
     for values in found.values():
         numbers = [value for value in values if value != b"first"]
         assert numbers == sorted(numbers, key=lambda value: value or b"")
+
+
+async def test_batches_of_many_partitions_leave_memory_before_they_are_full(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """Batches of forty partitions are five times the senders' memory, and seven times it waits."""
+    wire.partition_count = 40
+    settings: dict[str, Any] = {
+        "buffer_size": 4 * _MIB,
+        "journal_limit": 64 * _MIB,
+        "compression": "none",
+        "max_in_flight": 1,
+    }
+    producer = make(**settings)
+    await _away(wire, producer)
+    records = [Record(b"%06d" % n + bytes(4_000), partition=n % 40) for n in range(4_000)]
+    async with asyncio.timeout(30):
+        for start in range(0, len(records), 100):
+            ticket = await producer.accept("t", records[start : start + 100])
+        await ticket.journaled
+    assert producer.statistics().buffered_bytes <= 2.4 * _MIB
+    wire.reachable = True
+    async with asyncio.timeout(60):
+        await producer.flush()
+    await producer.close()
+    for partition in range(40):
+        values = [value for value in values_of(wire, partition) if value != b"first"]
+        assert values == [record.value for record in records[partition::40]]
 
 
 async def test_what_waited_is_dated_when_it_is_numbered(

@@ -34,10 +34,14 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-def _spill(budget: BufferBudget | None = None) -> Spill:
+def _spill(
+    budget: BufferBudget | None = None, *, patience_s: float = _PATIENCE_S, still_s: float = 1.0
+) -> Spill:
     journal: Any = _Journal()
     budget = budget or BufferBudget(asyncio.get_running_loop(), 4 * _BUDGET)
-    return Spill(journal, budget, _BUDGET, _in_thread, _fail, patience_s=_PATIENCE_S)
+    return Spill(
+        journal, budget, _BUDGET, _in_thread, _fail, patience_s=patience_s, still_s=still_s
+    )
 
 
 def _resident(number: int, accepted_at_s: float) -> Batch:
@@ -64,6 +68,21 @@ async def test_what_has_waited_leaves_the_memory_the_newest_first() -> None:
             await asyncio.sleep(_PATIENCE_S)
     assert [batch.stored for batch in (*old, new)] == [False, True, True, False]
     assert budget.used == 2 * (_BUDGET + REFERENCE_BYTES)
+    spill.stop()
+
+
+async def test_while_nothing_is_sent_no_buffer_is_too_large_to_leave_memory() -> None:
+    """A buffer that takes an hour to be sent makes nobody wait for an hour while Kafka is away."""
+    loop = asyncio.get_running_loop()
+    budget = BufferBudget(loop, _BUDGET)
+    spill = _spill(budget, patience_s=3600, still_s=_PATIENCE_S)
+    batch = _resident(0, loop.time())
+    budget.take(batch.size)
+    spill.track([batch])
+    async with asyncio.timeout(60):
+        while not batch.stored:  # noqa: ASYNC110 - a timer of its own does it
+            await asyncio.sleep(_PATIENCE_S)
+    assert budget.used == REFERENCE_BYTES
     spill.stop()
 
 

@@ -29,7 +29,8 @@ _LEADER_MOVES = {5, 6}
 _COORDINATOR_MOVES = {14, 15, 16}
 _BROKER_AWAY = {7, 8, 13, 41, -156, -166, -185, -187, -193, -195}
 _WIRE = {3, 5, 6, 7, 14, 15, 16, 19, 20, 41, 56}
-_ADMIN = {*_LEADER_MOVES, *_BROKER_AWAY, 14, 15, 38, 56, 74, 75, 78}
+_ADMIN = {*_LEADER_MOVES, *_BROKER_AWAY, 14, 15, 38, 56, 72, 74, 75, 78}
+_PARTITION_MOVES = {9, 74, 75, 78}
 
 _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
     Request.LOGIN: {Action.FAIL: {31, 33, 34, 58}},
@@ -40,8 +41,8 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
     },
     Request.FIND_COORDINATOR: {Action.RETRY: {*_WIRE, 51}, Action.GO_WITHOUT: {53}},
     Request.DESCRIBE_CONFIGS: {Action.RETRY: {*_WIRE, 51}},
-    Request.DESCRIBE_PRODUCERS: {Action.RETRY: _WIRE},
-    Request.READ: {Action.RETRY: {*_WIRE, 1, 9, 74, 75, 78}},
+    Request.DESCRIBE_PRODUCERS: {Action.RETRY: {*_WIRE, *_PARTITION_MOVES, 51}},
+    Request.READ: {Action.RETRY: {*_WIRE, *_PARTITION_MOVES, -1, 1}},
     Request.PRODUCE_IN_TRANSACTION: {
         Action.DONE: {46},
         Action.FENCED: {47, 90},
@@ -51,14 +52,14 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
             if row.answer
             in {Answer.OUT_OF_ORDER, Answer.FORGOTTEN, Answer.TOO_LARGE, Answer.REFUSED}
         }
-        | {48, 49},
+        | {48, 49, 53, 120},
     },
     Request.TRANSACTION: {
         Action.RETRY: {3, 7, 51},
         Action.FIND_COORDINATOR: _COORDINATOR_MOVES,
         Action.FENCED: {47, 90},
     },
-    Request.TOPICS: {Action.RETRY: _ADMIN, Action.RETRY_BRIEFLY: {3, -188, -190}},
+    Request.TOPICS: {Action.RETRY: {*_ADMIN, 9}, Action.RETRY_BRIEFLY: {3, -188, -190}},
     Request.TOPIC_IDS: {
         Action.RETRY: _ADMIN,
         Action.RETRY_BRIEFLY: {-188, -190},
@@ -75,8 +76,10 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
         Action.DONE: {36},
     },
     Request.TOPIC_OF_DAEMON: {Action.RETRY: _BROKER_AWAY, Action.DONE: {36}},
-    Request.WATERMARKS: {Action.RETRY: {3, *_LEADER_MOVES}},
-    Request.SOURCE: {Action.RETRY: {3, *_LEADER_MOVES, 7, 8, 9, 13, 15, 16, 19, 56, 74, 75, 78}},
+    Request.WATERMARKS: {Action.RETRY: {3, 7, 56, *_LEADER_MOVES, *_PARTITION_MOVES}},
+    Request.SOURCE: {
+        Action.RETRY: {3, *_LEADER_MOVES, *_PARTITION_MOVES, 7, 8, 13, 15, 16, 19, 56, 72}
+    },
 }
 """What follows from codes for each request; from all others, what `_OTHERWISE` has."""
 

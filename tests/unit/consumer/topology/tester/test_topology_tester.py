@@ -256,6 +256,52 @@ def test_there_is_a_running_tester_only_while_one_runs() -> None:
         TopologyTester.running()
 
 
+class CountsPieces(Bolt):
+    """Emits at each end how many events it has had."""
+
+    fields = ("key", "value")
+    total = 0
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Count it."""
+        self.total += 1
+        self.collector.ack(tuple)
+
+    def finish_batch(self) -> None:
+        """Emit the count, of no event."""
+        self.collector.emit((b"%d" % self.context.task, b"%d" % self.total))
+
+    def snapshot(self) -> int:
+        """Keep the count."""
+        return self.total
+
+    def restore(self, snapshot: int) -> None:
+        """Go on with it."""
+        self.total = snapshot
+
+
+@pytest.mark.parametrize(
+    ("most", "of_task_0", "of_task_1"),
+    [(None, [b"3"], [b"2"]), (2, [b"2", b"3", b"2"], [b"2", b"0", b"2"])],
+)
+def test_an_end_without_an_event_stands_at_the_time_of_the_step(
+    most: int | None, of_task_0: list[bytes], of_task_1: list[bytes]
+) -> None:
+    """Each piece of a batch has an end; one without events may stand behind later pieces."""
+    builder = TopologyBuilder("t")
+    builder.set_spout("events")
+    builder.set_bolt("counts", CountsPieces(), 2).fields_grouping("events", "key")
+    builder.set_output("out", key="key", value="value").local_grouping("counts")
+    tester = TopologyTester(builder.build(), ProcessSettings(max_spout_pending=most), partitions=1)
+    tester.advance(1000)  # the step runs after the times of its events
+    tester.run([(key, b"", time_ms) for time_ms, key in enumerate([b"a", b"a", b"d", b"d", b"a"])])
+    found = {
+        task: [one.value for one in tester.outputs["out"] if one.key == task]
+        for task in (b"0", b"1")
+    }
+    assert sorted(found.values()) == sorted([of_task_0, of_task_1])
+
+
 def test_the_clock_does_not_go_back() -> None:
     """Time that ran out stays so."""
     with pytest.raises(ValueError, match="does not go back"):
