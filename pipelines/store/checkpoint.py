@@ -24,8 +24,7 @@ What keeps it whole, whoever else is at work on it:
   another's where its own was to stand, stops.
 - A `<name>` belongs to one attempt at a step: `<step>-<owner generation>-<attempt>`. It stands in
   the document that makes it count. So nobody writes over what another relies on.
-- A folder is deleted once a newer document stands that no longer names it, by a life that wrote
-  that document, and never if a newer life has made it.
+- A folder is deleted once a newer document stands that no longer names it (`store.sweeper`).
 - Before a document is written, all that it rests on outlasts a power cut (`store.durable`).
 - Nothing in it says where it stands: it can be moved.
 """
@@ -34,7 +33,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -47,9 +45,9 @@ from sequitur.consumer import (
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import BEGIN_ANEW, read_document
 from sequitur.pipelines.store.held_files import HeldFiles, below
-from sequitur.pipelines.store.object_path import ObjectPath
 from sequitur.pipelines.store.ownership import Ownership
-from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER, SparkPart, files_around
+from sequitur.pipelines.store.spark_part import SparkPart, files_around
+from sequitur.pipelines.store.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -116,15 +114,12 @@ class Checkpoint:
     """
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
-        self._spark_folder = spark_folder or storage
-        self.spark = SparkPart(self._spark_folder)
+        self.spark = SparkPart(spark_folder or storage)
         self.held = HeldFiles(storage)
         self._storage = storage
         self._ownership = Ownership(storage)
         self._attempts = itertools.count()
-        is_far = isinstance(storage.location(""), ObjectPath)
-        # What one call fails to delete, the next one finds again.
-        self._sweeper = ThreadPoolExecutor(1, "sweeper") if is_far else None
+        self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
 
     @property
     def root(self) -> str:
@@ -222,8 +217,7 @@ class Checkpoint:
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""
-        if self._sweeper is not None:
-            self._sweeper.shutdown()
+        self._sweeper.close()
         self._ownership.release()
 
     def latest(self) -> tuple[StepEntry | None, StepDone]:
@@ -312,8 +306,8 @@ class Checkpoint:
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
         kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
-        self._keep(entry.step, kept)
-        self._keep_sources({entry.source})
+        self._sweeper.keep(entry.step, kept)
+        self._sweeper.keep_sources({entry.source})
 
     def write_done(self, done: StepDone) -> None:
         """Mark a step as done, and forget one that is long over.
@@ -331,7 +325,7 @@ class Checkpoint:
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""
         runs = {run.name for run in entry.kept_runs}
-        self._keep(entry.step, {"runs": runs, "behind": (), "repeats": ()})
+        self._sweeper.keep(entry.step, {"runs": runs, "behind": (), "repeats": ()})
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what became of a step's events; None as long as it is not known.
@@ -358,7 +352,7 @@ class Checkpoint:
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
         self._log(f"processed/{_name(step)}", document)
-        self._keep(step, {"topology": {*own, *kept}})
+        self._sweeper.keep(step, {"topology": {*own, *kept}})
         if step >= _KEPT_STEPS:
             self._storage.delete(f"processed/{_name(step - _KEPT_STEPS)}")
 
@@ -390,35 +384,6 @@ class Checkpoint:
                 "us was still at work. Nothing is lost; start the job again once it has ended"
             )
 
-    def _keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
-        """Delete what a step no longer needs, whose document stands; far away nobody waits for it.
-
-        What later steps or newer lives than ours have made stays.
-
-        Args:
-            step: The step.
-            kept: By folder, the names that stay in it.
-        """
-        if self._sweeper is None:
-            self._sweep(step, kept)
-        else:
-            self._sweeper.submit(self._sweep, step, kept)
-
-    def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
-        for folder, names in kept.items():
-            for name in self._storage.names(folder):
-                is_ours = _owner_of(name) <= self.owner and _step_of(name) <= step
-                if is_ours and name not in names:
-                    self._storage.delete(f"{folder}/{name}")
-
-    def _keep_sources(self, names: Collection[str]) -> None:
-        """Delete all folders of Spark's but these, likewise."""
-        for name in self._spark_folder.names(""):
-            is_one = name.startswith(FIRST_SPARK_FOLDER) and name not in names
-            owner = _owner_of(name.removeprefix(FIRST_SPARK_FOLDER).removeprefix("-"))
-            if is_one and owner <= self.owner:
-                self._spark_folder.delete(name)
-
     def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         check_format(self.root, found)
         for name, value in wanted.items():
@@ -442,18 +407,6 @@ class Checkpoint:
 
 def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
-
-
-def _step_of(name: str) -> int:
-    """Return the step that a folder's name holds."""
-    step = name.partition("-")[0]
-    return int(step) if step.isdecimal() else -1
-
-
-def _owner_of(name: str) -> int:
-    """Return the generation that a folder's name holds."""
-    parts = name.split("-")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
 
 
 def _name(step: int) -> str:

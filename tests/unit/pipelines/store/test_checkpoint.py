@@ -274,8 +274,10 @@ def test_older_life_deletes_nothing_of_a_newer_one(
     """Paused between its entry and its deletions, it wakes up when the newer one has gone on."""
     older = _claimed(tmp_path)
     first = _entry(older, 0)
-    keep, asked = older._keep, []
-    monkeypatch.setattr(older, "_keep", lambda *given, **named: asked.append((given, named)))
+    keep, asked = older._sweeper.keep, []
+    monkeypatch.setattr(
+        older._sweeper, "keep", lambda *given, **named: asked.append((given, named))
+    )
     older.write_entry(first)
     newer = _claimed(tmp_path)
     reset = replace(_entry(newer, 1, first.runs), kind=StepKind.RESET)
