@@ -168,7 +168,8 @@ class OrderedBatches:
     async def _send_again(self, *more: bytes) -> None:
         """Send all that has no good answer again, one after the other, until each is taken.
 
-        The broker answers as a repeat what it has of them.
+        The broker answers as a repeat what it has of them. One that was killed meanwhile knows the
+        last of them alone: then the attempt fails, and the next one writes all again.
         """
         await self._silence()
         batches = [batch for batch, _answer in self._unanswered]

@@ -1,0 +1,82 @@
+"""Deleting what no document of a checkpoint names any more.
+
+A folder is deleted once a newer document stands that no longer names it, by a life that wrote that
+document. What later steps or newer lives have made stays.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from sequitur.pipelines.store.object_path import ObjectPath
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sequitur.pipelines.store.ownership import Ownership
+    from sequitur.pipelines.store.storage import SparkFolder, Storage
+
+
+class Sweeper:
+    """Deletes folders; in an object store beside the job, which does not wait for it.
+
+    Args:
+        storage: The checkpoint's folder.
+        spark_folder: The same as Spark reaches it.
+        ownership: Knows our owner generation.
+    """
+
+    def __init__(self, storage: Storage, spark_folder: SparkFolder, ownership: Ownership) -> None:
+        self._storage = storage
+        self._spark_folder = spark_folder
+        self._ownership = ownership
+        is_far = isinstance(storage.location(""), ObjectPath)
+        # What one call fails to delete, the next one finds again.
+        self._thread = ThreadPoolExecutor(1, "sweeper") if is_far else None
+
+    def keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
+        """Delete what a step no longer needs, whose document stands.
+
+        Args:
+            step: The step.
+            kept: By folder, the names that stay in it.
+        """
+        if self._thread is None:
+            self._sweep(step, kept)
+        else:
+            self._thread.submit(self._sweep, step, kept)
+
+    def keep_sources(self, names: Collection[str]) -> None:
+        """Delete all folders of Spark's but these."""
+        for name in self._spark_folder.names(""):
+            is_one = name.startswith(FIRST_SPARK_FOLDER) and name not in names
+            owner = _owner_of(name.removeprefix(FIRST_SPARK_FOLDER).removeprefix("-"))
+            if is_one and owner <= self._ownership.generation:
+                self._spark_folder.delete(name)
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
+        owner = self._ownership.generation
+        for folder, names in kept.items():
+            for name in self._storage.names(folder):
+                is_ours = _owner_of(name) <= owner and _step_of(name) <= step
+                if is_ours and name not in names:
+                    self._storage.delete(f"{folder}/{name}")
+
+
+def _step_of(name: str) -> int:
+    """Return the step that a folder's name holds."""
+    step = name.partition("-")[0]
+    return int(step) if step.isdecimal() else -1
+
+
+def _owner_of(name: str) -> int:
+    """Return the generation that a folder's name holds."""
+    parts = name.split("-")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
