@@ -28,8 +28,9 @@ from sequitur.consumer.lateness.key_state import (
 from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
 from sequitur.consumer.lateness.runs import Run
 from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
-from sequitur.consumer.step_log.entry import StepEntry, StepKind
+from sequitur.consumer.step_log.entry import StepEntry
 from sequitur.consumer.step_log.staged import StagedStep
+from sequitur.consumer.step_log.step_fields import StepKind
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.step_log.waiting import Awaited, awaited
 from sequitur.consumer.time.adaptive_delay import (

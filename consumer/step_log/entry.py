@@ -22,28 +22,21 @@ judged stands in a file of the step, written before the entry.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from sequitur.consumer.lateness.key_state import KeyState
 from sequitur.consumer.lateness.policy import LatePolicy
 from sequitur.consumer.lateness.runs import Run
+from sequitur.consumer.step_log.step_fields import shared_document, shared_fields
 from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.time.adaptive_delay import LearnedDelays
-from sequitur.consumer.time.clock import EventClock, SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-class StepKind(StrEnum):
-    """What made the step."""
-
-    BATCH = "batch"
-    TICK = "tick"
-    DRAIN = "drain"
-    RESET = "reset"
+    from sequitur.consumer.step_log.step_fields import StepKind
+    from sequitur.consumer.time.clock import EventClock, SourcePartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +159,8 @@ class StepEntry:
         """Return the entry as a JSON document."""
         return {
             "format": STEP_FORMAT,
-            "step": self.step,
-            "kind": self.kind.value,
-            "batch_id": self.batch_id,
-            "previous_frontier_ms": self.previous_frontier_ms,
+            **shared_document(self),
             "frontier_ms": self.frontier_ms,
-            "clock": self.clock.to_document(),
-            "staged": asdict(self.staged),
             "runs": [asdict(run) for run in self.runs],
             "before": asdict(self.before),
             "logged_ms": self.logged_ms,
@@ -184,15 +172,7 @@ class StepEntry:
             "duplicates": self.duplicates,
             "judged": dict(self.judged),
             "repeats": dict(self.repeats),
-            "owner": self.owner,
             "name": self.name,
-            "source": self.source,
-            "planned": [[*partition, offset] for partition, offset in sorted(self.planned.items())],
-            "topics": dict(self.topics),
-            "lost": [
-                {"topic": where.topic, "partition": where.partition, "first": first, "end": end}
-                for where, (first, end) in sorted(self.lost.items())
-            ],
         }
 
     @classmethod
@@ -206,12 +186,7 @@ class StepEntry:
         learned = document.get("learned")
         keys = document["keys"]
         return cls(
-            step=document["step"],
-            kind=StepKind(document["kind"]),
-            batch_id=document["batch_id"],
-            previous_frontier_ms=document["previous_frontier_ms"],
-            clock=EventClock.from_document(document["clock"]),
-            staged=Totals(**document["staged"]),
+            **shared_fields(document),
             runs=tuple(Run(**run) for run in document["runs"]),
             before=Totals(**document["before"]),
             logged_ms=document["logged_ms"],
@@ -223,16 +198,5 @@ class StepEntry:
             duplicates=document["duplicates"],
             judged=document["judged"],
             repeats=document["repeats"],
-            owner=document["owner"],
             name=document["name"],
-            source=document["source"],
-            planned={
-                SourcePartition(topic, partition): offset
-                for topic, partition, offset in document["planned"]
-            },
-            topics=document["topics"],
-            lost={
-                SourcePartition(one["topic"], one["partition"]): (one["first"], one["end"])
-                for one in document["lost"]
-            },
         )

@@ -11,14 +11,17 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from sequitur.consumer.lateness.runs import Run
-from sequitur.consumer.step_log.entry import StepKind
+from sequitur.consumer.step_log.step_fields import shared_document, shared_fields
 from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.time.adaptive_delay import LearnedDelays
-from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
+from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sequitur.consumer.step_log.step_fields import StepKind
+    from sequitur.consumer.time.clock import EventClock, SourcePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +73,10 @@ class StagedStep:
         """Return it as a JSON document."""
         return {
             "format": STEP_FORMAT,
-            "step": self.step,
-            "kind": self.kind.value,
-            "batch_id": self.batch_id,
-            "previous_frontier_ms": self.previous_frontier_ms,
-            "clock": self.clock.to_document(),
-            "staged": asdict(self.staged),
+            **shared_document(self),
             "run": None if self.run is None else asdict(self.run),
             "first_behind_ms": self.first_behind_ms,
             "learned": None if self.learned is None else self.learned.to_document(),
-            "owner": self.owner,
-            "source": self.source,
-            "planned": [[*where, offset] for where, offset in sorted(self.planned.items())],
-            "topics": dict(self.topics),
-            "lost": [[*where, *bounds] for where, bounds in sorted(self.lost.items())],
         }
 
     @classmethod
@@ -96,24 +89,8 @@ class StagedStep:
         check_format(document)
         run, learned = document["run"], document["learned"]
         return cls(
-            step=document["step"],
-            kind=StepKind(document["kind"]),
-            batch_id=document["batch_id"],
-            previous_frontier_ms=document["previous_frontier_ms"],
-            clock=EventClock.from_document(document["clock"]),
-            staged=Totals(**document["staged"]),
+            **shared_fields(document),
             run=None if run is None else Run(**run),
             first_behind_ms=document["first_behind_ms"],
             learned=None if learned is None else LearnedDelays.from_document(learned),
-            owner=document["owner"],
-            source=document["source"],
-            planned={
-                SourcePartition(topic, partition): offset
-                for topic, partition, offset in document["planned"]
-            },
-            topics=document["topics"],
-            lost={
-                SourcePartition(topic, partition): (first, end)
-                for topic, partition, first, end in document["lost"]
-            },
         )

@@ -162,17 +162,14 @@ class JobInput:
             TopicError: The brokers do not answer.
         """
         with self._lock:
-            return self._lost(topics)
-
-    def _lost(self, topics: Mapping[str, int]) -> Lost:
-        entry = self._newest.head
-        if entry is None:
-            # Only where the first batch is planned already is there anything to lose.
-            planned = self._checkpoint.spark.first_offsets(self._newest.source)
-            return self._offsets.lost_of_plan(topics, planned)
-        # Of a topic that was recreated nothing is lost that can be told by offsets.
-        self._checks.topic_ids(entry, entry.topics)
-        return self._offsets.lost(topics, entry.clock)
+            entry = self._newest.head
+            if entry is None:
+                # Only where the first batch is planned already is there anything to lose.
+                planned = self._checkpoint.spark.first_offsets(self._newest.source)
+                return self._offsets.lost_of_plan(topics, planned)
+            # Of a topic that was recreated nothing is lost that can be told by offsets.
+            self._checks.topic_ids(entry, entry.topics)
+            return self._offsets.lost(topics, entry.clock)
 
     def pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
         """Restart Spark's part behind what the input has lost, and count that as missing.
@@ -190,7 +187,18 @@ class JobInput:
             SinkError: The newest step was not done, and cannot be written.
         """
         with self._lock:
-            return self._pass_over_lost(topics)
+            self._runner.finish_all()  # their batches are staged, so Spark need not give them again
+            entry = self._newest.entry
+            if entry is None:
+                raise RuntimeError("nothing was read yet")
+            first = self._offsets.first(topics)
+            lost = lost_offsets(entry.clock, first)
+            there = {topic: known for topic, known in entry.topics.items() if topic in topics}
+            there |= self._topics.ids(topic for topic in topics if topic not in there)
+            clock = entry.clock.passed_over(first, now_ms=self._now_ms())
+            self._runner.begin(entry.step + 1)
+            self._runner.run(self._steps.reset(entry, clock, there, lost))
+            return lost
 
     def unread(self, topics: Mapping[str, int]) -> dict[SourcePartition, tuple[int, int]]:
         """Return each partition's first offset that is not read yet, and its end.
@@ -203,17 +211,3 @@ class JobInput:
         """
         head = self._newest.head
         return self._offsets.unread(topics, {} if head is None else head.clock.partitions)
-
-    def _pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
-        self._runner.finish_all()  # their batches are staged, so Spark need not give them again
-        entry = self._newest.entry
-        if entry is None:
-            raise RuntimeError("nothing was read yet")
-        first = self._offsets.first(topics)
-        lost = lost_offsets(entry.clock, first)
-        there = {topic: known for topic, known in entry.topics.items() if topic in topics}
-        there |= self._topics.ids(topic for topic in topics if topic not in there)
-        clock = entry.clock.passed_over(first, now_ms=self._now_ms())
-        self._runner.begin(entry.step + 1)
-        self._runner.run(self._steps.reset(entry, clock, there, lost))
-        return lost

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer import KeyLookup, ReorderMode, Run, StepEntry, Upkeep
+    from sequitur.consumer import ReorderMode, Run, StepEntry, Upkeep
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
@@ -103,7 +103,9 @@ class KeyHistory:
             first_behind_ms: The smallest event time of these rows.
             frontier_ms: All rows of earlier steps up to it are out.
         """
-        lookup = key_lookup(entry, first_behind_ms)
+        if entry.keys is None:
+            raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
+        lookup = entry.keys.lookup(entry.runs[:-1], first_behind_ms=first_behind_ms)
         folder = new_folder(self._checkpoint, self._checkpoint.behind_folder(entry.name))
         task = JudgeTask(
             folder=folder,
@@ -122,15 +124,3 @@ class KeyHistory:
     ) -> tuple[Part, ...]:
         files = logged_files(self._checkpoint, *runs, *folds)
         return (Part(files, first_ms, last_ms, reasons=()),) if files else ()
-
-
-def key_lookup(entry: StepEntry, first_behind_ms: int) -> KeyLookup:
-    """Return what to read to judge the rows that a step found behind the frontier.
-
-    Args:
-        entry: The step; the run with these rows is the last of its runs.
-        first_behind_ms: The smallest event time of these rows.
-    """
-    if entry.keys is None:
-        raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
-    return entry.keys.lookup(entry.runs[:-1], first_behind_ms=first_behind_ms)

@@ -77,6 +77,12 @@ async def _accept_until_spilled(
     return ticket
 
 
+async def _begin_and_spill(wire: FakeWire, producer: IdempotentProducer, **more: Any) -> Ticket:
+    """Start, and accept as in `_accept_until_spilled`."""
+    await _begin(wire, producer)
+    return await _accept_until_spilled(producer, **more)
+
+
 def _queues(producer: IdempotentProducer) -> list[SendQueue]:
     assert producer._core is not None
     return list(producer._core._queues)
@@ -131,8 +137,7 @@ async def test_what_is_given_up_while_it_is_read_back_leaves_its_reader_free(
     """The journal has forgotten it when its reader gets there; the next outage is read back."""
     wire.partition_count = 6
     producer = make()
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer)
+    ticket = await _begin_and_spill(wire, producer)
     with monkeypatch.context() as patch:
         reads = _SlowReads(patch)
         wire.reachable = True
@@ -181,8 +186,7 @@ async def test_dated_events_whose_bytes_have_left_memory_are_sent_again(
 ) -> None:
     """How old they are is known without their bytes."""
     producer = make()
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer, timestamp_ms=int(time.time() * 1000))
+    ticket = await _begin_and_spill(wire, producer, timestamp_ms=int(time.time() * 1000))
     sent = 0
 
     def lose_each_fourth(_records: list[StoredRecord]) -> str | None:
@@ -227,8 +231,7 @@ async def test_what_cannot_be_read_when_its_time_is_over_stays_where_it_is(
     """It is sent in order, or given up once a file can be opened; the next start has nothing."""
     keeper = _Keeper(tmp_path)
     producer = keeper.producer
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer)
+    ticket = await _begin_and_spill(wire, producer)
     with monkeypatch.context() as patch:
         _no_file_can_be_read(patch)
         _expire(producer)
@@ -253,8 +256,7 @@ async def test_it_is_given_up_whole_once_a_file_can_be_opened(
     """Each event is handed over once, in order."""
     keeper = _Keeper(tmp_path)
     producer = keeper.producer
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer)
+    ticket = await _begin_and_spill(wire, producer)
     with monkeypatch.context() as patch:
         _no_file_can_be_read(patch)
         _expire(producer)
@@ -271,8 +273,7 @@ async def test_what_a_disk_fails_to_give_back_ends_the_producer_and_is_kept(
     """It is not as with files that cannot be opened now: the next start sends it, in order."""
     keeper = _Keeper(tmp_path)
     producer = keeper.producer
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer)
+    ticket = await _begin_and_spill(wire, producer)
     with monkeypatch.context() as patch:
         _no_file_can_be_read(patch, errno.EIO)
         core = producer._core
@@ -300,8 +301,7 @@ async def test_what_was_for_a_partition_that_is_gone_is_given_up_once_it_can_be_
     wire.partition_count = 2
     keeper = _Keeper(tmp_path)
     producer = keeper.producer
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer, partition=1)
+    ticket = await _begin_and_spill(wire, producer, partition=1)
     core = producer._core
     assert core is not None
     with monkeypatch.context() as patch:
@@ -324,8 +324,7 @@ async def test_closing_tells_of_what_could_not_be_read_to_be_given_up(
     wire.partition_count = 2
     keeper = _Keeper(tmp_path)
     producer = keeper.producer
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer, partition=1)
+    ticket = await _begin_and_spill(wire, producer, partition=1)
     _no_file_can_be_read(monkeypatch)
     wire.partition_count, wire.topic_generation = 1, 1
     assert producer._core is not None
@@ -402,8 +401,7 @@ async def test_a_defect_in_any_task_fails_the_producer_by_name(
 ) -> None:
     """No task dies unheard: each event is told, and what is in the journal is there still."""
     producer = make(delivery_timeout=timedelta(seconds=60))
-    await _begin(wire, producer)
-    ticket = await _accept_until_spilled(producer)
+    ticket = await _begin_and_spill(wire, producer)
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a defect")
