@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.pipelines._errors import CheckpointError
@@ -23,8 +25,17 @@ if TYPE_CHECKING:
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 OBJECT_SCHEMES: Final = (*S3_SCHEMES, "gs", "abfs", "abfss")
 _DEFAULT_REGION: Final = "us-east-1"
-_ATTEMPTS: Final = 10
 _TIMEOUT_S: Final = 60.0
+_ATTEMPTS: Final = 10
+"""With the pauses of pyarrow's between them, about as long as `_PATIENCE`."""
+_PATIENCE: Final = timedelta(minutes=2)
+"""A store that restarts, or asks for a lower rate, is asked again for so long."""
+_LONGEST_PAUSE: Final = timedelta(seconds=2)
+_REGION: Final = re.compile(
+    r"\bs3(?:-fips)?\.(?:dualstack\.)?([a-z]+(?:-[a-z]+)+-\d)\.(?:vpce\.)?amazonaws\.com\b"
+)
+_SAID: Final = re.compile(r"<Code>(.*?)</Code>\s*(?:<Message>(.*?)</Message>)?", re.DOTALL)
+_STATUS: Final = re.compile(r"\bstatus(?: code:)? (\d{3} [A-Z][A-Za-z ]*)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,14 +105,16 @@ class ObjectPath:
 
     def iterdir(self) -> Iterator[Self]:
         """Return what is in this folder; nothing where there is no such folder."""
-        with _calls() as obstore:
+        with _calls(self) as obstore:
             found = obstore.list_with_delimiter(self.bucket.objects(), self.key or None)
-        names = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
-        return iter(sorted(type(self)(self.bucket, name.rstrip("/")) for name in names))
+        listed = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+        # Consoles and copying tools mark a folder by an empty object of its name, with a slash.
+        keys = {key.rstrip("/") for key in listed} - {self.key}
+        return iter(sorted(type(self)(self.bucket, key) for key in keys))
 
     def exists(self) -> bool:
         """Tell whether there is such an object, or one in a folder of this name."""
-        with _calls() as obstore:
+        with _calls(self) as obstore:
             try:
                 obstore.head(self.bucket.objects(), self.key)
             except FileNotFoundError:
@@ -129,12 +142,12 @@ class ObjectPath:
         Raises:
             FileNotFoundError: It is not there.
         """
-        with _calls() as obstore:
+        with _calls(self) as obstore:
             return bytes(obstore.get(self.bucket.objects(), self.key).bytes())
 
     def put(self, content: bytes) -> None:
         """Write it whole, over what is there."""
-        with _calls() as obstore:
+        with _calls(self) as obstore:
             obstore.put(self.bucket.objects(), self.key, content, use_multipart=False)
 
     def put_new(self, content: bytes) -> bool:
@@ -143,7 +156,7 @@ class ObjectPath:
         Raises:
             OSError: The store has not said; it may be there.
         """
-        with _calls() as obstore:
+        with _calls(self) as obstore:
             try:
                 store = self.bucket.objects()
                 obstore.put(store, self.key, content, mode="create", use_multipart=False)
@@ -154,22 +167,24 @@ class ObjectPath:
     def unlink(self, *, missing_ok: bool = True) -> None:
         """Delete it; whether it was there is not told."""
         del missing_ok
-        with _calls() as obstore:
-            obstore.delete(self.bucket.objects(), self.key)
+        with _calls(self) as obstore:
+            _delete(obstore, self.bucket.objects(), self.key)
 
     def delete_all(self) -> None:
         """Delete it, and all in a folder of this name."""
-        with _calls() as obstore:
+        with _calls(self) as obstore:
             store = self.bucket.objects()
             for some in obstore.list(store, f"{self.key}/"):
-                obstore.delete(store, [one["path"] for one in some])
-            obstore.delete(store, self.key)
+                _delete(obstore, store, [one["path"] for one in some])
+            _delete(obstore, store, self.key)
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all objects in this folder, however deep, by their keys."""
-        with _calls() as obstore:
+        with _calls(self) as obstore:
             listed = obstore.list(self.bucket.objects(), f"{self.key}/")
-            return {one["path"]: one["size"] for some in listed for one in some}
+            found = {one["path"]: one["size"] for some in listed for one in some}
+        found.pop(self.key, None)  # the mark of a folder, as above
+        return found
 
     def open_input(self) -> pa.NativeFile:
         """Open it for reading at any place in it."""
@@ -186,12 +201,20 @@ def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPa
     Args:
         location: The URI.
         setting: Gives what Hadoop's settings have under a name, such as `fs.s3a.endpoint`.
+
+    Raises:
+        CheckpointError: No object can have such a name.
     """
     scheme, there, name = location.partition("://")
     if not there or scheme not in OBJECT_SCHEMES:
         return None
     bucket, _, key = name.partition("/")
-    key = key.strip("/")
+    parts = [part for part in key.split("/") if part]  # as Hadoop reads it, which names its own so
+    if not bucket or {".", ".."}.intersection(parts):
+        raise CheckpointError(
+            f"checkpoint {location}: name a bucket, and a folder without . and .."
+        )
+    key = "/".join(parts)
     if scheme not in S3_SCHEMES:
         return ObjectPath(Bucket(scheme, bucket), key)
 
@@ -202,7 +225,10 @@ def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPa
     endpoint = said("endpoint") or env("AWS_ENDPOINT_URL_S3") or env("AWS_ENDPOINT_URL")
     if endpoint and "://" not in endpoint:
         endpoint = f"http{'' if said('connection.ssl.enabled') == 'false' else 's'}://{endpoint}"
+    endpoint = endpoint and endpoint.rstrip("/")
     region = said("endpoint.region") or env("AWS_REGION") or env("AWS_DEFAULT_REGION")
+    if not region and (named := _REGION.search(endpoint or "")):
+        region = named[1]
     found = {
         "access_key": said("access.key"),
         "secret_key": said("secret.key"),
@@ -225,18 +251,46 @@ def _region_of(bucket: str) -> str:
 
 
 @contextlib.contextmanager
-def _calls() -> Iterator[Any]:
-    """Give obstore, whose errors become those of a file system."""
+def _calls(path: ObjectPath) -> Iterator[Any]:
+    """Give obstore, whose errors become those of a file system, and name the object.
+
+    Args:
+        path: What it is asked about.
+    """
     try:
         import obstore  # noqa: PLC0415 - not installed where no checkpoint is in an object store
     except ImportError as error:
         raise CheckpointError(
             "a checkpoint in an object store needs the package obstore: pip install 'sequitur[s3]'"
         ) from error
+    refused = obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError
     try:
         yield obstore
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: {_in_words(error)}") from error
+    except refused as error:
+        raise PermissionError(
+            f"{path}: {_in_words(error)}. The credentials are those of spark.hadoop.fs.s3a.*, or "
+            "of the environment"
+        ) from error
     except obstore.exceptions.BaseError as error:
-        raise OSError(str(error).partition("\n")[0]) from error
+        raise OSError(f"{path}: {_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    """Return what the store has said, or else the first line of what the client says."""
+    text = str(error)
+    if said := _SAID.search(text):
+        return ": ".join(filter(None, said.groups()))
+    if status := _STATUS.search(text):
+        return status[1].strip()
+    return text.partition("\n")[0]
+
+
+def _delete(obstore: Any, store: Any, keys: str | list[str]) -> None:
+    """Delete objects, which need not be there: some stores are asked one by one, and tell."""
+    with contextlib.suppress(FileNotFoundError):
+        obstore.delete(store, keys)
 
 
 @functools.lru_cache
@@ -270,7 +324,7 @@ def _objects(bucket: Bucket) -> Any:
     from obstore.store import S3Store, from_url  # noqa: PLC0415 - as above
 
     if bucket.scheme not in S3_SCHEMES:
-        return from_url(bucket.uri)
+        return from_url(bucket.uri, **_patience())
     names = {
         "access_key": "access_key_id",
         "secret_key": "secret_access_key",
@@ -281,8 +335,15 @@ def _objects(bucket: Bucket) -> Any:
     }
     options: Mapping[str, str] = dict(bucket.options)
     config: Any = {names[name]: said for name, said in options.items()}
-    return S3Store(
-        bucket.name,
-        config=config,
-        client_options={"allow_http": True, "timeout": f"{_TIMEOUT_S:g}s"},
-    )
+    if "virtual_host" in options:  # the client puts the bucket into its own endpoint's name alone
+        config["endpoint"] = config["endpoint"].replace("://", f"://{bucket.name}.")
+    return S3Store(bucket.name, config=config, **_patience())
+
+
+def _patience() -> dict[str, Any]:
+    """Return how long a store's client waits for answers: those of its own give up in seconds."""
+    backoff = {"max_backoff": _LONGEST_PAUSE}
+    return {
+        "client_options": {"allow_http": True, "timeout": f"{_TIMEOUT_S:g}s"},
+        "retry_config": {"max_retries": 1 << 20, "retry_timeout": _PATIENCE, "backoff": backoff},
+    }

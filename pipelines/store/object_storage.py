@@ -56,6 +56,8 @@ class ObjectStorage:
         for wait_s in _WAITS_S:
             try:
                 return place.put_new(content) or place.get() == content
+            except (FileNotFoundError, PermissionError):
+                raise  # there is no bucket, or no right to it
             except OSError:
                 # Nobody may go on before it is known who has created it.
                 time.sleep(wait_s)

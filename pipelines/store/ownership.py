@@ -144,8 +144,10 @@ class Ownership:
         if not self._generation or self._over.is_set():
             return
         self._over.set()
-        self._thread.join()
-        with contextlib.suppress(OSError, Py4JError):  # then the next start waits for a while
+        self._thread.join(self._stale_s)
+        if self._thread.is_alive():
+            return  # the store does not answer: then the next start waits for a while
+        with contextlib.suppress(OSError, Py4JError):  # likewise
             self._write(_Beat(self._count, _now_ms(), is_over=True))
 
     def _keep_beating(self) -> None:

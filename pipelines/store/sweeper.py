@@ -57,9 +57,9 @@ class Sweeper:
                 self._spark_folder.delete(name)
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """End what was begun; what has not begun yet, the next life does."""
         if self._thread is not None:
-            self._thread.shutdown()
+            self._thread.shutdown(cancel_futures=True)
 
     def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         owner = self._ownership.generation

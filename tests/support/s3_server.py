@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 BUCKET: Final = "bucket"
 ACCESS_KEY: Final = "an-access-key"
 SECRET_KEY: Final = "a-secret-key"
+LISTED_AT_ONCE: Final = 50
+"""Others list a thousand; so even small folders come in several parts."""
 _FAULTS: Final = "/-/faults"
+_DENIED: Final = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 _SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>reduce your rate</Message></Error>"
 
 
@@ -33,6 +37,7 @@ class S3Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(LISTED_AT_ONCE)},
             text=True,
         )
         assert self._process.stdout is not None
@@ -58,22 +63,36 @@ class S3Server:
             "fs.s3a.path.style.access": "true",
         }
 
-    def fault(self, *, refused: int = 0, lost: int = 0, slow_s: float = 0, of: str = "/") -> None:
+    def put(self, key: str) -> None:
+        """Write an empty object of any name."""
+        self._ask("PUT", f"/{BUCKET}/{key}")
+
+    def fault(
+        self,
+        *,
+        denied: int = 0,
+        refused: int = 0,
+        lost: int = 0,
+        slow_s: float = 0,
+        of: str = "/",
+    ) -> None:
         """Have the next requests fail.
 
         Args:
+            denied: So many are answered by 403, and not done.
             refused: So many are answered by 503, and not done.
-            lost: After these, so many are done, and answered by 500.
+            lost: After those, so many are done, and answered by 500.
             slow_s: All wait for so long.
             of: Only those whose path has this in it.
         """
-        faults = {"refused": refused, "lost": lost, "slow_s": slow_s, "of": of}
+        counts = {"denied": denied, "refused": refused, "lost": lost}
+        faults = {**counts, "slow_s": slow_s, "of": of}
         self._ask("POST", _FAULTS, json.dumps(faults))
 
     def faults_left(self) -> int:
         """How many of them are still to come."""
         told = json.loads(self._ask("GET", _FAULTS))
-        return int(told["refused"]) + int(told["lost"])
+        return sum(int(told[kind]) for kind in ("denied", "refused", "lost"))
 
     def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -98,7 +117,13 @@ class _Faulty:
         self._application = application
         self._creating = threading.Lock()
         self._counting = threading.Lock()
-        self._faults: dict[str, Any] = {"refused": 0, "lost": 0, "slow_s": 0, "of": "/"}
+        self._faults: dict[str, Any] = {
+            "denied": 0,
+            "refused": 0,
+            "lost": 0,
+            "slow_s": 0,
+            "of": "/",
+        }
 
     def __call__(self, environ: Mapping[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
@@ -109,6 +134,9 @@ class _Faulty:
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self._faults).encode()]
         fault = self._fault(path)
+        if fault == "denied":
+            start("403 Forbidden", [("Content-Type", "application/xml")])
+            return [_DENIED]
         if fault == "refused":
             start("503 Slow Down", [("Content-Type", "application/xml")])
             return [_SLOW_DOWN]
@@ -123,7 +151,7 @@ class _Faulty:
             return None
         time.sleep(self._faults["slow_s"])
         with self._counting:
-            for kind in ("refused", "lost"):
+            for kind in ("denied", "refused", "lost"):
                 if self._faults[kind]:
                     self._faults[kind] -= 1
                     return kind

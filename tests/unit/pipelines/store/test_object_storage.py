@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import obstore
 import pyarrow as pa
 import pytest
 
 from sequitur.consumer.topology.engine.emission import Sent
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.pipelines._errors import OwnershipError
+from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.object_path import ObjectPath, object_path
 from sequitur.pipelines.store.object_storage import ObjectStorage
@@ -22,7 +25,7 @@ from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology import exchange_files
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
-from tests.support.s3_server import BUCKET, SECRET_KEY, S3Server
+from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,3 +181,133 @@ def test_tuples_come_in_order_however_much_is_read_ahead(
     file.close()
     found = tuples_in_order([(file.path, {"b": file.index["b", 0]})])
     assert [one.trees[0][0].id for _, one in found] == [*range(1, 12)]
+
+
+def test_mark_of_a_folder_is_nothing_in_it(server: S3Server, root: ObjectPath) -> None:
+    """Consoles and copying tools leave an empty object, named as the folder with a slash."""
+    storage = ObjectStorage(root)
+    for marked in ("", "frontier/"):
+        server.put(f"{root.key}/{marked}")
+    assert storage.names("") == ["frontier"]
+    assert storage.names("frontier") == []
+    assert storage.create("frontier/000000000007", "newest")
+    assert storage.names("frontier") == ["000000000007"]
+    assert [*root.sizes()] == [f"{root.key}/frontier", f"{root.key}/frontier/000000000007"]
+
+
+def test_folder_of_many_is_listed_and_deleted_whole(root: ObjectPath) -> None:
+    """A store lists some at a time; a folder whose name only begins so stays."""
+    storage, many = ObjectStorage(root), 2 * LISTED_AT_ONCE + 1
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(lambda n: (root / "runs" / f"{n:04d}").put(b"x"), range(many))]
+    (root / "runs2" / "0").put(b"x")
+    assert storage.names("runs") == [f"{n:04d}" for n in range(many)]
+    storage.delete("runs")
+    assert storage.names("") == ["runs2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "a%20b", "a#b?c&d=e", "a+b~c", "ü/日本", "a:b@c", "[a]{b}*"]
+)
+def test_names_are_what_they_are(root: ObjectPath, name: str) -> None:
+    """Whichever of the two libraries writes, the other finds it: nothing is escaped twice."""
+    storage = ObjectStorage(root / name)
+    assert storage.create("frontier/1", "document")
+    (root / name / "runs").write_bytes(b"rows")
+    assert (storage.names(""), storage.read("runs")) == (["frontier", "runs"], "rows")
+    assert (root / name / "frontier/1").read_bytes() == b"document"
+    assert sorted(root.sizes()) == [f"{root.key}/{name}/{of}" for of in ("frontier/1", "runs")]
+
+
+@pytest.mark.parametrize("location", ["s3a:///job", "s3a://b/a/../job", "gs://b/./job"])
+def test_name_that_no_object_can_have_is_refused(location: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(CheckpointError, match=f"{location}: name a bucket"):
+        object_path(location, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "region"),
+    [
+        ("s3.eu-central-1.amazonaws.com", "eu-central-1"),
+        ("https://s3-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+        ("s3.dualstack.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("https://vpce-1a.s3.ap-south-2.vpce.amazonaws.com/", "ap-south-2"),
+        ("s3.amazonaws.com", "us-east-1"),
+        ("https://minio.example:9000", "us-east-1"),
+    ],
+)
+def test_region_is_that_of_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, region: str
+) -> None:
+    """As Hadoop has it, which writes Spark's part: else S3 refuses what is signed for another."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    found = object_path("s3a://b/job", {"fs.s3a.endpoint": endpoint}.get)
+    assert found is not None
+    assert dict(found.bucket.options)["region"] == region
+
+
+def test_bucket_in_the_name_of_the_host_is_there_for_documents_too() -> None:
+    """Their client writes to the endpoint as it is; that of files puts the bucket there itself."""
+    settings = {"fs.s3a.endpoint": "http://store:80/", "fs.s3a.path.style.access": "false"}
+    found = object_path("s3a://bucket/job", settings.get)
+    assert found is not None
+    assert found.bucket.objects().config["endpoint"] == "http://bucket.store:80"
+    assert dict(found.bucket.options)["endpoint"] == "http://store:80"
+
+
+def test_missing_bucket_and_refused_credentials_are_named(server: S3Server) -> None:
+    """At once, with what the server says, and the object that was asked for."""
+    found = object_path("s3a://no-such-bucket/job", server.settings().get)
+    assert found is not None
+    storage = ObjectStorage(found)
+    begun = time.monotonic()
+    for ask in (lambda: storage.names(""), lambda: storage.create("format.json", "{}")):
+        with pytest.raises(OSError, match=r"s3a://no-such-bucket/job.*NoSuchBucket"):
+            ask()
+    server.fault(denied=100, of="/denied")
+    found = object_path(f"s3a://{BUCKET}/denied", server.settings().get)
+    assert found is not None
+    storage = ObjectStorage(found)
+    refused = "denied/format.json: .*(AccessDenied|403).*credentials"
+    for ask in (lambda: storage.exists("format.json"), lambda: storage.create("format.json", "{}")):
+        with pytest.raises(PermissionError, match=refused):
+            ask()
+    server.fault()
+    assert time.monotonic() - begun < 5
+
+
+def test_store_that_refuses_for_a_while_is_waited_for(
+    server: S3Server, root: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By time, and not by a few attempts, which are over in seconds: a store may restart."""
+    module = "sequitur.pipelines.store.object_path"
+    monkeypatch.setattr(f"{module}._LONGEST_PAUSE", timedelta(milliseconds=150))
+    settings = {**server.settings(), "fs.s3a.endpoint.region": "eu-west-1"}  # a client of its own
+    found = object_path(str(root), settings.get)
+    assert found is not None
+    server.fault(refused=15, of=root.key)
+    ObjectStorage(found).replace("heartbeats/1", "beat")
+    assert server.faults_left() == 0
+    assert ObjectStorage(root).read("heartbeats/1") == "beat"
+
+
+def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
+    root: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GCS and Azure do, and no folder is an object: a sweep goes on with the next one."""
+    delete = obstore.delete
+
+    def telling(store: Any, keys: Any) -> None:
+        if isinstance(keys, str):
+            obstore.head(store, keys)
+        delete(store, keys)
+
+    monkeypatch.setattr(obstore, "delete", telling)
+    storage = ObjectStorage(root)
+    for name in ("runs/1/a", "runs/1/b", "runs/2/a"):
+        storage.replace(name, name)
+    storage.delete("runs/1")
+    assert storage.names("runs") == ["2"]
+    (root / "never" / "there").unlink()
