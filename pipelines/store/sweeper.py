@@ -1,7 +1,8 @@
 """Deleting what no document of a checkpoint names any more.
 
 A folder is deleted once a newer document stands that no longer names it, by a life that wrote that
-document. What later steps or newer lives have made stays.
+document. What later steps or newer lives have made stays. Each step looks anew: so what a task of a
+life that is over writes late, into a folder that was deleted, goes with the next step.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Sweeper:
         self._spark_folder = spark_folder
         self._ownership = ownership
         is_far = isinstance(storage.location(""), ObjectPath)
-        # What one call fails to delete, the next one finds again.
         self._thread = ThreadPoolExecutor(1, "sweeper") if is_far else None
+        self._is_away = False
 
     def keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         """Delete what a step no longer needs, whose document stands.
@@ -46,7 +47,7 @@ class Sweeper:
         if self._thread is None:
             self._sweep(step, kept)
         else:
-            self._thread.submit(self._sweep, step, kept)
+            self._thread.submit(self._try_to_sweep, step, kept)
 
     def keep_sources(self, names: Collection[str]) -> None:
         """Delete all folders of Spark's but these."""
@@ -57,9 +58,17 @@ class Sweeper:
                 self._spark_folder.delete(name)
 
     def close(self) -> None:
-        """End what was begun; what has not begun yet, the next life does."""
+        """Finish what was begun, or leave it to the next life where the store does not answer."""
         if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+            self._thread.shutdown(cancel_futures=self._is_away)
+
+    def _try_to_sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
+        """What one call fails to delete, the next one finds again."""
+        try:
+            self._sweep(step, kept)
+            self._is_away = False
+        except OSError:
+            self._is_away = True
 
     def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         owner = self._ownership.generation

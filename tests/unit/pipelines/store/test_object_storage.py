@@ -23,6 +23,7 @@ from sequitur.pipelines.store.object_path import ObjectPath, object_path
 from sequitur.pipelines.store.object_storage import ObjectStorage
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.store.sweeper import Sweeper
 from sequitur.pipelines.topology import exchange_files
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
 from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
@@ -311,3 +312,30 @@ def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
     storage.delete("runs/1")
     assert storage.names("runs") == ["2"]
     (root / "never" / "there").unlink()
+
+
+def test_what_a_life_that_is_over_writes_late_goes_with_the_next_step(root: ObjectPath) -> None:
+    """By owner generation and step: nothing that is named, later or a newer life's goes."""
+    storage = ObjectStorage(root)
+    owner = Ownership(storage)
+    storage.create(f"owners/{1:012d}", "{}")
+    owner.take()
+    given_up, named, ahead, newer = (
+        f"{step:012d}-{generation:06d}-{attempt}"
+        for step, generation, attempt in ((7, 1, 0), (7, 1, 1), (8, 1, 0), (7, 3, 0))
+    )
+    for name in (given_up, named, ahead, newer):
+        (root / "runs" / name / "part").write_bytes(b"rows")
+
+    def left_by(step: int, kept: set[str]) -> list[str]:
+        sweeper = Sweeper(storage, storage, owner)
+        sweeper.keep(step, {"runs": kept})
+        sweeper.close()
+        return storage.names("runs")
+
+    assert left_by(7, {named}) == sorted([named, ahead, newer])
+    (root / "runs" / given_up / "late").write_bytes(b"rows")
+    ours = f"{8:012d}-{owner.generation:06d}-0"
+    (root / "runs" / ours / "part").write_bytes(b"rows")
+    assert left_by(8, {named, ours}) == sorted([named, ours, newer])
+    owner.release()
