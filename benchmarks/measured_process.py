@@ -1,8 +1,10 @@
-"""A program run to its end, with the memory that it and all it started held meanwhile."""
+"""A program run to its end, with the memory and processor time of it and all that it started."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -13,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _SAMPLE_S: Final = 0.5
+_END_TIMEOUT_S: Final = 60.0
 _LINES_SHOWN: Final = 20
 
 
@@ -27,11 +30,13 @@ class Finished:
         output: Its standard output.
         seconds: From its start to its end.
         memory_bytes: What its process tree held, sampled twice a second.
+        cpu_s: Processor time of the same processes: what each has had when it was last seen.
     """
 
     output: str
     seconds: float
     memory_bytes: Sequence[int]
+    cpu_s: float = 0.0
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -49,8 +54,9 @@ def run_measured(command: Sequence[str], environ: Mapping[str, str]) -> Finished
         began_s = time.monotonic()
         process = subprocess.Popen(command, env=environ, stdout=output, stderr=complaints)
         samples: list[int] = []
+        times: dict[tuple[int, float], float] = {}
         ended = threading.Event()
-        sampler = threading.Thread(target=_sample, args=(process.pid, samples, ended))
+        sampler = threading.Thread(target=_sample, args=(process.pid, samples, times, ended))
         sampler.start()
         try:
             process.wait()
@@ -66,7 +72,22 @@ def run_measured(command: Sequence[str], environ: Mapping[str, str]) -> Finished
             lines = [*said.splitlines(), *complaints.read().splitlines()][-_LINES_SHOWN:]
             shown = "\n".join(lines)
             raise RuntimeError(f"{command[:4]} ended with status {process.returncode}:\n{shown}")
-    return Finished(said, seconds, samples)
+    return Finished(said, seconds, samples, sum(times.values()))
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A program, ended by SIGTERM at the end of the block, and by force when that does not do."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _end_tree(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
@@ -80,7 +101,9 @@ def _end_tree(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def _sample(pid: int, samples: list[int], ended: threading.Event) -> None:
+def _sample(
+    pid: int, samples: list[int], times: dict[tuple[int, float], float], ended: threading.Event
+) -> None:
     while not ended.wait(_SAMPLE_S):
         with contextlib.suppress(psutil.NoSuchProcess):
             root = psutil.Process(pid)
@@ -88,4 +111,6 @@ def _sample(pid: int, samples: list[int], ended: threading.Event) -> None:
             for process in (root, *root.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     held += process.memory_info().rss
+                    spent = process.cpu_times()
+                    times[process.pid, process.create_time()] = spent.user + spent.system
             samples.append(held)

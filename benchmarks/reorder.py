@@ -107,7 +107,13 @@ class Bench:
         return drawn
 
     def run(
-        self, contender: Contender, source: str, drawn: Columns, *, delay_s: int = DELAY_S
+        self,
+        contender: Contender,
+        source: str,
+        drawn: Columns,
+        *,
+        delay_s: int = DELAY_S,
+        partitions: int = PARTITIONS,
     ) -> tuple[Took, Written, int]:
         """Run a contender once: what it took, what it wrote, and how much is missing.
 
@@ -116,7 +122,7 @@ class Bench:
         """
         self._sinks += 1
         sink = f"{source}.out-{self._sinks}"
-        self._admin.create_topics([NewTopic(sink, PARTITIONS, 1)])[sink].result()
+        self._admin.create_topics([NewTopic(sink, partitions, 1)])[sink].result()
         with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder:
             task = Task(
                 bootstrap_servers=self._bootstrap_servers,

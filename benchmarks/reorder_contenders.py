@@ -69,12 +69,14 @@ class Took:
         seconds: From the start of the query to its last row committed.
         around_s: The rest of the process's life: JVM and session come up and go down.
         memory_bytes: Samples of what its processes held together.
+        cpu_s: Their processor time, from start to end.
         reports: What it told of its steps, and at last of itself.
     """
 
     seconds: float
     around_s: float
     memory_bytes: Sequence[int]
+    cpu_s: float = 0.0
     reports: Sequence[Mapping[str, Any]] = ()
 
 
@@ -88,7 +90,8 @@ def run_contender(contender: Contender, task: Task) -> Took:
     lines = finished.output.splitlines()
     reports = [json.loads(line) for line in lines if line.startswith("{")]
     seconds = float(reports[-1]["seconds"])
-    return Took(seconds, finished.seconds - seconds, finished.memory_bytes, reports)
+    around_s = finished.seconds - seconds
+    return Took(seconds, around_s, finished.memory_bytes, finished.cpu_s, reports)
 
 
 def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: object) -> list[str]:

@@ -9,12 +9,8 @@ output as it appears, and takes the time of each row. On two cores all of them s
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,18 +23,19 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from benchmarks.measured_process import running
 from benchmarks.reorder_contenders import DELAY_S, Task, sequitur_command
 from benchmarks.reorder_input import PARTITIONS, Workload, key_and_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import subprocess
+    from collections.abc import Sequence
 
 RATE_HZ: Final = 20_000
 SECONDS: Final = 60
 WARM_UP_SECONDS: Final = 45
 _BEAT_S: Final = 0.01
 _POLL_S: Final = 0.05
-_END_TIMEOUT_S: Final = 60
 _TIMES: Final = re.compile(rb'"occurred_at":([0-9]+),"sent_at":([0-9]+)')
 
 
@@ -90,23 +87,8 @@ def measure_latency(bootstrap_servers: str, topic: str) -> Latency:
         words = sequitur_command(task, drain_and_end=False)
         feed = [sys.executable, "-m", __name__, bootstrap_servers, topic]
         seconds = WARM_UP_SECONDS + SECONDS
-        with _running(words) as job, _running([*feed, str(seconds)]) as feeder:
+        with running(words) as job, running([*feed, str(seconds)]) as feeder:
             return _read(bootstrap_servers, sink, job, feeder)
-
-
-@contextlib.contextmanager
-def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A program, ended by SIGTERM at the end of the block, and by force when that does not do."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _read(

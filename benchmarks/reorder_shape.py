@@ -1,10 +1,14 @@
 """What the speed, the memory and the latency of the reorder job depend on.
 
-    python -m benchmarks.reorder_shape [--events N] [--only keys|delay|latency ...]
+    python -m benchmarks.reorder_shape [--events N] [--only keys|delay|partitions|first|latency ...]
 
 - keys: the same events with 1 thousand, 20 thousand and 1 million keys;
 - delay: the same events, 40 minutes of event time, with a delay of 6 s and of 10 min, and the
   memory of all the job's processes: what waits is on disk;
+- partitions: the same events, into 4, 64 and 512 output partitions, with the processor time of all
+  the job's processes for a row;
+- first: how long after the start of a job its first row can be read, and after that of its query,
+  where a million events are there already;
 - latency: at 20,000 events/s, how long after its time a row can be read.
 
 Everything is exactly once, with the settings one gets without choosing. Prints tables and writes
@@ -25,17 +29,21 @@ from rich.table import Table
 from benchmarks.broker import bench_broker
 from benchmarks.reorder import OUTPUT, Bench
 from benchmarks.reorder_contenders import CONTENDERS
+from benchmarks.reorder_first import FIRST_EVENTS, measure_first
 from benchmarks.reorder_input import Workload
 from benchmarks.reorder_latency import RATE_HZ, measure_latency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.reorder_contenders import Took
+
 KEYS: Final = (1_000, 20_000, 1_000_000)
 DELAYS_S: Final = (6, 600)
+OUTPUT_PARTITIONS: Final = (4, 64, 512)
 _SPAN_MS: Final = 4 * 600_000
 _MIB: Final = 2**20
-MEASURES: Final = ("keys", "delay", "latency")
+MEASURES: Final = ("keys", "delay", "partitions", "first", "latency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,13 @@ class Shape:
         name: What was different.
         records_per_s: Its throughput.
         memory_bytes: Samples of what its processes held together, twice a second.
+        cpu_us: Their processor time for a row, in microseconds.
     """
 
     name: str
     records_per_s: float
     memory_bytes: Sequence[int]
+    cpu_us: float = 0.0
 
     @property
     def memory_of_quarters_mib(self) -> list[int]:
@@ -66,6 +76,7 @@ class Shape:
             "records_per_s": round(self.records_per_s),
             "peak_memory_mib": round(max(self.memory_bytes, default=0) / _MIB),
             "memory_of_quarters_mib": self.memory_of_quarters_mib,
+            "cpu_us_a_row": round(self.cpu_us, 2),
         }
 
 
@@ -76,7 +87,7 @@ def measure_keys(bench: Bench, events: int) -> list[Shape]:
         topic = f"keys-{keys}"
         drawn = bench.fill(topic, Workload(events=events, keys=keys))
         took, _, _ = bench.run(CONTENDERS[0], topic, drawn)
-        shapes.append(Shape(f"keys.{keys}", events / took.seconds, took.memory_bytes))
+        shapes.append(_shape(f"keys.{keys}", events, took))
     return shapes
 
 
@@ -86,23 +97,42 @@ def measure_delays(bench: Bench, events: int) -> list[Shape]:
     shapes: list[Shape] = []
     for delay_s in DELAYS_S:
         took, _, _ = bench.run(CONTENDERS[0], "delay", drawn, delay_s=delay_s)
-        shapes.append(Shape(f"delay.{delay_s}s", events / took.seconds, took.memory_bytes))
+        shapes.append(_shape(f"delay.{delay_s}s", events, took))
     return shapes
+
+
+def measure_partitions(bench: Bench, events: int) -> list[Shape]:
+    """One run for each number of output partitions, on the same events."""
+    drawn = bench.fill("partitions", Workload(events=events))
+    shapes: list[Shape] = []
+    for partitions in OUTPUT_PARTITIONS:
+        took, _, _ = bench.run(CONTENDERS[0], "partitions", drawn, partitions=partitions)
+        shapes.append(_shape(f"partitions.{partitions}", events, took))
+    return shapes
+
+
+def _shape(name: str, events: int, took: Took) -> Shape:
+    return Shape(name, events / took.seconds, took.memory_bytes, 1e6 * took.cpu_s / events)
 
 
 def print_shapes(title: str, shapes: Sequence[Shape], console: Console) -> None:
     """Print each run and how far the fastest is from the slowest."""
     table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
-    for column in ("records/s", "peak MiB", "MiB in each quarter of the run"):
+    for column in ("records/s", "CPU us a row", "peak MiB", "MiB in each quarter of the run"):
         table.add_column(column, justify="right", no_wrap=True)
     for shape in shapes:
         quarters = "  ".join(f"{mib:,}" for mib in shape.memory_of_quarters_mib)
         peak = f"{max(shape.memory_bytes, default=0) / _MIB:,.0f}"
-        table.add_row(shape.name, f"{shape.records_per_s:,.0f}", peak, quarters)
+        cpu = f"{shape.cpu_us:.2f}"
+        table.add_row(shape.name, f"{shape.records_per_s:,.0f}", cpu, peak, quarters)
     console.print(table)
     rates = [shape.records_per_s for shape in shapes]
-    console.print(f"the fastest is {max(rates) / min(rates) - 1:.0%} faster than the slowest")
+    costs = [shape.cpu_us for shape in shapes]
+    console.print(
+        f"the fastest is {max(rates) / min(rates) - 1:.0%} faster than the slowest; "
+        f"the dearest row costs {max(costs) / min(costs) - 1:.0%} more than the cheapest"
+    )
 
 
 def main() -> None:
@@ -123,6 +153,18 @@ def main() -> None:
             shapes = measure_delays(bench, given.events)
             print_shapes("Delay", shapes, console)
             found += [shape.as_json() for shape in shapes]
+        if "partitions" in given.only:
+            shapes = measure_partitions(bench, given.events)
+            print_shapes("Output partitions", shapes, console)
+            found += [shape.as_json() for shape in shapes]
+        if "first" in given.only:
+            events = min(given.events, FIRST_EVENTS)
+            first = measure_first(bootstrap_servers, "first", events).as_json()
+            console.print(
+                f"With {events:,} events to read, a first row could be read {first['start_s']:.1f} "
+                f"s after the start of the job, {first['query_s']:.1f} s after that of its query"
+            )
+            found.append(first)
         if "latency" in given.only:
             latency = measure_latency(bootstrap_servers, "latency").as_json()
             console.print(f"At {RATE_HZ:,} events/s, {latency['rows']:,} rows could be read")
