@@ -1,8 +1,9 @@
 """Duplicates by their id, found in two waves of tasks.
 
 Rows of one id may be in any output partition. So the first wave brings them together: a task for
-each output partition writes the ids of its rows, with their places, into a file, in buckets by a
-hash of the id. A task of the second wave takes some buckets, one after the other, out of all files.
+each block of output partitions writes the ids of its rows, with their places, into a file, in
+buckets by a hash of the id. A task of the second wave takes some buckets, one after the other, out
+of all files.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def buckets_for(rows: int, tasks: int, limits: RowLimits = ROW_LIMITS) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IdsTask:
-    """Writes the ids of an output partition's rows into a file.
+    """Writes the ids of the rows of some output partitions into a file.
 
     Attributes:
         folder: Where to.
@@ -79,12 +80,12 @@ class IdsTask:
     buckets: int
     limits: RowLimits = ROW_LIMITS
 
-    def __call__(self, partition: int) -> str | None:
+    def __call__(self, partitions: range) -> str | None:
         """Write them; the file's name, None without rows."""
         with PartFile(self.folder, _IDS_SCHEMA, self.limits.row_group_rows) as file:
             for parts, is_new in ((self.new, True), (self.out, False)):
                 columns = (*RELEASE_ORDER, "headers", "reason")
-                for rows in RunRows(parts, partition, columns, self.limits).pieces():
+                for rows in RunRows(parts, partitions, columns, self.limits).pieces():
                     for bucket in self._buckets(rows, is_new=is_new):
                         file.write(bucket)
         return file.name
@@ -158,7 +159,8 @@ class RepeatsTask:
 
     def _repeats(self, bucket: int) -> Iterator[pa.Table]:
         """Return the rows that are new, and not the first of their id."""
-        rows = RunRows((Part(self.ids, reasons=()),), bucket, _IDS_SCHEMA.names, self.limits)
+        own = range(bucket, bucket + 1)
+        rows = RunRows((Part(self.ids, reasons=()),), own, _IDS_SCHEMA.names, self.limits)
         first = one_of_each("event_id", rows.pieces(), _IDS_SCHEMA, by=_FIRST, last=False)
         for some in rows.pieces():
             own = first.take(pc.index_in(some["event_id"], first["event_id"].combine_chunks()))

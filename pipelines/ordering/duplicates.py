@@ -14,7 +14,8 @@ from sequitur.pipelines.ordering.runs import (
     reached_parts,
 )
 from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.spark.tasks import each_partition
+from sequitur.pipelines.spark.partition_blocks import blocks_of
+from sequitur.pipelines.spark.tasks import each_partition, in_blocks, parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,7 @@ class DuplicateFinder:
         self._spark = spark
         self._checkpoint = checkpoint
         self._header = header
-        self._tasks = output_partitions
+        self._partitions = output_partitions
 
     def find(
         self, entry: StepEntry, *, first_behind_ms: int | None, frontier_ms: int
@@ -92,18 +93,20 @@ class DuplicateFinder:
         out = (Part(files, after_ms, frontier_ms, reasons=()),) if files else ()
         read = {run.name: run for run in (*entry.releasing_earlier, *earlier, entry.runs[-1])}
         rows = sum(run.rows + run.behind for run in read.values())
-        return self._find(entry, tuple(new), out, buckets_for(rows, self._tasks))
+        return self._find(entry, tuple(new), out, rows)
 
     def _find(
-        self, entry: StepEntry, new: tuple[Part, ...], out: tuple[Part, ...], buckets: int
+        self, entry: StepEntry, new: tuple[Part, ...], out: tuple[Part, ...], rows: int
     ) -> FoundDuplicates:
         # In a folder that no document names: it goes once the step is logged.
         ids = self._folder(self._checkpoint.new_name(entry.step))
+        tasks = len(blocks_of(self._partitions, parallelism(self._spark)))
+        buckets = buckets_for(rows, tasks)
         task = IdsTask(ids, self._header or "", new, out, buckets)
-        written = each_partition(self._spark, task, self._tasks)
+        written = in_blocks(self._spark, task, self._partitions)
         files = tuple(ids / name for name in written if name is not None)
-        repeats = RepeatsTask(self._folder(entry.name), files, buckets, self._tasks)
-        found = each_partition(self._spark, repeats, self._tasks) if files else []
+        repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)
+        found = each_partition(self._spark, repeats, tasks) if files else []
         return FoundDuplicates(
             sum(one.count for one in found),
             sum(one.behind for one in found),

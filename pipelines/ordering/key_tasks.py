@@ -1,4 +1,4 @@
-"""How far keys have been released: the tasks of `ordering.runs`, by output partition.
+"""How far keys have been released: the tasks of `ordering.keys`, by blocks of output partitions.
 
 A key's rows all go to one output partition, so each task finds all it has to know among the rows of
 its own. What is decided, and by what, says `sequitur.consumer.LateJudge`.
@@ -19,10 +19,11 @@ from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Places, comparable, order_of
+from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import PartFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sequitur.pipelines.store.files import Location
 
@@ -86,22 +87,23 @@ class JudgeTask:
     duplicates: tuple[Location, ...] = ()
     limits: RowLimits = ROW_LIMITS
 
-    def __call__(self, partition: int) -> Written:
-        """Judge the rows of an output partition."""
-        last = self._last_released(partition)
+    def __call__(self, partitions: range) -> Written:
+        """Judge the rows of some output partitions."""
         left_out = Places(self.duplicates, self.limits)
         rows, late, last_ms = 0, 0, BEFORE_ALL_TIME_MS
         with PartFile(self.folder, _BEHIND_SCHEMA, self.limits.row_group_rows) as file:
-            for found in RunRows(
-                (self.behind,), partition, RUN_ARROW_SCHEMA.names, self.limits
-            ).pieces():
-                judged = self._judged(left_out.without(found), last)
-                if not len(judged):
-                    continue
-                file.write(judged)
-                rows += len(judged)
-                late += len(judged) - judged["reason"].null_count
-                last_ms = max(last_ms, pc.max(judged["event_time_ms"]).as_py())
+            behind = RunRows((self.behind,), partitions, RUN_ARROW_SCHEMA.names, self.limits)
+            for block in behind.blocks():
+                last = self._last_released(block.partitions)
+                for found in block.pieces():
+                    judged = self._judged(left_out.without(found), last)
+                    if not len(judged):
+                        continue
+                    for some in in_row_groups(judged, self.limits):
+                        file.write(some)
+                    rows += len(judged)
+                    late += len(judged) - judged["reason"].null_count
+                    last_ms = max(last_ms, pc.max(judged["event_time_ms"]).as_py())
         return Written(file.name, file.size_bytes, rows, late, last_ms if rows else None)
 
     def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
@@ -138,17 +140,19 @@ class JudgeTask:
         places[:, has_last] = ranks.reshape(2, -1)
         return places[0], places[1]
 
-    def _last_released(self, partition: int) -> pa.Table:
+    def _last_released(self, partitions: range | None) -> pa.Table:
         """Look up the last row released of each key that may pass."""
-        wanted = pa.array([], pa.binary())
+        wanted, more = pa.array([], pa.binary()), pa.array([], pa.binary())
         asked = ("key", "event_time_ms")
-        for rows in RunRows((self.behind,), partition, asked, self.limits).pieces():
+        for rows in RunRows((self.behind,), partitions, asked, self.limits).pieces():
             asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
-            keys = rows.filter(pa.array(asking))["key"].unique().drop_null()
-            wanted = pa.concat_arrays([wanted, keys]).unique()
+            more = pa.concat_arrays([more, rows.filter(pa.array(asking))["key"].unique()])
+            if len(more) >= len(wanted):  # so that each is looked at a few times
+                wanted, more = pa.concat_arrays([wanted, more]).unique(), more[:0]
+        wanted = pa.concat_arrays([wanted, more]).unique().drop_null()
         place = place_columns(self.judge.mode)
         released = RunRows(
-            self.released if len(wanted) else (), partition, ("key", *place), self.limits
+            self.released if len(wanted) else (), partitions, ("key", *place), self.limits
         )
         pieces = (rows.filter(pc.is_in(rows["key"], wanted)) for rows in released.pieces())
         return _last_of_keys(pieces, place)
@@ -170,28 +174,31 @@ class FoldTask:
     mode: ReorderMode = ReorderMode.ORDERED
     limits: RowLimits = ROW_LIMITS
 
-    def __call__(self, partition: int) -> Written:
-        """Fold the rows of an output partition."""
-        place = place_columns(self.mode)
-        rows = RunRows(self.released, partition, ("key", *place), self.limits).pieces()
-        keys = _last_of_keys((some.filter(some["key"].is_valid()) for some in rows), place)
-        if not len(keys):
-            return Written()
-        count = len(keys)
-        fold = pa.Table.from_pydict(
-            {
-                **{
-                    name: keys[name] if name in keys.column_names else pa.nulls(count, field_type)
-                    for name, field_type in zip(_FOLD_SCHEMA.names, _FOLD_SCHEMA.types, strict=True)
-                },
-                "output_partition": pa.array(np.full(count, partition, np.int32)),
-            },
-            schema=_FOLD_SCHEMA,
-        )
+    def __call__(self, partitions: range) -> Written:
+        """Fold the rows of some output partitions."""
+        count, last_ms = 0, BEFORE_ALL_TIME_MS
+        columns = ("key", "output_partition", *place_columns(self.mode))
         with PartFile(self.folder, _FOLD_SCHEMA, self.limits.row_group_rows) as file:
-            file.write(fold)
-        last = pc.max(keys["event_time_ms"]).as_py()
-        return Written(file.name, file.size_bytes, count, last_ms=int(last))
+            for block in RunRows(self.released, partitions, columns, self.limits).blocks():
+                fold = self._folded(block)
+                if not len(fold):
+                    continue
+                for some in in_row_groups(fold, self.limits):
+                    file.write(some)
+                count += len(fold)
+                last_ms = max(last_ms, pc.max(fold["event_time_ms"]).as_py())
+        return Written(file.name, file.size_bytes, count, last_ms=last_ms if count else None)
+
+    def _folded(self, rows: RunRows) -> pa.Table:
+        """Return one row for each key."""
+        place = place_columns(self.mode)
+        pieces = (some.filter(some["key"].is_valid()) for some in rows.pieces())
+        keys = _last_of_keys(pieces, place, alike=("output_partition",))
+        columns = {
+            name: keys[name] if name in keys.column_names else pa.nulls(len(keys), field_type)
+            for name, field_type in zip(_FOLD_SCHEMA.names, _FOLD_SCHEMA.types, strict=True)
+        }
+        return pa.Table.from_pydict(columns, schema=_FOLD_SCHEMA)
 
 
 def files_of(written: Iterable[tuple[str | None, int]]) -> dict[str, int]:
@@ -199,17 +206,35 @@ def files_of(written: Iterable[tuple[str | None, int]]) -> dict[str, int]:
     return {file: rows for file, rows in written if file is not None}
 
 
+def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:
+    """Sort rows by output partition, and cut them as they stand in files."""
+    outputs = rows["output_partition"].to_numpy()
+    if outputs.min() != outputs.max():
+        order = np.argsort(outputs, kind="stable")
+        rows, outputs = rows.take(pa.array(order)), outputs[order]
+    for block in packed(outputs, limits.packed_rows):
+        yield rows.slice(block.start, block.stop - block.start)
+
+
 def _mask(truths: pa.BooleanArray) -> Any:
     return truths.to_numpy(zero_copy_only=False)
 
 
-def _last_of_keys(pieces: Iterable[pa.Table], place: Sequence[str]) -> pa.Table:
-    schema = pa.schema([_FOLD_SCHEMA.field(name) for name in ("key", *place)])
-    return one_of_each("key", pieces, schema, by=place, last=True)
+def _last_of_keys(
+    pieces: Iterable[pa.Table], place: Sequence[str], alike: Sequence[str] = ()
+) -> pa.Table:
+    schema = pa.schema([_FOLD_SCHEMA.field(name) for name in ("key", *place, *alike)])
+    return one_of_each("key", pieces, schema, by=place, last=True, alike=alike)
 
 
 def one_of_each(
-    name: str, pieces: Iterable[pa.Table], schema: pa.Schema, *, by: Sequence[str], last: bool
+    name: str,
+    pieces: Iterable[pa.Table],
+    schema: pa.Schema,
+    *,
+    by: Sequence[str],
+    last: bool,
+    alike: Sequence[str] = (),
 ) -> pa.Table:
     """Return one row of each value of a column: the first or the last of its rows in an order.
 
@@ -222,23 +247,32 @@ def one_of_each(
         schema: What is wanted of them.
         by: Columns that say the order.
         last: Whether the last is wanted.
+        alike: Columns that are the same in all rows of a value.
     """
+
+    def merged(tables: Sequence[pa.Table]) -> pa.Table:
+        return _one_of_each(name, pa.concat_tables(tables), by, last=last, alike=alike)
+
     found, more = schema.empty_table(), schema.empty_table()
     for rows in pieces:
         more = pa.concat_tables([more, rows.select(schema.names)])
         if len(more) >= len(found):
-            found, more = _one_of_each(name, [found, more], by, last=last), schema.empty_table()
-    return _one_of_each(name, [found, more], by, last=last) if len(more) else found
+            found, more = merged([found, more]), schema.empty_table()
+    return merged([found, more]) if len(more) else found
 
 
 def _one_of_each(
-    name: str, tables: Sequence[pa.Table], by: Sequence[str], *, last: bool
+    name: str, rows: pa.Table, by: Sequence[str], *, last: bool, alike: Sequence[str]
 ) -> pa.Table:
-    rows = pa.concat_tables(tables)
-    if rows.column_names == [name, *by] and len(by) == 1:  # twice as quick
+    names = [name, *by, *alike]
+    if rows.column_names == names and len(by) == 1:  # twice as quick
         which = "max" if last else "min"
-        grouped = rows.group_by(name, use_threads=False).aggregate([(by[0], which)])
-        return grouped.select([name, f"{by[0]}_{which}"]).rename_columns([name, *by])
+        grouped = rows.group_by(name, use_threads=False).aggregate(
+            [(one, which) for one in names[1:]]
+        )
+        return grouped.select([name, *(f"{one}_{which}" for one in names[1:])]).rename_columns(
+            names
+        )
     encoded = rows[name].combine_chunks().dictionary_encode()
     order = order_of(rows, by)[:: 1 if last else -1]
     kept = np.empty(len(encoded.dictionary), np.int64)

@@ -19,8 +19,9 @@ from sequitur.pipelines.ordering.runs import (
     logged_files,
     new_folder,
 )
-from sequitur.pipelines.rows.run_rows import ALL_TIME, Part
-from sequitur.pipelines.spark.tasks import each_partition
+from sequitur.pipelines.rows.footers import ALL_TIME
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.spark.tasks import in_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ class KeyHistory:
         self._spark = spark
         self._checkpoint = checkpoint
         self._mode = mode
-        self._tasks = output_partitions
+        self._partitions = output_partitions
 
     def fold(self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int) -> Fold:
         """Put runs and folds into one new fold, without keys that were last seen long ago.
@@ -80,7 +81,7 @@ class KeyHistory:
         folder = new_folder(self._checkpoint, self._checkpoint.keys_folder(name))
         released = self._part(upkeep.runs, upkeep.folds, horizon_ms, ALL_TIME[1])
         task = FoldTask(folder, released, self._mode)
-        written = each_partition(self._spark, task, self._tasks)
+        written = in_blocks(self._spark, task, self._partitions)
         return Fold(
             step=step,
             keys=sum(one.rows for one in written),
@@ -114,7 +115,7 @@ class KeyHistory:
             judge=LateJudge(self._mode, lookup.horizon_ms),
             duplicates=duplicates_files(self._checkpoint, entry),
         )
-        written = each_partition(self._spark, task, self._tasks)
+        written = in_blocks(self._spark, task, self._partitions)
         late = sum(one.late for one in written)
         files = files_of((one.file, one.rows) for one in written)
         return Judged(rescued=sum(files.values()) - late, late=late, files=files)

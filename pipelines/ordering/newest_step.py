@@ -66,6 +66,17 @@ class NewestStep:
         """The frontier; `BEFORE_ALL_TIME_MS` before it first moves."""
         return BEFORE_ALL_TIME_MS if self.entry is None else self.entry.frontier_ms
 
+    def check_files(self) -> None:
+        """Check that all files are there that steps have to read which are not done.
+
+        Raises:
+            CheckpointError: One is not.
+        """
+        held = self._checkpoint.held
+        if self.entry is not None:
+            held.check_whole(self.entry, is_done=self.is_entry_done)
+        held.check_there(*(one.run for one in self.staged if one.run is not None))
+
     def stage(self, staged: StagedStep) -> None:
         """Log what the next step staged."""
         self._checkpoint.write_staged(staged)

@@ -229,6 +229,7 @@ class SortedRuns:
             part,
             frontier_ms=entry.previous_frontier_ms,
             partitions=topic.partitions,
+            outputs=self._outputs.released.partitions,
             limit=self._limits.of(topic.name),
             root=self._checkpoint.location(self._checkpoint.root),
             duplicates=duplicates_files(self._checkpoint, entry),
@@ -262,19 +263,8 @@ def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[Location, .
     Args:
         checkpoint: The checkpoint.
         held: The runs and folds.
-
-    Raises:
-        CheckpointError: One is not there.
     """
-    return tuple(
-        checkpoint.location(file)
-        for one in held
-        for file in (
-            checkpoint.held.whole_run(one)
-            if isinstance(one, Run)
-            else checkpoint.held.whole_fold(one)
-        )
-    )
+    return tuple(checkpoint.location(file) for one in held for file in checkpoint.held.files(one))
 
 
 def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[Location, ...]:

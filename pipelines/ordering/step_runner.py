@@ -90,7 +90,8 @@ class StepRunner:
         Args:
             staged: The first of those that are not done.
         """
-        entry = self._steps.decide(staged)
+        with self._naming_lost_files():
+            entry = self._steps.decide(staged)
         self._newest.log(entry)
         self.finish(entry)
 
@@ -99,10 +100,20 @@ class StepRunner:
         begun_s = self._begun_s.pop(entry.step, None)
         if begun_s is None:
             begun_s = time.monotonic()
-        done = self._outputs.write(entry, self._newest.done, begun_s)
+        with self._naming_lost_files():
+            done = self._outputs.write(entry, self._newest.done, begun_s)
         self._newest.mark_done(done)
         self._outputs.step_is_done(entry.step)
         self._on_step(entry, done)
+
+    @contextlib.contextmanager
+    def _naming_lost_files(self) -> Iterator[None]:
+        """Where the block fails, and a file is gone that the log names, say which."""
+        try:
+            yield
+        except Exception:
+            self._newest.check_files()
+            raise
 
     def finish_all(self) -> None:
         """Finish the step that is logged and those that are staged behind it."""

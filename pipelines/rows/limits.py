@@ -16,12 +16,21 @@ class RowLimits:
         chunk_bytes: So much is sorted at once when a batch is staged; a task holds two or three
             times that.
         slice_bytes: So much of what is due is read at once.
-        row_group_rows: Rows of a row group: small ones let a reader skip what it does not want.
+        row_group_rows: Most rows of a row group: small ones let a reader skip what it does not
+            want.
     """
 
     chunk_bytes: int = 64 << 20
     slice_bytes: int = 32 << 20
     row_group_rows: int = ROW_GROUP_ROWS
+
+    @property
+    def packed_rows(self) -> int:
+        """Most rows of a row group with several output partitions.
+
+        Each one costs about a millisecond to write and to read, as much as some hundred rows.
+        """
+        return max(1, self.row_group_rows // 4)
 
 
 ROW_LIMITS: Final = RowLimits()

@@ -1,4 +1,4 @@
-"""Reading rows of runs in Spark's tasks: those of one output partition, slice after slice of time.
+"""Reading rows of runs in tasks: those of some output partitions, slice after slice of time.
 
 A run's row groups say which event times, output partitions and sources they hold, so only those are
 read that matter. What a step releases may be far more than fits into memory (a drain, a long delay,
@@ -7,8 +7,12 @@ times that all fall on one day): so it is read in slices that are small enough, 
 
 from __future__ import annotations
 
+import copy
+import functools
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +21,27 @@ import pyarrow.parquet as pq
 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.pipelines.rows.footers import ALL_TIME, footer_of, only_value, reach
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import sources
 from sequitur.pipelines.rows.slice_bounds import counted_sources, counted_times, time_cuts
+from sequitur.pipelines.spark.partition_blocks import halves
 from sequitur.pipelines.store.files import is_remote, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
+    from sequitur.pipelines.rows.footers import Footer
     from sequitur.pipelines.rows.slice_bounds import SourceRanges
     from sequitur.pipelines.store.files import Location
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-ALL_TIME: Final = (-(1 << 63), (1 << 63) - 1)
+_READERS: Final = 8
+"""So many files of an object store are read at once: each answer takes a while to begin."""
 _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it."""
-_FEW_GROUPS: Final = 4
-_MOST_REMEMBERED: Final = 1024
-_remembered: dict[Location, pq.FileMetaData] = {}
-"""Footers of this process's files: Python workers live on from task to task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,15 @@ class _Group:
     """A row group that may hold rows wanted."""
 
     path: Location
-    metadata: pq.FileMetaData
+    footer: Footer
     number: int
     part: Part
     rows: int
     size_bytes: int
     first_ms: int
     last_ms: int
+    share: float
+    partitions: tuple[int, int]
 
     def is_beside(self, other: _Group) -> bool:
         """Tell whether both are read from one file for one part."""
@@ -77,9 +84,10 @@ class _Group:
 
     def may_hold(self, ranges: SourceRanges) -> bool:
         """Tell whether some of its rows may come from there."""
-        group, places = self.metadata.row_group(self.number), _places(self.metadata)
-        low, high = _reach(_statistics(group, places.get("offset")))
-        topic, number = (_only(_statistics(group, places.get(name))) for name in SOURCE_ORDER[:2])
+        low, high = reach(self.footer.statistics(self.number, "offset"))
+        topic, number = (
+            only_value(self.footer.statistics(self.number, name)) for name in SOURCE_ORDER[:2]
+        )
         source = None if topic is None or number is None else SourcePartition(topic, number)
         return any(
             first <= high and last >= low
@@ -87,13 +95,26 @@ class _Group:
             if source in {None, one}
         )
 
+    def is_in(self, partitions: range) -> bool:
+        """Tell whether some of its rows may go there."""
+        first, last = self.partitions
+        return first < partitions.stop and last >= partitions.start
+
+    def wanted_bytes(self, partitions: range | None) -> float:
+        """Return about how many of its bytes are wanted, where some partitions are."""
+        first, last = self.partitions
+        if partitions is None or self.partitions == ALL_TIME:
+            return self.size_bytes * self.share
+        own = min(last, partitions.stop - 1) - max(first, partitions.start) + 1
+        return self.size_bytes * self.share * own / (last - first + 1)
+
 
 class RunRows:
-    """The rows of some parts that go to one output partition.
+    """The rows of some parts that go to some output partitions.
 
     Args:
         parts: The parts.
-        partition: The output partition; None for all.
+        partitions: The output partitions; None for all.
         columns: What is wanted of a row; event time, reason and output partition are read anyway
             where they are needed. A number that a file does not have is null.
         limits: How much is in memory at once.
@@ -102,20 +123,48 @@ class RunRows:
     def __init__(
         self,
         parts: Iterable[Part],
-        partition: int | None,
+        partitions: range | None,
         columns: Sequence[str],
         limits: RowLimits = ROW_LIMITS,
     ) -> None:
         self._slice_bytes = limits.slice_bytes
-        self._partition = partition
+        self.partitions = partitions
         self._columns = tuple(columns)
-        self._groups = [
-            group for part in parts for path in part.files for group in self._matching(path, part)
-        ]
+        wanted = [(path, part) for part in parts for path in part.files]
+        if any(is_remote(path) for path, _ in wanted):
+            list(_readers().map(footer_of, dict.fromkeys(path for path, _ in wanted)))
+        self._groups = [group for path, part in wanted for group in self._matching(path, part)]
+
+    @property
+    def partition(self) -> int | None:
+        """The output partition, where it is a single one."""
+        partitions = self.partitions
+        return None if partitions is None or len(partitions) > 1 else partitions.start
+
+    @property
+    def wanted_bytes(self) -> float:
+        """About how many bytes the rows have."""
+        return sum(group.wanted_bytes(self.partitions) for group in self._groups)
 
     def rows_at_most(self) -> int:
         """Return how many rows there are, at most."""
         return sum(group.rows for group in self._groups)
+
+    def blocks(self) -> Iterator[Self]:
+        """Cut the partitions so that the rows of each cut fit into a slice, or are of one."""
+        partitions, groups = self.partitions, self._groups
+        if partitions is None:
+            raise ValueError("of all partitions there are no blocks")
+        if not groups:
+            return
+        if len(partitions) == 1 or self.wanted_bytes <= self._slice_bytes:
+            yield self
+            return
+        for half in halves(partitions):
+            rows = copy.copy(self)
+            rows.partitions = half
+            rows._groups = [group for group in groups if group.is_in(half)]  # noqa: SLF001 - ours
+            yield from rows.blocks()
 
     def slices(self) -> Iterator[pa.Table]:
         """Read the rows in tables that follow each other in release order; not sorted within.
@@ -154,6 +203,11 @@ class RunRows:
         if waiting:
             yield pa.concat_tables(waiting)
 
+    def together(self) -> pa.Table | None:
+        """Read all rows into one table, in no order; None without any."""
+        found = list(self._read(self._groups, self._columns, *ALL_TIME))
+        return pa.concat_tables(found) if found else None
+
     def _cut_down(self, first_ms: int, last_ms: int) -> Iterator[pa.Table]:
         """Cut a slice into smaller ones if its rows are not spread evenly."""
         groups = self._overlapping(first_ms, last_ms)
@@ -179,30 +233,37 @@ class RunRows:
         ]
 
     def _matching(self, path: Location, part: Part) -> Iterator[_Group]:
-        metadata = _metadata(path)
-        places = _places(metadata)
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            times = _statistics(group, places.get("event_time_ms"))
-            first, last = _reach(times)
-            untimed = times.null_count if times is not None and times.has_null_count else None
-            if untimed == (0 if part.untimed else group.num_rows):
-                continue
-            if not part.untimed and (first > part.last_ms or last < part.first_ms):
-                continue
-            if self._partition is not None:
-                low, high = _reach(_statistics(group, places.get("output_partition")))
-                if not low <= self._partition <= high:
-                    continue
+        footer = footer_of(path)
+        has_some = footer.untimed != (0 if part.untimed else footer.rows)
+        if not part.untimed:
+            has_some &= (footer.first_ms <= part.last_ms) & (footer.last_ms >= part.first_ms)
+        if self.partitions is not None:
+            has_some &= footer.first_partition < self.partitions.stop
+            has_some &= footer.last_partition >= self.partitions.start
+        if part.reasons is None:
+            has_some &= footer.unmarked != 0
+        elif part.reasons:
+            has_some &= footer.unmarked != footer.rows
+        for number in np.flatnonzero(has_some).tolist():
+            first_ms, last_ms = int(footer.first_ms[number]), int(footer.last_ms[number])
+            within = max(first_ms, part.first_ms), min(last_ms, part.last_ms)
+            share = 1.0
+            if (first_ms, last_ms) != ALL_TIME and not part.untimed:
+                share = (within[1] - within[0] + 1) / (last_ms - first_ms + 1)
             yield _Group(
                 path=path,
-                metadata=metadata,
+                footer=footer,
                 number=number,
                 part=part,
-                rows=group.num_rows,
-                size_bytes=group.total_byte_size,
-                first_ms=max(first, part.first_ms),
-                last_ms=min(last, part.last_ms),
+                rows=int(footer.rows[number]),
+                size_bytes=int(footer.size_bytes[number]),
+                first_ms=within[0],
+                last_ms=within[1],
+                share=share,
+                partitions=(
+                    int(footer.first_partition[number]),
+                    int(footer.last_partition[number]),
+                ),
             )
 
     def _read(
@@ -214,8 +275,11 @@ class RunRows:
         ranges: SourceRanges | None = None,
     ) -> Iterator[pa.Table]:
         """Read the rows wanted, a table for a few row groups each, so that memory stays small."""
-        for several in _side_by_side(groups, self._slice_bytes):
-            rows = self._read_some(several, columns, (first_ms, last_ms), ranges)
+
+        def read(several: Sequence[_Group]) -> pa.Table:
+            return self._read_some(several, columns, (first_ms, last_ms), ranges)
+
+        for rows in _read_ahead(_side_by_side(groups, self._slice_bytes), read, self._slice_bytes):
             if len(rows):
                 yield rows
 
@@ -226,15 +290,15 @@ class RunRows:
         bounds: tuple[int, int],
         ranges: SourceRanges | None,
     ) -> pa.Table:
-        metadata, part = groups[0].metadata, groups[0].part
-        known = _places(metadata)
+        footer, part = groups[0].footer, groups[0].part
+        known = footer.places
         needed = [*columns, "event_time_ms", "output_partition", "reason"]
         if ranges is not None:
             needed += SOURCE_ORDER
         path = groups[0].path
         with (
             open_file(path) as opened,
-            pq.ParquetFile(opened, metadata=metadata, pre_buffer=is_remote(path)) as file,
+            pq.ParquetFile(opened, metadata=footer.metadata, pre_buffer=is_remote(path)) as file,
         ):
             rows = file.read_row_groups(
                 [group.number for group in groups],
@@ -245,8 +309,9 @@ class RunRows:
         if "event_time_ms" in known:
             within = max(bounds[0], part.first_ms), min(bounds[1], part.last_ms)
             wanted &= _in_time(rows["event_time_ms"], within, untimed=part.untimed)
-        if self._partition is not None:
-            wanted &= rows["output_partition"].to_numpy() == self._partition
+        if self.partitions is not None:
+            outputs = rows["output_partition"].to_numpy()
+            wanted &= (outputs >= self.partitions.start) & (outputs < self.partitions.stop)
         if part.reasons is None:
             wanted &= rows["reason"].is_null().to_numpy()
         elif part.reasons:
@@ -261,20 +326,6 @@ class RunRows:
         return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
-def _metadata(path: Location) -> pq.FileMetaData:
-    """Read a file's footer; those of small files are remembered, as they are many."""
-    metadata = _remembered.get(path)
-    if metadata is None:
-        with open_file(path) as file:
-            metadata = pq.read_metadata(file)
-        if metadata.num_row_groups <= _FEW_GROUPS:
-            _remembered[path] = metadata
-            if len(_remembered) > _MOST_REMEMBERED:
-                # The oldest: files are written once, under names of their own.
-                del _remembered[next(iter(_remembered))]
-    return metadata
-
-
 def _side_by_side(groups: Sequence[_Group], slice_bytes: int) -> Iterator[list[_Group]]:
     """Group row groups that are read at once: of one file, not more than a slice has."""
     some: list[_Group] = []
@@ -287,6 +338,41 @@ def _side_by_side(groups: Sequence[_Group], slice_bytes: int) -> Iterator[list[_
         some.append(group)
     if some:
         yield some
+
+
+def _read_ahead(
+    groups: Iterable[list[_Group]],
+    read: Callable[[Sequence[_Group]], pa.Table],
+    most_bytes: int,
+) -> Iterator[pa.Table]:
+    """Read row groups in their order; where they are far away, some of them at once.
+
+    Args:
+        groups: Those that are read with one call.
+        read: Reads them.
+        most_bytes: Not more than that is on its way, or waits, beside what is read next.
+    """
+    waiting: deque[tuple[int, Future[pa.Table]]] = deque()
+    ahead = 0
+    for several in groups:
+        if not is_remote(several[0].path):
+            yield read(several)
+            continue
+        size = _size(several)
+        while waiting and (ahead + size > most_bytes or len(waiting) >= _READERS):
+            freed, rows = waiting.popleft()
+            ahead -= freed
+            yield rows.result()
+        waiting.append((size, _readers().submit(read, several)))
+        ahead += size
+    while waiting:
+        yield waiting.popleft()[1].result()
+
+
+@functools.cache
+def _readers() -> ThreadPoolExecutor:
+    """Return this process's threads that wait for an object store."""
+    return ThreadPoolExecutor(_READERS, thread_name_prefix="rows")
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -326,29 +412,3 @@ def _in_time(times: pa.ChunkedArray, bounds: tuple[int, int], *, untimed: bool) 
     numbers = times.fill_null(bounds[0]).to_numpy()
     within: Bools = wanted & (numbers >= bounds[0]) & (numbers <= bounds[1])
     return within
-
-
-def _places(metadata: pq.FileMetaData) -> dict[str, int]:
-    """Return where the flat columns stand in the file, and the first part of each nested one."""
-    places: dict[str, int] = {}
-    for number in range(metadata.num_columns):
-        places.setdefault(metadata.schema.column(number).path.partition(".")[0], number)
-    return places
-
-
-def _statistics(group: pq.RowGroupMetaData, place: int | None) -> pq.Statistics | None:
-    return None if place is None else group.column(place).statistics
-
-
-def _only(statistics: pq.Statistics | None) -> Any:
-    """Return what a column has in all rows, where the file says so."""
-    if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
-        return None
-    return statistics.min
-
-
-def _reach(statistics: pq.Statistics | None) -> tuple[int, int]:
-    """Smallest and greatest number of a column; all there are where the file does not say."""
-    if statistics is None or not statistics.has_min_max:
-        return ALL_TIME
-    return statistics.min, statistics.max

@@ -5,7 +5,6 @@ Which rows count as what says the late judge, `sequitur.consumer.lateness.judge`
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +25,7 @@ from sequitur.consumer import (
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
 from sequitur.pipelines.rows.event_time_arrays import read_each, read_many
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
+from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 
@@ -144,13 +144,17 @@ class RunWriter:
         summary = Summary()
         with PartFile(self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows) as file:
             for chunk in _chunks(_with_topics(batches, summary), self.limits.chunk_bytes):
-                for part in _by_output(self._staged(chunk, summary)):
+                for part in self._staged(chunk, summary):
                     file.write(part)
         summary.file, summary.size_bytes = file.name, file.size_bytes
         return summary
 
-    def _staged(self, rows: pa.Table, summary: Summary) -> pa.Table:
-        """Sort the rows of a chunk as they stand in the run, and count them in passing."""
+    def _staged(self, rows: pa.Table, summary: Summary) -> Iterator[pa.Table]:
+        """Sort the rows of a chunk as they stand in the run, and count them in passing.
+
+        Rows with a reason come first, in row groups of their own: whoever wants them reads no
+        others.
+        """
         times, reasons = self._event_times(rows)
         sizes = payload_sizes(rows)
         summary.large += int(np.count_nonzero(sizes > LARGE_ROW_BYTES))
@@ -166,15 +170,23 @@ class RunWriter:
         order = np.argsort(times, kind="stable")
         if outputs.min() != outputs.max():
             order = order[np.argsort(outputs[order], kind="stable")]
-        times, reasons, usable = times[order], reasons[order], usable[order]
+        is_plain = reasons == _NO_REASON
+        if not is_plain.all():
+            order = order[np.argsort(is_plain[order], kind="stable")]
+        times, reasons, usable, outputs = (one[order] for one in (times, reasons, usable, outputs))
         sorted_rows = rows.select(RUN_ARROW_SCHEMA.names[:-2]).take(pa.array(order))
         named = pa.nulls(len(order), pa.string())
         if (reasons != _NO_REASON).any():
             codes = pa.array(reasons, mask=reasons == _NO_REASON)
             named = pa.array(_REASONS, pa.string()).take(codes)
-        return sorted_rows.append_column(
+        sorted_rows = sorted_rows.append_column(
             "event_time_ms", pa.array(times, mask=None if usable.all() else ~usable)
         ).append_column("reason", named)
+        marked = len(order) - int(np.count_nonzero(is_plain))
+        for section in (slice(0, marked), slice(marked, len(order))):
+            own = sorted_rows.slice(section.start, section.stop - section.start)
+            for block in packed(outputs[section], self.limits.packed_rows):
+                yield own.slice(block.start, block.stop - block.start)
 
     def _mark(self, rows: pa.Table, times: Longs, reasons: Any, sizes: Longs) -> None:
         """Mark the rows that have an event time with the reasons of the late judge."""
@@ -259,14 +271,6 @@ def _chunks(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.T
             waiting, size = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting)
-
-
-def _by_output(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut sorted rows by output partition, so that a row group has rows of one alone."""
-    outputs = rows["output_partition"].to_numpy()
-    bounds = [0, *(np.flatnonzero(np.diff(outputs)) + 1).tolist(), len(outputs)]
-    for begin, end in itertools.pairwise(bounds):
-        yield rows.slice(begin, end - begin)
 
 
 def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:

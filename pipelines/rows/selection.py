@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,10 +35,11 @@ from sequitur.pipelines.rows.run_writer import (
     payload_sizes,
     sources,
 )
+from sequitur.pipelines.spark.partition_blocks import halves
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from sequitur.consumer import TimestampRule
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
     _Added: TypeAlias = "list[tuple[str, pa.Array]]"
+    Batches: TypeAlias = "tuple[int, Callable[[int], Iterator[KafkaBatch]]]"
+    """A partition, and what gives its records in batches of not more than so many bytes."""
 
 LAST_RELEASED: Final = "last_released_ms"
 """In files of rows that were judged; in others it is null."""
@@ -85,18 +90,45 @@ class Selection:
             limit: Most bytes of a batch.
             rule: Which timestamps they get.
         """
-        columns = [*RECORD, *timestamp_columns(rule)]
+        for some in self.tables(partition, self._columns(rule)):
+            yield from self._laid_out(some, limit, rule)
+
+    def each(self, partitions: range, rule: TimestampRule) -> Iterator[Batches]:
+        """Return the records of some output partitions, one after the other, without empty ones.
+
+        Rows of several partitions that fit into a slice are read at once, and sorted at once.
+
+        Args:
+            partitions: The output partitions, a block of `blocks_of`.
+            rule: Which timestamps the records get.
+        """
+        columns = self._columns(rule)
+        left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
+        read = tuple(dict.fromkeys((*self.order, "output_partition", *columns)))
+        for block in RunRows(self.parts, partitions, read, self.limits).blocks():
+            if block.partition is not None:
+                yield block.partition, functools.partial(self.batches, block.partition, rule=rule)
+                continue
+            if (found := block.together()) is None:
+                continue
+            rows = unfinished.without(left_out.without(found))
+            outputs = rows["output_partition"].to_numpy()
+            for partition, some in _by_partition(rows, outputs, self.order):
+                yield partition, functools.partial(self._laid_out, some, rule=rule)
+
+    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
+        why = () if self.flagged_ms is None else _WHY
+        return tuple(dict.fromkeys((*RECORD, *timestamp_columns(rule), *why)))
+
+    def _laid_out(self, rows: pa.Table, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
+        headers = Headers.of(rows["headers"].combine_chunks())
         if self.flagged_ms is not None:
-            columns += _WHY
-        for some in self.tables(partition, tuple(dict.fromkeys(columns))):
-            headers = Headers.of(some["headers"].combine_chunks())
-            if self.flagged_ms is not None:
-                headers = headers.and_(_reason_headers(some, self.flagged_ms))
-            yield from _laid_out(some, headers, limit, rule)
+            headers = headers.and_(_reason_headers(rows, self.flagged_ms))
+        yield from _laid_out(rows, headers, limit, rule)
 
     def rows_at_most(self, partition: int) -> int:
         """Return how many rows an output partition has at most, by the footers of files."""
-        return RunRows(self.parts, partition, ()).rows_at_most()
+        return RunRows(self.parts, range(partition, partition + 1), ()).rows_at_most()
 
     def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Return the rows of an output partition in their order, some at a time.
@@ -107,7 +139,9 @@ class Selection:
         """
         left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
         read = tuple(dict.fromkeys((*self.order, *columns)))
-        for found in RunRows(self.parts, partition, read, self.limits).slices():
+        for found in RunRows(
+            self.parts, range(partition, partition + 1), read, self.limits
+        ).slices():
             rows = unfinished.without(left_out.without(found))
             order = order_of(rows, self.order)
             for begin in range(0, len(order), _ROWS_AT_ONCE):
@@ -122,6 +156,7 @@ class SideSelection:
         part: The rows.
         frontier_ms: What they were held against.
         partitions: Partitions of the side topic.
+        outputs: Partitions of the output topic, by which the rows stand in files.
         limit: What the side topic takes of one row.
         root: The checkpoint, where a row that is too large is left whole.
         duplicates: Files with the places of rows to leave out.
@@ -131,6 +166,7 @@ class SideSelection:
     part: Part
     frontier_ms: int
     partitions: int
+    outputs: int
     limit: RecordLimit
     root: Location
     duplicates: tuple[Location, ...] = ()
@@ -138,16 +174,69 @@ class SideSelection:
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
         """Return the records as batches, see `Selection.batches`."""
-        columns = (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
         left_out = Places(self.duplicates, self.limits)
-        for found in RunRows((self.part,), None, columns, self.limits).in_source_order():
+        for found in self._rows(range(partition, partition + 1)).in_source_order():
             rows = left_out.without(found)
             rows = rows.filter(pa.array(self._outputs(rows) == partition))
             rows = rows.take(pa.array(order_of(rows, SOURCE_ORDER)))
             if len(rows):
-                rows, added = self._fitting(rows, _reason_headers(rows, self.frontier_ms))
-                headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
-                yield from _laid_out(rows, headers, limit, rule)
+                yield from self._with_reasons(rows, limit, rule)
+
+    def each(self, partitions: range, rule: TimestampRule) -> Iterator[Batches]:
+        """Return the records of some partitions of the side topic, see `Selection.each`.
+
+        Where it has as many partitions as the output topic, these rows stand together in files.
+        Else all rows are looked at, once for as many as fit into a slice.
+        """
+        left_out = Places(self.duplicates, self.limits)
+        for block in self._blocks(partitions):
+            if len(block) == 1:
+                yield block.start, functools.partial(self.batches, block.start, rule=rule)
+                continue
+            pieces = [left_out.without(piece) for piece in self._own_pieces(block)]
+            if not pieces:
+                continue
+            rows = pa.concat_tables(pieces)
+            for partition, some in _by_partition(rows, self._outputs(rows), SOURCE_ORDER):
+                yield partition, functools.partial(self._with_reasons, some, rule=rule)
+
+    def _blocks(self, partitions: range) -> Iterator[range]:
+        """Cut partitions so that the rows of each cut fit into a slice, or are of one."""
+        rows = self._rows(partitions)
+        size = rows.wanted_bytes
+        if not self._is_alike:
+            size *= len(partitions) / self.partitions
+        if len(partitions) == 1 or size <= self.limits.slice_bytes:
+            yield partitions
+            return
+        for half in halves(partitions):
+            yield from self._blocks(half)
+
+    def _own_pieces(self, partitions: range) -> Iterator[pa.Table]:
+        """Read the rows that go to some partitions, in no order."""
+        for some in self._rows(partitions).pieces():
+            if self._is_alike:
+                yield some
+                continue
+            outputs = self._outputs(some)
+            own = (outputs >= partitions.start) & (outputs < partitions.stop)
+            yield some.filter(pa.array(own))
+
+    @property
+    def _is_alike(self) -> bool:
+        return self.partitions == self.outputs
+
+    def _rows(self, partitions: range) -> RunRows:
+        columns = (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
+        own = partitions if self._is_alike else None
+        return RunRows((self.part,), own, columns, self.limits)
+
+    def _with_reasons(
+        self, rows: pa.Table, limit: int, rule: TimestampRule
+    ) -> Iterator[KafkaBatch]:
+        rows, added = self._fitting(rows, _reason_headers(rows, self.frontier_ms))
+        headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
+        yield from _laid_out(rows, headers, limit, rule)
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
         """Make rows as their topic takes them: of a large one only what is added is left."""
@@ -209,6 +298,25 @@ def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
     return [
         (name, pc.if_else(has_reason, column.cast(pa.string()), none)) for name, column in added
     ]
+
+
+def _by_partition(
+    rows: pa.Table, outputs: Longs, order: Sequence[str]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Sort rows, and give those of each partition.
+
+    Args:
+        rows: The rows.
+        outputs: The partition of each.
+        order: Columns they are sorted by within it, the first of them deciding first.
+    """
+    places = order_of(rows, order)
+    places = places[np.argsort(outputs[places], kind="stable")]
+    rows, outputs = rows.take(pa.array(places)), outputs[places]
+    bounds = [0, *(np.flatnonzero(np.diff(outputs)) + 1).tolist(), len(outputs)]
+    for begin, end in itertools.pairwise(bounds):
+        if begin < end:
+            yield int(outputs[begin]), rows.slice(begin, end - begin)
 
 
 def _laid_out(

@@ -15,16 +15,18 @@ from sequitur.pipelines._errors import SinkError, SinkUnansweredError
 from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.kafka.topics import TopicTimestamps
 from sequitur.pipelines.sink.partition_writer import PartitionWriter
-from sequitur.pipelines.spark.tasks import all_of, reason_of
+from sequitur.pipelines.spark.partition_blocks import blocks_of
+from sequitur.pipelines.spark.tasks import all_of, parallelism, reason_of
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.rows.selection import Selection, SideSelection
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
@@ -146,9 +148,10 @@ class TopicSink:
     ) -> list[int]:
         """Write a step's rows, each partition of a topic in order; how many each topic has.
 
-        One task writes one partition through one idempotent producer, so what it writes stays in
-        its order. Returns once the brokers have acknowledged all of it. A step writes to a topic
-        once: repeated, what is there already is left out, and counted, if delivery is exactly-once.
+        One task writes a partition through one idempotent producer, so what it writes stays in
+        its order; where there are many partitions, it writes some of them one after the other.
+        Returns once the brokers have acknowledged all of it. A step writes to a topic once:
+        repeated, what is there already is left out, and counted, if delivery is exactly-once.
 
         Args:
             outgoing: What goes to each topic.
@@ -160,10 +163,11 @@ class TopicSink:
             SinkError: Some of the rows are not there; what is, is known by the commit tokens.
         """
         rules = [self._rule(out, now_ms, clock_ms) for out in outgoing]
+        cores = parallelism(self._spark)
         sends = [
-            _Send(place, self._writer(out.topic, step), out.rows, partition, rule)
+            _Send(place, self._writer(out.topic, step), out.rows, block, rule)
             for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True))
-            for partition in range(out.topic.partitions)
+            for block in blocks_of(out.topic.partitions, cores)
         ]
         counts = [0] * len(outgoing)
         for send, rows in zip(sends, self._sent(sends, outgoing, step), strict=True):
@@ -215,29 +219,35 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """Sends selected rows of files to an output partition, in a task.
+    """Sends selected rows of files to some output partitions, in a task.
 
     Attributes:
         place: Which of the step's topics it is.
         writer: Writes to it.
         rows: The rows.
-        partition: The partition.
+        partitions: The partitions.
         rule: Which timestamps they get.
     """
 
     place: int
     writer: PartitionWriter
     rows: Selection | SideSelection
-    partition: int
+    partitions: range
     rule: TimestampRule
 
     def __call__(self) -> int:
         """Send them; how many they are."""
-        rows, _size = self.writer.send(
-            self.partition,
-            lambda limit: self.rows.batches(self.partition, min(limit, _BATCH_BYTES), self.rule),
+        return sum(
+            self.writer.send(partition, _bounded(batches))[0]
+            for partition, batches in self.rows.each(self.partitions, self.rule)
         )
-        return rows
+
+
+def _bounded(
+    batches: Callable[[int], Iterator[KafkaBatch]],
+) -> Callable[[int], Iterator[KafkaBatch]]:
+    """Return what gives batches that are not larger than ours are, whatever the topic takes."""
+    return lambda limit: batches(min(limit, _BATCH_BYTES))
 
 
 def _passes(error: Exception) -> str | None:

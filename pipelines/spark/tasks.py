@@ -6,6 +6,8 @@ import gc
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.pipelines.spark.partition_blocks import blocks_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
@@ -63,6 +65,23 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
     """
     numbers = spark.sparkContext.parallelize(range(partitions), partitions)
     return numbers.map(_Settled(task)).collect()
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once."""
+    return spark.sparkContext.defaultParallelism
+
+
+def in_blocks(spark: SparkSession, task: Callable[[range], T], partitions: int) -> list[T]:
+    """Run a task for each block of partitions, and give their answers in order.
+
+    Args:
+        spark: The session.
+        task: Gets the partitions of its block; it is pickled, and so is its answer.
+        partitions: How many there are.
+    """
+    blocks = blocks_of(partitions, parallelism(spark))
+    return each_partition(spark, lambda number: task(blocks[number]), len(blocks))
 
 
 def all_of(spark: SparkSession, tasks: Sequence[Callable[[], T]]) -> list[T]:

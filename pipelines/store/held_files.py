@@ -1,13 +1,15 @@
 """The files of runs and folds, held against the log: each that it names is there.
 
 Others may be there, too: those of tasks that were given up. Readers are told the names of the log,
-so these count for nothing.
+so these count for nothing. A reader that misses one fails by itself; folders are listed at the
+start, and to say by name what a step failed of.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sequitur.consumer import Run
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store.documents import BEGIN_ANEW
 from sequitur.pipelines.store.part_files import is_rows_file
@@ -15,7 +17,7 @@ from sequitur.pipelines.store.part_files import is_rows_file
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sequitur.consumer import Fold, Run, StepEntry
+    from sequitur.consumer import Fold, StepEntry
     from sequitur.pipelines.store.storage import Storage
 
 
@@ -37,17 +39,13 @@ class HeldFiles:
         """Return where a fold stands."""
         return f"{self._storage.root}/keys/{name}"
 
-    def whole_run(self, run: Run) -> list[str]:
-        """Return the files of a run, once all of them are seen to be there.
+    def files(self, held: Run | Fold) -> list[str]:
+        """Return the files of a run or fold, as the log names them."""
+        folder = self._folder(held)
+        return [f"{folder}/{name}" for name in held.files]
 
-        Raises:
-            CheckpointError: One is not.
-        """
-        return self._whole(self.run_folder(run.name), run.files)
-
-    def whole_fold(self, fold: Fold) -> list[str]:
-        """Return the files of a fold, likewise."""
-        return self._whole(self.keys_folder(fold.name), fold.files)
+    def _folder(self, held: Run | Fold) -> str:
+        return (self.run_folder if isinstance(held, Run) else self.keys_folder)(held.name)
 
     def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
         """Check that all is there that a step, or those behind it, will read.
@@ -59,12 +57,19 @@ class HeldFiles:
         Raises:
             CheckpointError: Something is gone.
         """
-        for run in entry.kept_runs if is_done else entry.runs:
-            self.whole_run(run)
-        for fold in () if entry.keys is None else entry.keys.folds:
-            self.whole_fold(fold)
+        self.check_there(*(entry.kept_runs if is_done else entry.runs))
+        self.check_there(*(() if entry.keys is None else entry.keys.folds))
 
-    def _whole(self, folder: str, files: Mapping[str, int]) -> list[str]:
+    def check_there(self, *held: Run | Fold) -> None:
+        """Check that all files of runs and folds are there.
+
+        Raises:
+            CheckpointError: One is not.
+        """
+        for one in held:
+            self._check(self._folder(one), one.files)
+
+    def _check(self, folder: str, files: Mapping[str, int]) -> None:
         """Hold a listing against the log."""
         there = set(filter(is_rows_file, self._storage.names(below(self._storage.root, folder))))
         if gone := sorted(files.keys() - there):
@@ -73,7 +78,6 @@ class HeldFiles:
                 f"needed, is gone; files that are: {len(gone)} of {len(files)}. Put the folder "
                 f"back, or {BEGIN_ANEW}"
             )
-        return [f"{folder}/{name}" for name in files]
 
 
 def below(root: str, folder: str) -> str:

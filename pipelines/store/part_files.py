@@ -18,7 +18,9 @@ _HIDDEN: Final = (".", "_")
 
 ROW_GROUP_ROWS: Final = 20_000
 """Small row groups let a reader skip what it does not want."""
-_SKIPPED_BY: Final = ("event_time_ms", "output_partition", "topic", "partition", "offset")
+_SKIPPED_BY: Final = (
+    "event_time_ms", "output_partition", "topic", "partition", "offset", "reason",
+)  # fmt: skip
 """Columns by which it does."""
 
 

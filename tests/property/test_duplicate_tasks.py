@@ -14,6 +14,7 @@ from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, bu
 from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.store.part_files import PartFile
 from tests.support.examples import examples
 
@@ -137,7 +138,7 @@ def test_all_but_the_first_of_each_id_are_found(
     for name in ("ids", "found"):
         (root / name).mkdir()
     first = IdsTask(root / "ids", "id", new, earlier, buckets, _SMALL)
-    written = [first(output) for output in range(_OUTPUTS)]
+    written = [first(block) for block in blocks_of(_OUTPUTS, 1)]
     ids = tuple(root / "ids" / name for name in written if name is not None)
     second = RepeatsTask(root / "found", ids, buckets, _OUTPUTS, _SMALL)
     found = [second(number) for number in range(_OUTPUTS)]

@@ -28,10 +28,11 @@ from sequitur.consumer import (
     lateness_bin,
 )
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
-from sequitur.pipelines.rows.limits import RowLimits
+from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
 from sequitur.producer.kafka.record_limit import RecordLimit
 from tests.support.examples import examples
@@ -61,6 +62,7 @@ _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100
 _SMALL = RowLimits(chunk_bytes=2_000, slice_bytes=500, row_group_rows=4)
 """Chunks, row groups and slices of a few rows."""
 _RULE = replace(_NOW, taken_from=OutputTimestamp.EVENT_TIME)
+_BLOCKS = blocks_of(OUTPUTS, 1)
 _STAMP = Stamp(producer_id=7, epoch=3, base_sequence=11)
 _SLOW = settings(
     max_examples=examples(0.6),
@@ -78,16 +80,34 @@ def _records(batches: Iterator[KafkaBatch]) -> list[StoredRecord]:
     ]
 
 
+def _of_each(
+    rows: Selection | SideSelection, partitions: int, rule: TimestampRule
+) -> dict[int, list[StoredRecord]]:
+    """The records of each partition, as a task with all of them gets them."""
+    return {
+        partition: _records(batches(300))
+        for partition, batches in rows.each(range(partitions), rule)
+    }
+
+
 @_SLOW
 @given(
     runs=st.lists(rows_of_sources(), min_size=1, max_size=3),
     frontier=st.integers(-1, 32),
     after=st.integers(0, 32),
+    limits=st.sampled_from([_SMALL, ROW_LIMITS]),
 )
 def test_what_is_due_comes_out_in_order(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[list[Row]], frontier: int, after: int
+    tmp_path_factory: pytest.TempPathFactory,
+    runs: list[list[Row]],
+    frontier: int,
+    after: int,
+    limits: RowLimits,
 ) -> None:
-    """By event time, then topic, partition and offset; each output partition has its own rows."""
+    """By event time, then topic, partition and offset; each output partition has its own rows.
+
+    Those of several partitions that are read at once are the same.
+    """
     root = tmp_path_factory.mktemp("runs")
     for number, rows in enumerate(runs):
         staged(root / str(number), rows, frontier, limits=_SMALL)
@@ -95,7 +115,8 @@ def test_what_is_due_comes_out_in_order(
     own, earlier = files[0], tuple(itertools.chain(*files[1:]))
     first, last = BASE_MS + frontier, BASE_MS + after
     parts = (Part(own, first, last), Part(earlier, first + 1, last))
-    selection = Selection(parts, limits=_SMALL)
+    selection = Selection(parts, limits=limits)
+    together = _of_each(selection, OUTPUTS, _RULE)
     for output in range(OUTPUTS):
         due = [
             row
@@ -106,6 +127,7 @@ def test_what_is_due_comes_out_in_order(
         ]
         found = _records(selection.batches(output, 300, _RULE))
         due.sort(key=lambda row: row.order)
+        assert together.get(output, []) == found
         assert [(r.key, r.value) for r in found] == [(row.key, row.value) for row in due]
         assert [len(r.headers) for r in found] == [row.offset % 2 for row in due]
 
@@ -129,14 +151,26 @@ def test_the_same_rows_staged_again_go_out_as_the_same_bytes(
 
 
 @_SLOW
-@given(rows=rows_of_sources(), frontier=st.integers(0, 32), left_out=st.sets(st.integers(0, 40)))
+@given(
+    rows=rows_of_sources(),
+    frontier=st.integers(0, 32),
+    left_out=st.sets(st.integers(0, 40)),
+    partitions=st.sampled_from([2, OUTPUTS]),
+    limits=st.sampled_from([_SMALL, ROW_LIMITS]),
+)
 def test_side_rows_come_out_in_source_order(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[Row],
     frontier: int,
     left_out: set[int],
+    *,
+    partitions: int,
+    limits: RowLimits,
 ) -> None:
-    """Late and quarantined rows, with the reason; repeats are left out."""
+    """Late and quarantined rows, with the reason; repeats are left out.
+
+    Whether the side topic has as many partitions as the output topic or not.
+    """
     root = tmp_path_factory.mktemp("runs")
     summary = staged(root / "run", rows, frontier, limits=_SMALL)
     (root / "repeats").mkdir()
@@ -160,17 +194,20 @@ def test_side_rows_come_out_in_source_order(
         side = SideSelection(
             part,
             BASE_MS + frontier,
-            partitions=2,
+            partitions=partitions,
+            outputs=OUTPUTS,
             limit=RecordLimit(),
             root=root,
             duplicates=parquet_files(root / "repeats"),
-            limits=_SMALL,
+            limits=limits,
         )
         kept = [row for row in expected if row.offset not in left_out]
         kept.sort(key=lambda row: row.source_order)
-        for output in range(2):
+        together = _of_each(side, partitions, _NOW)
+        for output in range(partitions):
             found = _records(side.batches(output, 300, _NOW))
-            own = [row.value for row in kept if row.output_of(2) == output]
+            assert together.get(output, []) == found
+            own = [row.value for row in kept if row.output_of(partitions) == output]
             assert [record.value for record in found] == own
             for record in found:
                 assert dict(record.headers)["sequitur-frontier"] == b"%d" % (BASE_MS + frontier)
@@ -189,8 +226,8 @@ def test_late_rows_that_are_emitted_are_flagged_in_place(
     if judges:
         (root / "judged").mkdir()
         judge = JudgeTask(root / "judged", late, (), LateJudge(horizon_ms=first), limits=_SMALL)
-        for output in range(OUTPUTS):
-            judge(output)
+        for block in _BLOCKS:
+            judge(block)
         late = Part(parquet_files(root / "judged"), reasons=(LATE,))
     selection = Selection((Part(run, first), late), flagged_ms=first, limits=_SMALL)
     for output in range(OUTPUTS):
@@ -269,15 +306,15 @@ def test_rows_are_judged_by_the_last_of_their_key(
             (rescued if passes else late).add(row.value)
     old = Part(parquet_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     (root / "fold").mkdir()
-    for output in range(OUTPUTS):
-        FoldTask(root / "fold", (old,), limits=_SMALL)(output)
+    for block in _BLOCKS:
+        FoldTask(root / "fold", (old,), limits=_SMALL)(block)
     folded = Part(parquet_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     own = Part(parquet_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
         judge = LateJudge(horizon_ms=BASE_MS + horizon)
         task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL)
-        written = [task(output) for output in range(OUTPUTS)]
+        written = [task(block) for block in _BLOCKS]
         columns = ("value", "reason", "last_released_ms", "key")
         judged = RunRows(
             (Part(parquet_files(root / name), reasons=()),), None, columns, _SMALL
@@ -320,15 +357,15 @@ def test_newer_rows_of_a_key_pass_in_latest_mode(
             stale[row.value] = None if before is None else BASE_MS + (before.time or 0)
     old = Part(parquet_files(root / "old"), BASE_MS + horizon, reasons=())
     (root / "fold").mkdir()
-    for output in range(OUTPUTS):
-        FoldTask(root / "fold", (old,), ReorderMode.LATEST, _SMALL)(output)
+    for block in _BLOCKS:
+        FoldTask(root / "fold", (old,), ReorderMode.LATEST, _SMALL)(block)
     folded = Part(parquet_files(root / "fold"), BASE_MS + horizon, reasons=())
     own = Part(parquet_files(root / "new"), reasons=(LATE,))
     judge = LateJudge(ReorderMode.LATEST, BASE_MS + horizon)
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
         task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL)
-        written = [task(output) for output in range(OUTPUTS)]
+        written = [task(block) for block in _BLOCKS]
         columns = ("value", "reason", "last_released_ms")
         judged = RunRows(
             (Part(parquet_files(root / name), reasons=()),), None, columns, _SMALL
@@ -368,7 +405,9 @@ def test_slices_follow_each_other(tmp_path: Path) -> None:
     rows = [Row("t", 0, number, None, number * 37 % 1_000) for number in range(2_000)]
     staged(tmp_path / "run", rows, 0, limits=limits)
     slices = list(
-        RunRows((Part(parquet_files(tmp_path / "run")),), 0, ("event_time_ms",), limits).slices()
+        RunRows(
+            (Part(parquet_files(tmp_path / "run")),), range(1), ("event_time_ms",), limits
+        ).slices()
     )
     reaches = [(min(s), max(s)) for s in (one["event_time_ms"].to_pylist() for one in slices)]
     assert len(slices) > 5

@@ -17,6 +17,7 @@ from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.pipelines.sink.sink import _Send
+from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import all_of, each_partition
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Event, event, time_of
@@ -96,7 +97,7 @@ def test_killed_task_sends_its_rows_once(
     )
     rule = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 600, floor_ms=600)
     rows_wanted = Selection((Part(parquet_files(tmp_path / "run")),))
-    sends = [_Send(0, writer, rows_wanted, output, rule) for output in range(OUTPUTS)]
+    sends = [_Send(0, writer, rows_wanted, block, rule) for block in blocks_of(OUTPUTS, 1)]
     assert sum(all_of(spark, sends)) == 600
     records = list(read_topic(kafka, topic))
     for output in range(OUTPUTS):

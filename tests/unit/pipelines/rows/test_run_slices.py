@@ -116,9 +116,8 @@ def test_many_rows_behind_the_frontier_are_judged_piece_by_piece(tmp_path: Path)
     assert max(pieces) < _MOST_ROWS
     (tmp_path / "behind").mkdir()
     judge = LateJudge(horizon_ms=BASE_MS + 45)
-    written = [
-        JudgeTask(tmp_path / "behind", behind, (), judge, limits=_LIMITS)(n) for n in range(3)
-    ]
+    task = JudgeTask(tmp_path / "behind", behind, (), judge, limits=_LIMITS)
+    written = [task(range(n, n + 1)) for n in range(3)]
     assert sum(one.rows for one in written) == 1_000
     assert sum(one.late for one in written) == sum(time < 45 for time in early)
     rescued = Part(parquet_files(tmp_path / "behind"))

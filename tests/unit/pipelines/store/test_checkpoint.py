@@ -179,7 +179,7 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
             with pytest.raises(CheckpointError, match=rf"{lost}, with 30 rows .* is gone; .* 1 of"):
                 checkpoint.held.check_whole(entry, is_done=is_done)
         with pytest.raises(CheckpointError, match=f"{lost}, with 30 rows"):
-            logged_files(checkpoint, *entry.runs, fold)
+            checkpoint.held.check_there(*entry.runs, fold)
         shutil.copy(aside, lost.with_name("part-of-another.parquet"))
         shutil.copy(aside, lost)
         checkpoint.held.check_whole(entry, is_done=False)

@@ -1,0 +1,144 @@
+"""Footers of Parquet files: what each row group holds, as columns.
+
+A file is written once, under a name of its own, so its footer is read once in a process: Python
+workers live on from task to task.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from sequitur.pipelines.store.files import open_file
+
+if TYPE_CHECKING:
+    from sequitur.pipelines.store.files import Location
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+ALL_TIME: Final = (-(1 << 63), (1 << 63) - 1)
+_UNKNOWN: Final = -1
+_MOST_BYTES: Final = 16 << 20
+"""Of footers that a process remembers, as they are in files: those of some ten million rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footer:
+    """What a file says of its row groups; the columns have an element for each.
+
+    Attributes:
+        metadata: The footer itself.
+        places: Where columns stand in it.
+        rows: Rows.
+        size_bytes: Bytes.
+        first_ms: Smallest event time.
+        last_ms: Greatest.
+        untimed: Rows without event time; -1 where that is not said.
+        unmarked: Rows without a reason; likewise.
+        first_partition: Smallest output partition.
+        last_partition: Greatest.
+    """
+
+    metadata: pq.FileMetaData
+    places: dict[str, int]
+    rows: Longs
+    size_bytes: Longs
+    first_ms: Longs
+    last_ms: Longs
+    untimed: Longs
+    unmarked: Longs
+    first_partition: Longs
+    last_partition: Longs
+
+    def statistics(self, number: int, name: str) -> pq.Statistics | None:
+        """Return what a row group says of a column; None where it says nothing."""
+        return _statistics(self.metadata.row_group(number), self.places.get(name))
+
+
+class _Footers:
+    """Those that this process has read last."""
+
+    def __init__(self) -> None:
+        self._known: dict[Location, Footer] = {}
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, path: Location) -> Footer:
+        footer = self._known.get(path)
+        if footer is None:
+            with open_file(path) as file:
+                footer = _read(pq.read_metadata(file))
+            with self._lock:
+                self._add(path, footer)
+        return footer
+
+    def _add(self, path: Location, footer: Footer) -> None:
+        if path in self._known:
+            return
+        self._known[path] = footer
+        self._size_bytes += footer.metadata.serialized_size
+        while self._size_bytes > _MOST_BYTES and len(self._known) > 1:
+            oldest = self._known.pop(next(iter(self._known)))
+            self._size_bytes -= oldest.metadata.serialized_size
+
+
+_footers: Final = _Footers()
+
+
+def footer_of(path: Location) -> Footer:
+    """Return a file's footer.
+
+    Raises:
+        FileNotFoundError: The file is not there.
+    """
+    return _footers.get(path)
+
+
+def reach(statistics: pq.Statistics | None) -> tuple[int, int]:
+    """Smallest and greatest number of a column; all there are where the file does not say."""
+    if statistics is None or not statistics.has_min_max:
+        return ALL_TIME
+    return statistics.min, statistics.max
+
+
+def only_value(statistics: pq.Statistics | None) -> Any:
+    """Return what a column has in all rows, where the file says so."""
+    if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
+        return None
+    return statistics.min
+
+
+def _read(metadata: pq.FileMetaData) -> Footer:
+    places: dict[str, int] = {}
+    for number in range(metadata.num_columns):
+        # Flat columns, and the first part of each nested one.
+        places.setdefault(metadata.schema.column(number).path.partition(".")[0], number)
+    found = np.empty((8, metadata.num_row_groups), np.int64)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        times = _statistics(group, places.get("event_time_ms"))
+        reasons = _statistics(group, places.get("reason"))
+        found[:, number] = (
+            group.num_rows,
+            group.total_byte_size,
+            *reach(times),
+            _nulls(times),
+            _nulls(reasons),
+            *reach(_statistics(group, places.get("output_partition"))),
+        )
+    return Footer(metadata, places, *found)
+
+
+def _statistics(group: pq.RowGroupMetaData, place: int | None) -> pq.Statistics | None:
+    return None if place is None else group.column(place).statistics
+
+
+def _nulls(statistics: pq.Statistics | None) -> int:
+    if statistics is None or not statistics.has_null_count:
+        return _UNKNOWN
+    nulls: int = statistics.null_count
+    return nulls

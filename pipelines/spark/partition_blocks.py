@@ -1,0 +1,61 @@
+"""Output partitions in blocks: what one task works at, and what stands together in files.
+
+Blocks are halves of halves: one begins at a multiple of its size, which is a power of two. So a row
+group that holds a block belongs to one larger block, and a task that works at that one reads no row
+group in vain, however many tasks there are when it is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Ints = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
+
+_ALL: Final = 1 << 31
+_TASKS_A_CORE: Final = 4
+"""A task costs some milliseconds; where there are more tasks than cores, none waits long for one
+that has more rows than others."""
+
+
+def blocks_of(partitions: int, cores: int) -> list[range]:
+    """Return the blocks that tasks work at: a few for each core, and at least a partition each.
+
+    Args:
+        partitions: How many partitions there are.
+        cores: How many tasks run at once.
+    """
+    size = 1
+    while -(-partitions // (2 * size)) >= _TASKS_A_CORE * cores:
+        size *= 2
+    return [range(first, min(first + size, partitions)) for first in range(0, partitions, size)]
+
+
+def halves(block: range) -> tuple[range, range]:
+    """Cut a block of more than one partition."""
+    half = 1 << (len(block) - 1).bit_length() - 1
+    return block[:half], block[half:]
+
+
+def packed(outputs: Ints, most_rows: int) -> Iterator[slice]:
+    """Cut rows into blocks of not more than so many rows, or of one partition.
+
+    Args:
+        outputs: The output partition of each row, in their order.
+        most_rows: Most rows of a block with several partitions.
+    """
+    waiting = [(0, _ALL, 0, len(outputs))]
+    while waiting:
+        first, size, begin, end = waiting.pop()
+        if begin == end:
+            continue
+        if end - begin <= most_rows or outputs[begin] == outputs[end - 1]:
+            yield slice(begin, end)
+            continue
+        size //= 2
+        middle = begin + int(np.searchsorted(outputs[begin:end], first + size))
+        waiting += [(first + size, size, middle, end), (first, size, begin, middle)]

@@ -1,0 +1,127 @@
+"""How many row groups and files a task reads: what it wants, and little beside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
+from sequitur.pipelines.ordering.key_tasks import JudgeTask
+from sequitur.pipelines.rows import footers
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.rows.selection import Selection
+from tests.support.staged_rows import BASE_MS, BOUNDS, SPARK_SCHEMA, SPEC
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PARTITIONS = 256
+_ROWS = 40_000
+_LATE_MS = 10
+_RULE = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 900, floor_ms=900)
+
+
+class _Reads:
+    """What was read of files.
+
+    Attributes:
+        footers: How many.
+        groups: How many row groups, by call.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.footers = 0
+        self.groups: list[int] = []
+        read_metadata, read_row_groups = pq.read_metadata, pq.ParquetFile.read_row_groups
+
+        def metadata(*given: Any) -> pq.FileMetaData:
+            self.footers += 1
+            return read_metadata(*given)
+
+        def row_groups(file: pq.ParquetFile, groups: list[int], **more: Any) -> pa.Table:
+            self.groups.append(len(groups))
+            return read_row_groups(file, groups, **more)
+
+        monkeypatch.setattr(pq, "read_metadata", metadata)
+        monkeypatch.setattr(pq.ParquetFile, "read_row_groups", row_groups)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> _Reads:
+    """What is read from now on."""
+    return _Reads(monkeypatch)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of one file: some 160 rows in each output partition, few of them late."""
+    numbers = range(_ROWS)
+    times = [(number * 7_919) % 1_000 for number in numbers]
+    columns = {
+        "topic": ["t"] * _ROWS,
+        "partition": [0] * _ROWS,
+        "offset": [*numbers],
+        "timestamp_ms": [0] * _ROWS,
+        "key": [b"%d" % (number % 900) for number in numbers],
+        "value": [b'{"at":%d}' % (BASE_MS + time) for time in times],
+        "headers": [None] * _ROWS,
+        "output_partition": [number % 900 % _PARTITIONS for number in numbers],
+    }
+    (tmp_path / "run").mkdir()
+    batch = pa.RecordBatch.from_pydict(columns, SPARK_SCHEMA)
+    writer = RunWriter(tmp_path / "run", SPEC, BASE_MS + _LATE_MS, BOUNDS)
+    file = writer.write(iter([batch])).file
+    assert file is not None
+    return tmp_path / "run" / file
+
+
+def test_a_footer_is_read_once_in_a_process(run: Path, reads: _Reads) -> None:
+    """However many tasks and output partitions read the file."""
+    for first in range(0, _PARTITIONS, 8):
+        RunRows((Part((run,)),), range(first, first + 8), ("offset",))
+    assert reads.footers == 1
+
+
+def test_what_is_remembered_of_footers_is_bounded(
+    tmp_path: Path, run: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest go."""
+    monkeypatch.setattr(footers, "_MOST_BYTES", 3 * pq.read_metadata(run).serialized_size)
+    copies = [tmp_path / f"{number}.parquet" for number in range(20)]
+    for copy in copies:
+        copy.write_bytes(run.read_bytes())
+    reads.footers = 0
+    for path in (copies[0], *copies, copies[-1], copies[0]):
+        footers.footer_of(path)
+    assert reads.footers == len(copies) + 1
+
+
+def test_few_rows_of_many_partitions_share_a_row_group(run: Path) -> None:
+    """One costs as much as some hundred rows."""
+    groups = pq.read_metadata(run).num_row_groups
+    assert groups < 2 * _ROWS / 2_500 + 2
+
+
+def test_partitions_of_a_task_are_read_together(run: Path, reads: _Reads) -> None:
+    """Each row group once, and as one piece, whatever number of partitions is in it."""
+    selection = Selection((Part((run,), BASE_MS + _LATE_MS),))
+    rows = {
+        partition: sum(batch.rows for batch in batches(1 << 18))
+        for partition, batches in selection.each(range(_PARTITIONS), _RULE)
+    }
+    assert (len(rows), sum(rows.values())) == (_PARTITIONS, _ROWS * (1_000 - _LATE_MS) // 1_000)
+    assert len(reads.groups) == 1
+    assert sum(reads.groups) < pq.read_metadata(run).num_row_groups
+
+
+def test_late_rows_are_read_without_those_on_time(run: Path, tmp_path: Path, reads: _Reads) -> None:
+    """They stand in row groups of their own, though each partition has some."""
+    behind = Part((run,), last_ms=BASE_MS + _LATE_MS - 1, reasons=(LATE,))
+    (tmp_path / "judged").mkdir()
+    judge = JudgeTask(tmp_path / "judged", behind, (), LateJudge(horizon_ms=BASE_MS))
+    assert judge(range(_PARTITIONS)).rows == _ROWS * _LATE_MS // 1_000
+    assert reads.groups == [1, 1]
