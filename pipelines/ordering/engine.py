@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import (
         LearnedDelays,
         ReorderSettings,
+        StagedStep,
         StepDone,
         StepEntry,
         Totals,
@@ -212,8 +213,7 @@ class ReorderEngine:
             self._checkpoint.check_log(self._newest.head)
             newest = -1 if entry is None else entry.step
             self._outputs.open(newest=newest, done=self._newest.done.step)
-            if entry is not None:
-                self._checkpoint.held.check_whole(entry, is_done=self._newest.is_entry_done)
+            self._newest.check_files()
             if entry is not None and not self._newest.is_entry_done:
                 self._outages.tell(
                     f"step {entry.step} has no done mark, and is finished: what is out of it is "
@@ -236,10 +236,11 @@ class ReorderEngine:
         self._staged.error = None
         self._stopping.clear()
 
-    def run_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Stage one micro-batch, new or repeated; to be given to `foreachBatch`.
+    def run_batch(self, rows: DataFrame, batch_id: int) -> StagedStep | None:
+        """Stage one micro-batch, new or repeated; to be called by `foreachBatch`.
 
-        Returns once it is logged. The rest follows, in the order of steps, while the next is read.
+        Returns once it is logged, with what it staged: None where it was staged before. The rest
+        follows, in the order of steps, while the next is read.
 
         Raises:
             StopRequestedError: `close` was called.
@@ -255,9 +256,12 @@ class ReorderEngine:
                 self._runner.wait_for_room(self._stopping.wait)
             head = self._newest.head
             self._checks.check_batch(head, batch_id)
-            if head is None or batch_id > head.batch_id:
-                self._runner.begin(0 if head is None else head.step + 1)
-                self._staged.add(self._steps.stage(rows, batch_id))
+            if head is not None and batch_id <= head.batch_id:
+                return None
+            self._runner.begin(0 if head is None else head.step + 1)
+            staged = self._steps.stage(rows, batch_id)
+            self._staged.add(staged)
+            return staged
 
     def tick(self) -> bool:
         """Release what has become due without new rows; whether anything was.

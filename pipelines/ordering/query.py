@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.ordering.batch_size import BatchSize
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.producer import KafkaSettings
 
@@ -42,19 +43,50 @@ class Batches:
 
     Args:
         engine: Runs them.
+        size: How many rows each may have; None for all there are.
+
+    Attributes:
+        query: The query they are of, once it is started.
     """
 
-    def __init__(self, engine: ReorderEngine) -> None:
+    def __init__(self, engine: ReorderEngine, size: BatchSize | None) -> None:
         self._engine = engine
+        self._size = size
+        self.query: StreamingQuery | None = None
         self.error: Exception | None = None
+
+    @property
+    def first_rows(self) -> int | None:
+        """Most rows of the first one; None for all there are."""
+        return None if self._size is None else self._size.rows
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Run one."""
         try:
-            self._engine.run_batch(rows, batch_id)
+            staged = self._engine.run_batch(rows, batch_id)
+            if staged is not None and staged.run is not None and self._size is not None:
+                self._size.take(staged.staged.read, staged.run.size_bytes)
+                if self.query is not None:  # else it has only just been started
+                    limit_batches(rows.sparkSession, self.query, self._size.rows)
         except Exception as error:
             self.error = error
             raise
+
+
+def limit_batches(spark: SparkSession, query: StreamingQuery, rows: int) -> None:
+    """Have the batches of a query read so many rows at most from now on; to be called in one.
+
+    Spark asks a source for its limit once, when the query starts, and keeps it by the source. That
+    map is replaced between two batches, by the thread that reads it.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no setting for it
+    execution = query._jsq.streamingQuery()  # noqa: SLF001
+    limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(rows)
+    limits = execution.uniqueSources()
+    sources = limits.keysIterator()
+    while sources.hasNext():
+        limits = limits.updated(sources.next(), limit)
+    getattr(execution, "uniqueSources_$eq")(limits)
 
 
 def start_query(
@@ -87,15 +119,19 @@ def start_query(
             settings,
             starting_offsets=starting_offsets,
             records_a_poll=records_a_poll,
+            most_rows=batches.first_rows,
         )
         .writeStream.queryName(f"reorder {settings.output_topic}")
         .foreachBatch(batches)
         .option("checkpointLocation", spark_folder)
     )
     if available_now:
-        return writer.trigger(availableNow=True).start()
-    interval = f"{milliseconds(settings.trigger_interval)} milliseconds"
-    return writer.trigger(processingTime=interval).start()
+        writer = writer.trigger(availableNow=True)
+    else:
+        interval = f"{milliseconds(settings.trigger_interval)} milliseconds"
+        writer = writer.trigger(processingTime=interval)
+    batches.query = writer.start()
+    return batches.query
 
 
 def end_query(

@@ -12,6 +12,7 @@ from sequitur.pipelines._errors import (
     TopicError,
     UnansweredError,
 )
+from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.data_loss import in_words, rows_lost
 from sequitur.pipelines.ordering.input_topics import input_topics, starting_offsets
 from sequitur.pipelines.ordering.query import (
@@ -22,7 +23,7 @@ from sequitur.pipelines.ordering.query import (
     passes,
     start_query,
 )
-from sequitur.pipelines.ordering.row_probe import records_a_poll
+from sequitur.pipelines.ordering.row_probe import mean_row_bytes, records_a_poll
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +160,10 @@ class RestartingQuery:
         if (begins_at := engine.input.begins_at) is not None:
             starting = starting_offsets(topics, begins_at)
         engine.input.forget_unfinished()
-        batches = Batches(engine)
+        row_bytes = mean_row_bytes(self._kafka, engine.input.unread(topics))
+        most_rows = settings.max_offsets_per_trigger
+        size = None if most_rows is None else BatchSize(most_rows, row_bytes)
+        batches = Batches(engine, size)
         query = start_query(
             self._spark,
             self._kafka,
@@ -167,7 +171,7 @@ class RestartingQuery:
             batches,
             spark_folder=engine.input.spark_folder,
             starting_offsets=starting,
-            records_a_poll=records_a_poll(self._kafka, engine.input.unread(topics)),
+            records_a_poll=records_a_poll(row_bytes),
             available_now=self._available_now,
         )
         failed = self._tick_while(query)

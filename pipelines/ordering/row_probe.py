@@ -29,8 +29,19 @@ _MOST_PARTITIONS: Final = 64
 _FETCH_BYTES: Final = 1 << 20
 
 
-def records_a_poll(kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[int, int]]) -> int:
+def records_a_poll(row_bytes: float) -> int:
     """Return how many records Spark's consumers may take at once, so that they are some dozen MiB.
+
+    Args:
+        row_bytes: Mean size of a row; 0 where that is not known.
+    """
+    return max(_FEWEST_POLLED, min(MOST_POLLED, int(_POLL_BYTES / max(1.0, row_bytes))))
+
+
+def mean_row_bytes(
+    kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[int, int]]
+) -> float:
+    """Return the mean size of some rows; 0 where there are none.
 
     Args:
         kafka: How to reach the brokers.
@@ -57,7 +68,7 @@ def records_a_poll(kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[
                     for where, (first, last) in left[:_MOST_PARTITIONS]
                 ]
                 row_bytes = max(row_bytes, _mean_bytes(consumer, places))
-    return max(_FEWEST_POLLED, min(MOST_POLLED, int(_POLL_BYTES / max(1.0, row_bytes))))
+    return row_bytes
 
 
 def _mean_bytes(consumer: Consumer, places: list[TopicPartition]) -> float:

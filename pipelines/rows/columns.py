@@ -35,6 +35,7 @@ def read_source(
     *,
     starting_offsets: str | None = None,
     records_a_poll: int = 10_000,
+    most_rows: int | None = None,
 ) -> DataFrame:
     """Return the input topics as a stream of `SOURCE_COLUMNS`.
 
@@ -52,6 +53,7 @@ def read_source(
         starting_offsets: Where a query without a checkpoint begins, in Spark's JSON; None as the
             settings say.
         records_a_poll: How many records Spark's consumers take at once.
+        most_rows: Most rows of a batch; None for all there are.
     """
     reader = (
         spark.readStream.format("kafka")
@@ -63,8 +65,8 @@ def read_source(
         .option("kafka.max.poll.records", records_a_poll)
         .option("kafka.max.partition.fetch.bytes", _FETCH_BYTES)
     )
-    if settings.max_offsets_per_trigger is not None:
-        reader = reader.option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+    if most_rows is not None:
+        reader = reader.option("maxOffsetsPerTrigger", most_rows)
     rows = reader.load().select(
         "topic",
         "partition",

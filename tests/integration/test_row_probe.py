@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines.ordering.row_probe import MOST_POLLED, records_a_poll
+from sequitur.pipelines.ordering.row_probe import MOST_POLLED, mean_row_bytes, records_a_poll
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def test_rows_are_polled_by_their_size(
         producer.produce(topic, bytes(size), partition=0)
     assert producer.flush(30) == 0
     unread = {SourcePartition(topic, 0): (0, 20), SourcePartition(topic, 1): (0, 0)}
-    found = records_a_poll(kafka, unread)
+    found = records_a_poll(mean_row_bytes(kafka, unread))
     assert at_most // 2 < found <= at_most
-    assert records_a_poll(kafka, {SourcePartition(topic, 0): (20, 20)}) == MOST_POLLED
+    nothing = {SourcePartition(topic, 0): (20, 20)}
+    assert records_a_poll(mean_row_bytes(kafka, nothing)) == MOST_POLLED
