@@ -25,8 +25,11 @@ _FEWEST_POLLED: Final = 16
 _POLL_BYTES: Final = 64 << 20
 _LOOKED_AT: Final = 500
 _LOOK_S: Final = 0.5
+_FIRST_S: Final = 10.0
+"""So long a first row is waited for: a broker may be slow, and without any nothing is known."""
 _MOST_PARTITIONS: Final = 64
-_FETCH_BYTES: Final = 1 << 20
+_FETCH_BYTES: Final = 16 << 10
+"""Little, since the client unpacks all of an answer before it hands out its first row."""
 
 
 def records_a_poll(row_bytes: float) -> int:
@@ -55,7 +58,7 @@ def mean_row_bytes(
             "group.id": "sequitur-row-probe",
             "enable.auto.commit": False,
             "fetch.message.max.bytes": _FETCH_BYTES,
-            "fetch.max.bytes": 8 * _FETCH_BYTES,
+            "fetch.max.bytes": _MOST_PARTITIONS * _FETCH_BYTES,
         }
         consumer = Consumer(settings)
         with contextlib.suppress(KafkaException), contextlib.closing(consumer):
@@ -75,8 +78,8 @@ def _mean_bytes(consumer: Consumer, places: list[TopicPartition]) -> float:
     """Mean size of some rows from there on."""
     consumer.assign(places)
     count = size = 0
-    deadline_s = time.monotonic() + _LOOK_S
-    while count < _LOOKED_AT and time.monotonic() < deadline_s:
+    begun_s = time.monotonic()
+    while count < _LOOKED_AT and time.monotonic() < begun_s + (_LOOK_S if count else _FIRST_S):
         found = consumer.consume(_LOOKED_AT, timeout=0.05)
         if count and not found:
             break
