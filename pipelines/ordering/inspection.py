@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sequitur.consumer import (
@@ -30,7 +29,9 @@ from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.storage import local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sequitur.consumer import Fold
 
 STEPS_SHOWN: Final = 10
 _Found = TypeVar("_Found")
@@ -104,6 +105,7 @@ class CheckpointReport:
                 for found in self.runs
             ],
             "keys": asdict(self.keys),
+            "folds": [asdict(fold) for fold in _folds(entry)],
             "steps": [_step(entry, done) for entry, done in self.steps],
             "staged": [{"step": one.step, "read": one.staged.read} for one in self.staged],
         }
@@ -165,7 +167,7 @@ class _Folder:
             entry=entry,
             done=last,
             runs=() if entry is None else self._runs(entry, is_done=last.step >= entry.step),
-            keys=self._size("keys"),
+            keys=_size_of(_folds(entry)),
             steps=self._steps(entries, set(done)),
             staged=self._staged(entries[-1] if entries else ""),
         )
@@ -216,11 +218,6 @@ class _Folder:
             found.append(HeldRun(run, rows, sum(file.size for file in parquet)))
         return tuple(found)
 
-    def _size(self, name: str) -> FolderSize:
-        parquet = self._parquet(name) if self._is_there(name) else []
-        rows = sum(pq.read_metadata(file.path, filesystem=self._files).num_rows for file in parquet)
-        return FolderSize(len(parquet), rows, sum(file.size for file in parquet))
-
     def _is_there(self, name: str) -> bool:
         info = self._files.get_file_info(self._path(name))
         return bool(info.type == fs.FileType.Directory)
@@ -253,6 +250,19 @@ class _Folder:
     def _read(self, *parts: str, meaning: Callable[[dict[str, Any]], _Found]) -> _Found:
         with self._files.open_input_stream(self._path(*parts)) as stream:
             return understood("/".join((self._location, *parts)), stream.read(), meaning)
+
+
+def _folds(entry: StepEntry | None) -> tuple[Fold, ...]:
+    return () if entry is None or entry.keys is None else entry.keys.folds
+
+
+def _size_of(folds: Sequence[Fold]) -> FolderSize:
+    """What the log says of them: in their folders files of tasks that were given up may be, too."""
+    return FolderSize(
+        files=sum(len(fold.files) for fold in folds),
+        rows=sum(fold.keys for fold in folds),
+        size_bytes=sum(fold.size_bytes for fold in folds),
+    )
 
 
 def _step(entry: StepEntry, done: StepDone | None) -> dict[str, Any]:

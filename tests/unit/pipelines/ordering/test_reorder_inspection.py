@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from sequitur.cli import app
 from sequitur.consumer import (
     EventClock,
+    Fold,
+    KeyState,
     LearnedDelays,
     Run,
     SourcePartition,
@@ -145,14 +147,17 @@ def test_a_step_cut_short_holds_all_that_it_staged(root: Path) -> None:
 
 def test_keys_and_learned_delay_are_shown(root: Path) -> None:
     """The size of keys/, and of a learned delay what was promised and achieved."""
-    (root / "keys").mkdir()
-    pq.write_table(pa.table({"key": [b"a", b"b"]}), root / "keys" / "part-0.parquet")
+    fold = Fold(1, keys=2, size_bytes=9, max_event_time_ms=T0, name=_RUN, files={"named": 2})
+    (root / "keys" / _RUN).mkdir(parents=True)
+    for name in ("named", "part-of-a-task-given-up.parquet"):
+        pq.write_table(pa.table({"key": [b"a", b"b"]}), root / "keys" / _RUN / name)
     learned = LearnedDelays(late_target=0.01).learn(
         A, StepLateness(rows=200, late=1), reached_ms=T0, half_life_ms=1000, is_backlog=False
     )
-    _write_entry(root, _entry(1, learned=learned))
+    _write_entry(root, _entry(1, learned=learned, keys=KeyState(folds=(fold,))))
     found = inspect_checkpoint(root.as_uri()).as_json()
     assert (found["keys"]["files"], found["keys"]["rows"]) == (1, 2)
+    assert [(one["name"], one["files"]) for one in found["folds"]] == [(_RUN, {"named": 2})]
     assert found["learned"] == {
         "late_target": 0.01,
         "late_share": 0.005,
