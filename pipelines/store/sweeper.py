@@ -35,7 +35,7 @@ class Sweeper:
         self._ownership = ownership
         is_far = isinstance(storage.location(""), ObjectPath)
         self._thread = ThreadPoolExecutor(1, "sweeper") if is_far else None
-        self._is_away = False
+        self._is_away = self._is_closing = False
 
     def keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         """Delete what a step no longer needs, whose document stands.
@@ -60,10 +60,13 @@ class Sweeper:
     def close(self) -> None:
         """Finish what was begun, or leave it to the next life where the store does not answer."""
         if self._thread is not None:
-            self._thread.shutdown(cancel_futures=self._is_away)
+            self._is_closing = True
+            self._thread.shutdown()
 
     def _try_to_sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         """What one call fails to delete, the next one finds again."""
+        if self._is_closing and self._is_away:
+            return
         try:
             self._sweep(step, kept)
             self._is_away = False

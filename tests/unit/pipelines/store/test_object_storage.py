@@ -339,3 +339,24 @@ def test_what_a_life_that_is_over_writes_late_goes_with_the_next_step(root: Obje
     (root / "runs" / ours / "part").write_bytes(b"rows")
     assert left_by(8, {named, ours}) == sorted([named, ours, newer])
     owner.release()
+
+
+def test_stop_waits_for_one_answer_only_of_a_store_that_is_away(
+    root: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many steps have left something to delete: the next life finds it."""
+    asked: list[str] = []
+    storage = ObjectStorage(root)
+    sweeper = Sweeper(storage, storage, Ownership(storage))
+
+    def unanswered(folder: str) -> list[str]:
+        asked.append(folder)
+        while not sweeper._is_closing:
+            time.sleep(0.01)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(storage, "names", unanswered)
+    for step in range(3):
+        sweeper.keep(step, {"runs": ()})
+    sweeper.close()
+    assert asked == ["runs"]
