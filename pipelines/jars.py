@@ -137,6 +137,15 @@ def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
     return [LockedJar.parse(coordinates, sha256) for coordinates, sha256 in jars.items()]
 
 
+def groups_of_spark(checkpoint: str) -> list[Group]:
+    """Return the groups of jars that Spark needs for a job.
+
+    Args:
+        checkpoint: Where the job's is: Spark needs more of them to write to S3.
+    """
+    return ["spark", "s3"] if checkpoint.startswith(("s3:", "s3a:", "s3n:")) else ["spark"]
+
+
 def locked_jars(
     group: str,
     *,

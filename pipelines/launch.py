@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import pyspark
 
-from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.jars import groups_of_spark, locked_jars
 from sequitur.pipelines.session import DEFAULT_MASTER
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def spark_submit_command(
     job: Path = REORDER_JOB,
     master: str = DEFAULT_MASTER,
     options: Mapping[str, str] | None = None,
+    checkpoint: str = "",
 ) -> list[str]:
     """The spark-submit command of a job, with the locked jars, which are fetched if need be.
 
@@ -39,6 +40,7 @@ def spark_submit_command(
         job: The job's file.
         master: Spark master.
         options: Further Spark settings; they win over ours, and Java options join ours.
+        checkpoint: Where the job's is: Spark needs more jars to write to S3.
 
     Raises:
         JarError: The locked jars cannot be had.
@@ -54,7 +56,8 @@ def spark_submit_command(
         java += " -XX:+UseParallelGC"
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, settings.get(_JAVA_OPTIONS)]))
     words = [str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master]
-    words += ["--jars", ",".join(map(str, locked_jars("spark")))]
+    jars = [str(path) for group in groups_of_spark(checkpoint) for path in locked_jars(group)]
+    words += ["--jars", ",".join(jars)]
     for key, value in settings.items():
         words += ["--conf", f"{key}={value}"]
     return [*words, str(job), *arguments]
@@ -71,6 +74,7 @@ def run_spark_submit(
     job: Path = REORDER_JOB,
     master: str = DEFAULT_MASTER,
     options: Mapping[str, str] | None = None,
+    checkpoint: str = "",
 ) -> NoReturn:
     """Become spark-submit: the process is replaced, so signals and the status are the job's own.
 
@@ -78,7 +82,9 @@ def run_spark_submit(
         JarError: The locked jars cannot be had.
         OSError: spark-submit cannot be started.
     """
-    command = spark_submit_command(arguments, job=job, master=master, options=options)
+    command = spark_submit_command(
+        arguments, job=job, master=master, options=options, checkpoint=checkpoint
+    )
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, spark_submit_environment(os.environ))  # noqa: S606

@@ -10,7 +10,7 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from sequitur.pipelines._errors import ConnectorMissingError
-from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.jars import groups_of_spark, locked_jars
 from sequitur.producer.program import is_debugging
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ DEFAULT_MASTER: Final = "local[2,4]"
 """Two tasks side by side, each tried four times: with `local[2,4]` Spark runs a task once."""
 
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
-
-_S3: Final = ("s3:", "s3a:", "s3n:")
 
 _OURS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
@@ -88,7 +86,7 @@ def build_session(
     if where.startswith("local"):
         chosen.update((key, value) for key, value in _LOCAL.items() if not given.contains(key))
     if not is_submitted():
-        groups = ["spark", "s3"] if checkpoint.startswith(_S3) else ["spark"]
+        groups = groups_of_spark(checkpoint)
         jars = [str(path) for group in groups for path in locked_jars(group)]
         chosen["spark.jars"] = ",".join(filter(None, [given.get("spark.jars", ""), *jars]))
     chosen.update(options or {})

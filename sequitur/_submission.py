@@ -95,4 +95,10 @@ def submit(
         secret = getattr(getattr(settings, section), name) if is_secret(info) else None
         if secret is not None:
             os.environ[environment_name(section, name)] = secret.get_secret_value()
-    run_spark_submit(words, job=job, master=spark.master, options=spark_settings)
+    run_spark_submit(
+        words,
+        job=job,
+        master=spark.master,
+        options=spark_settings,
+        checkpoint=settings.reorder.checkpoint,
+    )

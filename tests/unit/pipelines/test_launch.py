@@ -34,6 +34,13 @@ def test_command_holds_the_jars_the_job_and_its_arguments(tmp_path: Path) -> Non
     assert _settings(command)["spark.pyspark.python"] == sys.executable
 
 
+def test_checkpoint_on_s3_brings_the_jars_that_spark_writes_there_by(tmp_path: Path) -> None:
+    """Nobody could add them: a second list of jars takes the place of the first."""
+    command = launch.spark_submit_command([], checkpoint="s3a://bucket/job")
+    jars = command[command.index("--jars") + 1].split(",")
+    assert {str(tmp_path / group) for group in ("spark", "s3")} <= set(jars)
+
+
 def test_own_java_options_join_ours() -> None:
     """Whoever sets Java options keeps the quiet log."""
     command = launch.spark_submit_command([], options={"spark.driver.extraJavaOptions": "-Xint"})
