@@ -97,8 +97,8 @@ class ObjectPath:
 
     @property
     def path(self) -> str:
-        """Its name as pyarrow takes it."""
-        return f"{self.bucket.name}/{self.key}"
+        """Its name as pyarrow takes it, whose file system knows the account."""
+        return f"{self.bucket.name.partition('@')[0]}/{self.key}"
 
     def mkdir(self, *, parents: bool = True, exist_ok: bool = True) -> None:
         """Do nothing: there are no folders."""

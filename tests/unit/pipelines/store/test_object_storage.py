@@ -14,6 +14,7 @@ from uuid import uuid4
 import obstore
 import pyarrow as pa
 import pytest
+from pyarrow.fs import FileSystem
 
 from sequitur.consumer.topology.engine.emission import Sent
 from sequitur.consumer.topology.settling.root import Root
@@ -165,6 +166,13 @@ def test_large_file_goes_in_parts(server: S3Server, root: ObjectPath) -> None:
 def test_location_says_which_store_it_is(location: str, found: str) -> None:
     """Hadoop knows S3 by one of its names."""
     assert str(object_path(location, {"fs.s3a.endpoint": "127.0.0.1:1"}.get)) == found
+
+
+def test_files_in_azure_are_in_the_container() -> None:
+    """Its account is in the URI, and in the file system, but in no name of a file."""
+    found = object_path("abfss://box@account.dfs.core.windows.net/jobs/one", lambda _: None)
+    assert found is not None
+    assert found.path == FileSystem.from_uri(str(found))[1] == "box/jobs/one"
 
 
 @pytest.mark.parametrize("ahead", [5, 137, 1 << 18])
