@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_MASTER: Final = "local[2,4]"
-"""Two tasks side by side, each tried four times: with `local[2,4]` Spark runs a task once."""
+"""Two tasks side by side, each tried four times: with `local[2]` Spark runs a task once."""
+
+WAITING_MASTER: Final = "local[4,4]"
+"""For bolts with `concurrency`, which wait more than they work: two more tasks read meanwhile."""
 
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
@@ -35,6 +38,8 @@ _OURS: Final[Mapping[str, str]] = {
 }
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
+    # A slot that one of a step's bolts leaves goes to the reading of the next, in its turn.
+    "spark.scheduler.mode": "FAIR",
 }
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",

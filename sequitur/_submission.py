@@ -13,7 +13,7 @@ import typer
 from sequitur.pipelines.java import find_java
 from sequitur.pipelines.launch import run_spark_submit
 from sequitur.pipelines.ordering.progress import ProgressStyle
-from sequitur.pipelines.session import DEFAULT_MASTER
+from sequitur.pipelines.session import DEFAULT_MASTER, WAITING_MASTER
 from sequitur.producer.program import is_debugging
 from sequitur.producer.settings import environment_name, fields_of, is_secret
 from sequitur.producer.settings_flags import given_flags
@@ -32,11 +32,17 @@ class SparkOptions:
     """The options of spark-submit itself.
 
     Attributes:
-        master: Spark master.
+        master: Spark master; None for one on this machine.
         conf: Spark settings, as KEY=VALUE.
     """
 
-    master: str = field(default=DEFAULT_MASTER, metadata={"help": "Spark master"})
+    master: str | None = field(
+        default=None,
+        metadata={
+            "help": f"Spark master [default: {DEFAULT_MASTER}; "
+            f"{WAITING_MASTER} for a topology with `concurrency`]"
+        },
+    )
     conf: list[str] | None = field(
         default=None, metadata={"help": "Spark setting, as KEY=VALUE; may be repeated"}
     )
@@ -95,10 +101,11 @@ def submit(
         secret = getattr(getattr(settings, section), name) if is_secret(info) else None
         if secret is not None:
             os.environ[environment_name(section, name)] = secret.get_secret_value()
+    waits = process is not None and process.topology.is_concurrent
     run_spark_submit(
         words,
         job=job,
-        master=spark.master,
+        master=spark.master or (WAITING_MASTER if waits else DEFAULT_MASTER),
         options=spark_settings,
         checkpoint=settings.reorder.checkpoint,
     )

@@ -23,7 +23,7 @@ from sequitur.pipelines.spark.tasks import all_of, reason_of
 from sequitur.pipelines.store.files import write_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
     from pyspark.sql import SparkSession
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _MOST_POISON: Final = 100
 _FRUITLESS: Final = 3
+_POOL: Final = "spark.scheduler.pool"
 
 
 class Repeatable(Protocol):
@@ -181,7 +182,8 @@ class SurvivingTasks:
     def _survives(self, recorded: Sequence[_Recorded]) -> bool:
         """Run tasks; whether no process has died."""
         try:
-            all_of(self._spark, recorded)
+            with _in_pool(self._spark):
+                all_of(self._spark, recorded)
         except (Py4JJavaError, PySparkException) as error:
             if not _is_death(error):
                 raise TopologyTaskError(
@@ -190,6 +192,17 @@ class SurvivingTasks:
             self.crashes += 1
             return False
         return True
+
+
+@contextlib.contextmanager
+def _in_pool(spark: SparkSession) -> Iterator[None]:
+    """Have Spark share slots fairly between these jobs and those that read the next batch."""
+    spark.sparkContext.setLocalProperty(_POOL, "bolts")
+    try:
+        yield
+    finally:
+        # Its annotation does not say so, but None takes a property away.
+        spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
 
 def _is_death(error: Py4JError | PySparkException) -> bool:

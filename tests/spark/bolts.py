@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -356,3 +357,40 @@ def forgiving(make: Callable[[], Topology]) -> Topology:
     topology = make()
     mended = replace(topology.components["enrich"], bolt=enrich_all)
     return replace(topology, components={**topology.components, "enrich": mended})
+
+
+class WaitsForFile(BasicBolt):
+    """Waits in its calls until a file is there; that of the task prepared first, for another one.
+
+    Args:
+        path: What most wait for.
+        first: What the first one waits for.
+    """
+
+    fields = ("key", "value")
+
+    def __init__(self, path: Path, first: Path) -> None:
+        self._path = path
+        self._first = first
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """Learn whether it is the first."""
+        super().prepare(context, collector)
+        with contextlib.suppress(FileExistsError):
+            self._first.with_suffix(".taken").touch(exist_ok=False)
+            self._path = self._first
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Wait, and pass on."""
+        while not self._path.exists():
+            time.sleep(0.05)
+        collector.emit((tuple["key"], tuple["value"]))
+
+
+def waiting_for(path: Path, first: Path) -> Topology:
+    """A bolt that waits: see `WaitsForFile`."""
+    builder = TopologyBuilder("waiting")
+    builder.set_spout("events")
+    builder.set_bolt("wait", WaitsForFile(path, first)).local_grouping("events")
+    builder.set_output("out").local_grouping("wait")
+    return builder.build()

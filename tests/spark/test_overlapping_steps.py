@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from sequitur.consumer import StepKind
 from sequitur.pipelines.sink.sink import TopicSink
+from tests.spark import bolts
 from tests.spark.conftest import Job, event, time_of, wait_until
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def _while_written(
 
 def _fill(job: Job) -> Job:
     """Rows for several batches, each of which releases some."""
-    job.produce([event(T0 + 2000 * n, partition=n % 4, n=n) for n in range(48)])
+    job.produce([event(T0 + 2000 * n, f"key {n}", partition=n % 4, n=n) for n in range(48)])
     return job.with_settings(max_offsets_per_trigger=12)
 
 
@@ -109,3 +111,19 @@ def test_step_that_fails_ends_a_quiet_query(job: Job, monkeypatch: pytest.Monkey
             job.run(available_now=False)
     report = job.run(drain=True)
     assert report.totals.read == report.totals.released == 8
+
+
+def test_bolts_that_wait_leave_a_slot_to_the_reading(job: Job, tmp_path: Path) -> None:
+    """Both of Spark's slots run bolts; the first that comes free stages step 1, not more bolts."""
+    job = _fill(job).with_settings(output_partitions=4)
+    staged, reading = Path(job.settings.checkpoint, "staged", f"{1:012}"), tmp_path / "reading"
+    job = job.running_topology(bolts.waiting_for(staged, reading), message_timeout="5 min")
+    spark = job.spark.sparkContext.statusTracker()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        life = pool.submit(job.run, drain=True)
+        wait_until(lambda: life.done() or len(spark.getActiveStageIds()) > 1)
+        reading.touch()
+        report = life.result()
+    assert report.totals.read == report.totals.released == 48
+    assert job.processed()["acked"] == 48
+    assert job.processed()["failed"] == 0

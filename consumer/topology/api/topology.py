@@ -117,6 +117,11 @@ class Topology:
         return tuple(one for one in self.components.values() if one.kind is Kind.BOLT)
 
     @property
+    def is_concurrent(self) -> bool:
+        """Whether a bolt has calls that run side by side, as those do that wait for a service."""
+        return any(one.concurrency > 1 for one in self.bolts)
+
+    @property
     def tick_intervals_ms(self) -> dict[str, int]:
         """How often bolts are given a tick, of those that are."""
         return {one.id: one.tick_ms for one in self.bolts if one.tick_ms is not None}

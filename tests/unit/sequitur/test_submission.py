@@ -1,0 +1,64 @@
+"""What `sequitur run` and `sequitur reorder` give to spark-submit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from sequitur.cli import app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_TOPOLOGY = """
+from sequitur.consumer.topology import TopologyBuilder, bolt
+
+@bolt(fields=("key", "value"))
+def call(event):
+    yield event.key, event.value
+
+builder = TopologyBuilder("called")
+builder.set_spout("events")
+builder.set_bolt("call", call, concurrency={concurrency}).fields_grouping("events", "key")
+builder.set_output("out").local_grouping("call")
+topology = builder.build()
+"""
+
+
+@pytest.fixture
+def master_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The master that a topology with this concurrency, and these flags, is given."""
+    masters: list[str] = []
+    monkeypatch.setattr("sequitur._submission.find_java", lambda: None)
+    monkeypatch.setattr("sequitur.pipelines.ordering.preflight.check_before_start", lambda *_: None)
+    monkeypatch.setattr(
+        "sequitur._submission.run_spark_submit", lambda *_, master, **__: masters.append(master)
+    )
+
+    def of(concurrency: int, *flags: str) -> str:
+        file = tmp_path / f"topology_{uuid4().hex}.py"
+        file.write_text(_TOPOLOGY.format(concurrency=concurrency))
+        words = ["--input-topics", "in", "--output-topic", "out", "--event-time", "json:at"]
+        words += ["--bootstrap-servers", "127.0.0.1:1", "--checkpoint", str(tmp_path / "state")]
+        told = CliRunner().invoke(app, ["run", str(file), *words, *flags])
+        assert told.exit_code == 0, told.output
+        return masters.pop()
+
+    return of
+
+
+def test_topology_whose_calls_wait_has_slots_to_read_meanwhile(
+    master_of: Callable[..., str],
+) -> None:
+    """Two for its tasks, and the two that any job has."""
+    assert master_of(16) == "local[4,4]"
+    assert master_of(1) == "local[2,4]"
+
+
+def test_master_that_was_given_is_taken(master_of: Callable[..., str]) -> None:
+    """Whatever the topology does."""
+    assert master_of(16, "--master", "local[3,4]") == "local[3,4]"
