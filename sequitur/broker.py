@@ -74,6 +74,7 @@ class EmbeddedBroker:
         usual_port: The first choice where `port` is 0; 0 for none.
         options: Server properties that override the defaults.
         heap_mib: The JVM's heap.
+        short_lived: Compile its code quickly instead of well: for minutes of little work.
         start_timeout_s: How long it may take until it answers.
 
     As a context manager it is started on entry and stopped on exit.
@@ -87,6 +88,7 @@ class EmbeddedBroker:
         usual_port: int = 0,
         options: Mapping[str, str] | None = None,
         heap_mib: int = 512,
+        short_lived: bool = False,
         start_timeout_s: float = 90.0,
     ) -> None:
         self._files = Files(directory.absolute())
@@ -94,6 +96,7 @@ class EmbeddedBroker:
         self._usual_port = usual_port
         self._options = dict(options or {})
         self._heap_mib = heap_mib
+        self._short_lived = short_lived
         self._start_timeout_s = start_timeout_s
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -290,6 +293,7 @@ class EmbeddedBroker:
             java,
             class_path,
             heap_mib=self._heap_mib,
+            short_lived=self._short_lived,
             log4j=self._files.log4j,
             archive=ClassArchive.of(java, class_path, self.directory),
         )

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from sequitur import _ports
-from sequitur.broker import EmbeddedBroker
 from sequitur.producer import KafkaSettings
+from tests.support.brokers import EmbeddedTestBroker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +93,7 @@ class SecuredBroker:
             self._ports[listener] = _ports.choose_free(set(self._ports.values()))
         server = authority.issue_cert(_ports.HOST)
         self.files = _write_pem_files(folder, authority, other)
-        self.broker = EmbeddedBroker(
+        self.broker = EmbeddedTestBroker(
             folder / "broker",
             port=self._ports["PLAINTEXT"],
             options=self._options(authority, server),
