@@ -48,6 +48,13 @@ async def kill(producer: IdempotentProducer) -> None:
     producer._closed = True
 
 
+def let_pass(time: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move the clock of the running loop: what waits for a time within this one is due."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    monkeypatch.setattr(loop, "time", lambda: before() + time.total_seconds())
+
+
 def values_of(wire: FakeWire, partition: int = 0) -> list[bytes | None]:
     """What a partition of topic `t` holds, in its order."""
     return [record.value for record in wire.records["t", partition]]

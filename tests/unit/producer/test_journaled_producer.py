@@ -31,7 +31,7 @@ from sequitur.producer.journal.errors import (
 )
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
-from tests.support.producers import FAST, kill, scripted, values_of
+from tests.support.producers import FAST, kill, let_pass, scripted, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -383,15 +383,17 @@ async def test_closing_keeps_what_kafka_did_not_take(
 
 
 async def test_what_expires_is_gone_from_the_journal(
-    wire: FakeWire, make: Callable[..., IdempotentProducer]
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told as not persisted, it must not be sent by the next life."""
-    producer = make(delivery_timeout=timedelta(milliseconds=50))
+    producer = make(delivery_timeout=timedelta(hours=1))
     await producer.start()
     await (await producer.send("t", b"0"))
     wire.reachable = wire.connected = False
-    outcome = await (await producer.send("t", b"1"))
-    assert isinstance(outcome, NotPersisted)
+    delivery = await producer.send("t", b"1")
+    with monkeypatch.context() as patch:
+        let_pass(timedelta(hours=1), patch)
+        assert isinstance(await delivery, NotPersisted)
     await kill(producer)
     wire.reachable = True
     async with make() as producer:
