@@ -64,11 +64,6 @@ class StagedStep:
     topics: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
 
-    @property
-    def frontier_ms(self) -> int:
-        """The frontier this step releases up to, itself included."""
-        return self.clock.frontier_ms
-
     def to_document(self) -> dict[str, Any]:
         """Return it as a JSON document."""
         return {

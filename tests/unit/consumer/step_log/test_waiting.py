@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, awaited
+from sequitur.consumer.step_log.waiting import Awaited
 
 IDLE_MS = 30_000
 DELAY_MS = 1_000
@@ -58,6 +59,19 @@ def test_who_holds_the_frontier_is_named(clock: EventClock, expected: list[str])
     assert [one.text(9_000) for one in awaited(clock)] == expected
     read_back = EventClock.from_document(clock.to_document())
     assert awaited(read_back) == awaited(clock)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "expected"),
+    [
+        (None, "partition 0 of 'cpu' has given nothing"),
+        (_T0, "partition 0 of 'cpu' stands at 2023-11-14 22:13:20"),
+        (10**15, "partition 0 of 'cpu' stands at 1,000,000,000,000,000 ms"),
+    ],
+)
+def test_what_is_not_known_is_not_said(time_ms: int | None, expected: str) -> None:
+    """Neither when it goes idle, nor a date that no calendar has."""
+    assert Awaited(A, time_ms, 0, idle_at_ms=None).text(9_000) == expected
 
 
 def test_partition_that_was_overruled_holds_nothing() -> None:
