@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 import uuid
 from typing import TYPE_CHECKING, Protocol
@@ -51,6 +52,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("SEQUITUR_TEST_BROKER", "embedded"),
         help="where Kafka runs for the tests that need it",
     )
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs that tests start, where this one is told to ignore it.
+
+    A shell without job control starts what goes to the background so, and a child inherits it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
