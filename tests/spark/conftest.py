@@ -251,7 +251,8 @@ class SharedSession:
                 "tests",
                 options={
                     # Short jobs of ever new plans: the second compiler would take the machine.
-                    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto",
+                    # And no collector runs beside the tasks, which two cores have no room for.
+                    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                     "spark.driver.memory": "1g",
                     f"spark.hadoop.{_MOUNT}": self._state.as_uri(),
                     **_SPARKS_PART,
