@@ -131,11 +131,11 @@ class NumberedSlots(Generic[BatchT]):
             self._gap -= 1
         self._update_leading()
 
-    def _remove_first(self, first: list[Slot[BatchT]]) -> None:
-        """Remove slots that are the first of all."""
-        in_window = min(len(first), len(self.slots))
+    def _remove_first(self, count: int) -> None:
+        """Remove so many slots, the first of all."""
+        in_window = min(count, len(self.slots))
         del self.slots[:in_window]
-        for _ in range(len(first) - in_window):
+        for _ in range(count - in_window):
             self.backlog.popleft()
         self._update_leading()
 

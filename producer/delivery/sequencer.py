@@ -262,9 +262,9 @@ class Sequencer(NumberedSlots[BatchT]):
             persisted.append(slot)
         if self.unknown:
             self.unknown = False
-            self._remove_first(persisted)
+            self._remove_first(len(persisted))
             return persisted
-        self._remove_first(persisted)
+        self._remove_first(len(persisted))
         if self.slots and self._vouched is not self.slots[0]:
             self._continue_from(following(last_sequence, 1))
         else:
@@ -286,13 +286,13 @@ class Sequencer(NumberedSlots[BatchT]):
         assert self.query_due
         vouched = self._vouched
         self._confirmed = False
-        before: list[Slot[BatchT]] = []
+        before = 0
         for slot in self:
             if slot not in found:
                 break
-            before.append(slot)
+            before += 1
         self._remove_first(before)
-        if len(before) < len(found):
+        if before < len(found):
             # A slot is in the log behind one that is not: the numbers cannot be kept.
             self._open_gap(0)
             self.slots = [slot for slot in self.slots if slot not in found]
@@ -323,7 +323,6 @@ class Sequencer(NumberedSlots[BatchT]):
         assert identity != self.identity
         self.identity = identity
         self.next_sequence = 0
-        self._confirmed = False
         self._gap = None
         self.needs_new_id = False
         for slot in self:

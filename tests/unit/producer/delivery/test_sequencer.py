@@ -8,7 +8,15 @@ from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.slots import MAX_SEQUENCE, State, Verdict, following
 from sequitur.producer.kafka.error_codes import Answer
 from sequitur.producer.kafka.identity import MAX_EPOCH, Identity
-from tests.support.sequencers import ID, confirmed_sequencer, has_room, in_a_next_life, send, wants
+from tests.support.sequencers import (
+    ID,
+    NEXT,
+    confirmed_sequencer,
+    has_room,
+    in_a_next_life,
+    send,
+    wants,
+)
 
 
 @pytest.mark.parametrize(
@@ -220,4 +228,74 @@ def test_what_is_cleared_is_forgotten() -> None:
     assert not sequencer.is_empty
     sequencer.clear()
     assert (sequencer.is_empty, wants(sequencer), sequencer.pending) == (True, "", 0)
+    assert sequencer.unknown is False
     assert sequencer.next_to_send() is None
+
+
+def test_a_batch_may_take_almost_all_numbers() -> None:
+    """One less than there are, and no more: the broker's account of the last one says enough."""
+    sequencer = confirmed_sequencer()
+    slot = sequencer.admit("a", MAX_SEQUENCE)
+    assert (slot.last_sequence, sequencer.next_sequence) == (MAX_SEQUENCE - 1, MAX_SEQUENCE)
+    with pytest.raises(AssertionError):
+        sequencer.admit("b", MAX_SEQUENCE + 1)
+
+
+def test_attempts_are_counted() -> None:
+    """From one: what is sent more than once is counted as retried."""
+    sequencer = confirmed_sequencer()
+    (slot,) = send(sequencer, "a")
+    assert slot.attempts == 1
+    sequencer.on_answer(slot, Answer.RETRIABLE)
+    sequencer.sent(slot)
+    assert slot.attempts == 2
+
+
+def test_numbers_are_lost_from_the_first_refused_batch_on() -> None:
+    """A refusal further behind changes nothing for those between the two."""
+    sequencer = confirmed_sequencer()
+    before, first, between, second = send(sequencer, "before", "first", "between", "second")
+    sequencer.on_answer(before, Answer.RETRIABLE)
+    assert sequencer.on_answer(first, Answer.REFUSED) is Verdict.REFUSED
+    assert sequencer.on_answer(second, Answer.REFUSED) is Verdict.REFUSED
+    assert sequencer.on_answer(between, Answer.OUT_OF_ORDER) is Verdict.RENEW
+    sequencer.sent(before)
+    assert sequencer.next_to_send() is None
+    sequencer.on_answer(before, Answer.PERSISTED)
+    assert (list(sequencer), wants(sequencer)) == ([between], "renewal")
+
+
+def test_a_renumbered_batch_waits_for_the_journal() -> None:
+    """It was sent before, and its new number has to be on disk before it is sent under that."""
+    sequencer = confirmed_sequencer()
+    slot, _ = send(sequencer, "a", "b")
+    slot.held = True
+    sequencer.on_answer(slot, Answer.RETRIABLE)
+    assert sequencer.next_to_send() is None
+    slot.held = False
+    assert sequencer.next_to_send() is slot
+
+
+def test_a_fenced_producer_needs_a_new_id_until_it_has_one() -> None:
+    """Whatever else is answered before the renewal."""
+    sequencer = confirmed_sequencer()
+    fenced, split = send(sequencer, "a", "bc")
+    assert sequencer.on_answer(fenced, Answer.FENCED) is Verdict.RENEW
+    assert sequencer.on_answer(split, Answer.TOO_LARGE) is Verdict.SPLIT
+    assert sequencer.needs_new_id is True
+    sequencer.renew(Identity(2, 0))
+    assert sequencer.needs_new_id is False
+
+
+def test_a_renewed_identity_is_not_confirmed() -> None:
+    """The broker has no state of it: its first batch goes alone."""
+    sequencer = confirmed_sequencer()
+    refused, first, second = send(sequencer, "refused", "first", "second")
+    sequencer.on_answer(refused, Answer.REFUSED)
+    for slot in (first, second):
+        sequencer.on_answer(slot, Answer.OUT_OF_ORDER)
+    sequencer.renew(NEXT)
+    sequencer.sent(first)
+    assert sequencer.next_to_send() is None
+    sequencer.on_answer(first, Answer.PERSISTED)
+    assert sequencer.next_to_send() is second

@@ -7,7 +7,7 @@ import pytest
 from sequitur.producer.delivery.slots import MAX_SEQUENCE, Verdict
 from sequitur.producer.kafka.error_codes import Answer
 from sequitur.producer.kafka.identity import Identity
-from tests.support.sequencers import confirmed_sequencer, in_doubt, recovered, send, wants
+from tests.support.sequencers import ID, confirmed_sequencer, in_doubt, recovered, send, wants
 
 
 def test_after_a_long_silence_a_doubtful_batch_is_asked_for_before_it_is_sent_again() -> None:
@@ -60,9 +60,10 @@ def test_doubtful_batches_are_settled_by_the_brokers_last_sequence(last_sequence
 def test_a_doubtful_batch_whose_number_was_passed_over_is_renumbered() -> None:
     """The broker waits for a number that nobody has: neither it nor an old request can get in."""
     sequencer = confirmed_sequencer()
-    in_doubt(sequencer, "a", "b")
+    slots = in_doubt(sequencer, "a", "b")
     assert sequencer.on_described(MAX_SEQUENCE - 10) == []
     assert wants(sequencer) == "renewal"
+    assert [slot.possibly_appended for slot in slots] == [False, False]
 
 
 def test_a_broker_that_breaks_its_word_is_asked_once() -> None:
@@ -74,7 +75,7 @@ def test_a_broker_that_breaks_its_word_is_asked_once() -> None:
     assert sequencer.on_answer(slot, Answer.OUT_OF_ORDER) is Verdict.RENEW
     assert wants(sequencer) == "query"
     assert sequencer.on_described(MAX_SEQUENCE) == []
-    assert wants(sequencer) == "renewal"
+    assert (wants(sequencer), slot.possibly_appended) == ("renewal", False)
 
 
 def test_a_doubtful_batch_that_nobody_knows_of_is_told_as_lost() -> None:
@@ -104,6 +105,7 @@ def test_a_doubtful_batch_missing_from_the_log_is_sent_under_its_number() -> Non
     assert sequencer.query_due
     sequencer.on_searched(())
     assert sequencer.renewal_due
+    assert slot.possibly_appended is False
     sequencer.renew(Identity(2, 0))
     assert sequencer.slots == [slot]
 
@@ -197,3 +199,69 @@ def test_a_gap_that_closes_shows_the_next_one(where: str) -> None:
         sequencer.sent(slot)
         assert sequencer.on_answer(slot, Answer.PERSISTED) is Verdict.PERSISTED
     assert (list(sequencer), wants(sequencer)) == (left[len(good) :], "renewal")
+
+
+def test_doubt_outlives_a_plain_failure() -> None:
+    """That a later attempt was surely not appended says nothing of an earlier one."""
+    sequencer = confirmed_sequencer()
+    (slot,) = send(sequencer, "a")
+    for answer in (Answer.UNKNOWN, Answer.RETRIABLE):
+        sequencer.on_answer(slot, answer)
+        assert slot.possibly_appended is True
+        sequencer.sent(slot)
+    assert sequencer.on_answer(slot, Answer.FENCED) is Verdict.RENEW
+    assert wants(sequencer) == "query"
+
+
+@pytest.mark.parametrize("answer", [Answer.REFUSED, Answer.TOO_LARGE])
+def test_what_is_refused_says_nothing_of_what_was_sent_before_it(answer: Answer) -> None:
+    """Only batches behind it cannot be in the log; the one before it still may."""
+    sequencer = confirmed_sequencer()
+    before, refused = send(sequencer, "before", "refused")
+    sequencer.on_answer(before, Answer.UNKNOWN)
+    sequencer.on_answer(refused, answer)
+    assert (before.possibly_appended, before.known_absent) == (True, False)
+
+
+def test_what_was_sent_behind_a_refused_batch_is_not_in_doubt() -> None:
+    """The broker accepts none out of order, so a lost answer to it was no good one."""
+    sequencer = confirmed_sequencer()
+    refused, behind = send(sequencer, "refused", "behind")
+    sequencer.on_answer(refused, Answer.REFUSED)
+    assert behind.known_absent is True
+    assert sequencer.on_answer(behind, Answer.UNKNOWN) is Verdict.RENEW
+    assert (behind.possibly_appended, wants(sequencer)) == (False, "renewal")
+
+
+def test_a_search_holds_until_the_batch_is_sent_again() -> None:
+    """Then it may get in unseen, and has to be searched for anew."""
+    sequencer = confirmed_sequencer()
+    (slot,) = send(sequencer, "a")
+    sequencer.on_answer(slot, Answer.UNKNOWN)
+    assert sequencer.require_search()
+    sequencer.on_searched(())
+    assert (slot.searched, slot.possibly_appended, sequencer.unknown) == (True, True, False)
+    sequencer.sent(slot)
+    assert slot.searched is False
+
+
+def test_a_search_puts_nothing_in_doubt() -> None:
+    """A batch that surely did not arrive is not looked for, and may still expire as refused."""
+    sequencer = confirmed_sequencer()
+    (slot,) = send(sequencer, "a")
+    sequencer.on_answer(slot, Answer.RETRIABLE)
+    assert sequencer.require_search()
+    sequencer.on_searched(())
+    assert slot.possibly_appended is False
+    assert sequencer.drop(slot) is Verdict.REFUSED
+
+
+def test_numbers_of_this_life_hold_whatever_became_of_former_ones() -> None:
+    """Another producer has the identities of former lives, and nothing is left of those."""
+    sequencer = confirmed_sequencer()
+    (slot,) = send(sequencer, "a")
+    sequencer.on_answer(slot, Answer.UNKNOWN)
+    assert sequencer.require_search()
+    sequencer.on_searched((), numbers_hold=False)
+    assert (wants(sequencer), sequencer.next_to_send()) == ("", slot)
+    assert (slot.base_sequence, slot.identity) == (0, ID)

@@ -25,6 +25,7 @@ def test_a_former_life_goes_on_where_the_broker_knows_it_ended(
     """What it has is settled; the rest goes out byte for byte, and new batches behind it."""
     sequencer, slots = recovered("a", "b")
     assert sequencer.on_described(last_sequence) == slots[:found]
+    assert sequencer.unknown is False
     new = sequencer.admit("new", 5)
     assert sequencer.next_to_send() is [*slots, new][found]
     assert new.base_sequence == 20
@@ -59,6 +60,7 @@ def test_a_former_life_that_nobody_can_tell_of_is_sent_again() -> None:
     """The broker's memory is trusted then."""
     sequencer, slots = recovered("a")
     sequencer.trust()
+    assert sequencer.unknown is False
     assert sequencer.next_to_send() is slots[0]
     assert slots[0].possibly_appended
 
@@ -123,3 +125,24 @@ def test_batch_of_a_former_life_that_is_given_up_may_be_in_the_log() -> None:
     sequencer, (old,) = in_a_next_life("old")
     new = sequencer.admit("new", 5)
     assert (sequencer.drop(new), sequencer.drop(old)) == (Verdict.REFUSED, Verdict.LOST)
+
+
+def test_a_former_life_with_a_hole_in_the_log_is_renumbered() -> None:
+    """A later batch of it is there and an earlier one is not: its number is not accepted again."""
+    sequencer, (missing, found) = recovered("missing", "found")
+    sequencer.on_searched([found])
+    assert list(sequencer) == [missing]
+    assert (sequencer.next_to_send(), wants(sequencer)) == (None, "renewal")
+    sequencer.renew(NEXT)
+    assert (sequencer.next_to_send(), missing.identity, missing.base_sequence) == (missing, NEXT, 0)
+
+
+def test_a_search_for_one_former_life_decides_those_behind_it() -> None:
+    """It looks for all of them: what is not in the log is sent without another question."""
+    sequencer, (oldest,) = in_a_next_life("oldest")
+    middle = sequencer.recover("middle", 10, 0, Identity(1, 7))
+    sequencer.on_searched(())
+    assert (oldest.possibly_appended, middle.possibly_appended) == (True, False)
+    sequencer.sent(oldest)
+    sequencer.on_answer(oldest, Answer.PERSISTED)
+    assert (wants(sequencer), sequencer.next_to_send()) == ("", middle)
