@@ -140,6 +140,8 @@ def test_entry_and_mark_survive_json() -> None:
         keys=KeyState(horizon_ms=3),
         deduplicated_ms=4,
         duplicates=2,
+        judged={"judged-0.parquet": 4},
+        repeats={"repeats-0.parquet": 2},
         owner=7,
         name="000000000003-000007-0",
         source="spark-000000000001-000006-2",
@@ -151,6 +153,12 @@ def test_entry_and_mark_survive_json() -> None:
     assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
     done = replace(done, seconds=1.5, processed={"acked": 3}, stamped_ms=77)
     assert done == StepDone.from_document(json.loads(json.dumps(done.to_document())))
+
+
+def test_frontier_of_a_step_can_be_read_off_its_document() -> None:
+    """It is the clock's, and stands beside it for those who query checkpoints (docs/reorder.md)."""
+    document = _entry().to_document()
+    assert (document["frontier_ms"], document["clock"]["frontier_ms"]) == (50, 50)
 
 
 def test_mark_without_what_was_added_later_is_read() -> None:
