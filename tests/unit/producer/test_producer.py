@@ -479,15 +479,23 @@ async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
     wire: FakeWire, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was for a partition that is gone is given up and told; flush and what is new go on."""
+    attempted = asyncio.Event()
+
+    def refuse(records: list[StoredRecord]) -> Fault:
+        if records[0].value not in (b"1", b"2"):
+            return None
+        attempted.set()
+        return 3
+
     wire.partition_count = 2
     given_up: list[GivenUp] = []
     settings = ProducerSettings(**FAST)
     async with IdempotentProducer("unused:1", settings, on_given_up=given_up.extend) as producer:
         await (await producer.send("t", b"0", partition=1))
-        wire.fault = lambda records: 3 if records[0].value in (b"1", b"2") else None
+        wire.fault = refuse
         sent = await producer.send("t", b"1", partition=1)
         behind = await producer.send("t", b"2", partition=1)
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(attempted.wait(), 10)
         wire.partition_count, wire.topic_generation = 1, 1
         await asyncio.wait_for(producer.flush(), 10)
         assert isinstance(await sent, PossiblyPersisted)
