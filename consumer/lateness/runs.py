@@ -49,3 +49,9 @@ class Run:
     def is_live(self, frontier_ms: int) -> bool:
         """Tell whether it still holds rows once everything up to the frontier is out."""
         return self.rows > 0 and self.max_event_time_ms > frontier_ms
+
+    def may_release(self, before_ms: int, frontier_ms: int) -> bool:
+        """Tell whether rows of it may go out when the frontier moves from one time to another."""
+        return before_ms < frontier_ms and (
+            self.is_live(before_ms) and self.min_event_time_ms <= frontier_ms
+        )

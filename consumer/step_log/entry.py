@@ -143,8 +143,7 @@ class StepEntry:
             run
             for run in self.runs
             if run.step != self.step
-            and run.is_live(self.previous_frontier_ms)
-            and run.min_event_time_ms <= self.frontier_ms
+            and run.may_release(self.previous_frontier_ms, self.frontier_ms)
         )
 
     @property

@@ -215,9 +215,10 @@ class Steps:
             now_ms: Wall-clock time.
             is_due: Whether a topology has something to do at a time.
         """
-        moves = clock.frontier_ms != before.frontier_ms
-        reached = any(run.min_event_time_ms <= clock.frontier_ms for run in before.live_runs)
-        return self._next(kind, before, clock) if (moves and reached) or is_due(now_ms) else None
+        releases = any(
+            run.may_release(before.frontier_ms, clock.frontier_ms) for run in before.runs
+        )
+        return self._next(kind, before, clock) if releases or is_due(now_ms) else None
 
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost

@@ -184,6 +184,13 @@ def test_run_is_live_until_the_frontier_reaches_its_maximum() -> None:
     assert not Run(0, 0, -1, -1).is_live(-1)
 
 
+def test_run_may_release_while_the_frontier_moves_through_it() -> None:
+    """Not before its first row is reached, nor behind its last one, nor while it stands still."""
+    run = Run(0, rows=2, min_event_time_ms=5, max_event_time_ms=9)
+    moves = [(1, 4), (1, 5), (5, 8), (8, 9), (9, 10), (7, 7)]
+    assert [run.may_release(*move) for move in moves] == [False, True, True, True, False, False]
+
+
 def test_step_accounts_for_its_rows() -> None:
     """Read = released + late + quarantined + held, before and after."""
     done = finish(_entry(), released=8, late=2, quarantined=3)
