@@ -9,7 +9,7 @@ from sequitur.consumer import BEFORE_ALL_TIME_MS, StepKind
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
-    from sequitur.consumer import StagedStep, StepDone, StepEntry
+    from sequitur.consumer import Run, StagedStep, StepDone, StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
@@ -54,6 +54,14 @@ class NewestStep:
     def undone(self) -> int:
         """Number of steps that are staged and not done."""
         return len(self.staged) + (not self.is_entry_done)
+
+    @property
+    def holding(self) -> tuple[Run, ...]:
+        """The runs that may hold rows once all steps so far are done, each once."""
+        with self._lock:
+            staged, entry = self.staged, self.entry
+        own = tuple(one.run for one in staged if one.run is not None)
+        return own if entry is None else (*entry.runs, *own)
 
     @property
     def source(self) -> str:

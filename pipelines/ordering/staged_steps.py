@@ -41,12 +41,16 @@ class StagedSteps:
         self._runner = runner
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._is_at_work = False
         self._is_closing = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether all steps are done."""
-        return self._newest.is_done
+        """Whether all steps are done, and nothing is left to do behind their done marks.
+
+        Commit tokens are renewed there: no other step may write meanwhile.
+        """
+        return self._newest.is_done and not self._is_at_work
 
     def add(self, staged: StagedStep) -> None:
         """Log a staged step, and have it finished once all before it are.
@@ -106,6 +110,7 @@ class StagedSteps:
             except Exception as error:  # noqa: BLE001 - the query's thread raises it
                 self.error = error
             with self._changed:
+                self._is_at_work = False
                 self._changed.notify_all()
             if self.error is not None:
                 return
@@ -117,4 +122,5 @@ class StagedSteps:
                 if self._is_closing:
                     return None
                 self._changed.wait()
+            self._is_at_work = True
             return self._newest.staged[0]

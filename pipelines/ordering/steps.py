@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import LatePolicy, Run, TimeBounds
+    from sequitur.consumer import LatePolicy, TimeBounds
     from sequitur.pipelines.ordering.behind import BehindRows
     from sequitur.pipelines.ordering.data_loss import Lost
     from sequitur.pipelines.ordering.frontier import Frontier
@@ -117,7 +117,9 @@ class Steps:
             kind=StepKind.BATCH,
             batch_id=batch_id,
             previous_frontier_ms=clock.frontier_ms,
-            clock=self._frontier.advance(after, learned, now_ms, (*self._holding, staged.run)),
+            clock=self._frontier.advance(
+                after, learned, now_ms, (*self._newest.holding, staged.run)
+            ),
             staged=staged.totals,
             run=staged.run,
             first_behind_ms=staged.first_behind_ms,
@@ -127,13 +129,6 @@ class Steps:
             planned=planned,
             topics=topics,
         )
-
-    @property
-    def _holding(self) -> tuple[Run, ...]:
-        """The runs that may hold rows once all steps so far are done."""
-        staged, entry = self._newest.staged, self._newest.entry
-        own = tuple(one.run for one in staged if one.run is not None)
-        return own if entry is None else (*entry.runs, *own)
 
     def decide(self, staged: StagedStep) -> StepEntry:
         """Settle what becomes of the rows of a staged step, once the step before it is done.

@@ -34,6 +34,9 @@ class _Steps:
         self.staged: tuple[StagedStep, ...] = ()
         self.finished: list[int] = []
         self.may_finish = threading.Semaphore(0)
+        self.is_marked = threading.Event()
+        self.may_end = threading.Event()
+        self.may_end.set()
         self.error: Exception | None = None
 
     @property
@@ -57,6 +60,8 @@ class _Steps:
             raise self.error
         self.finished.append(staged.step)
         self.staged = self.staged[1:]
+        self.is_marked.set()
+        assert self.may_end.wait(30)
 
 
 @pytest.fixture
@@ -100,6 +105,24 @@ def test_one_step_waits_behind_the_one_at_work(
     steps.may_finish.release(2)
     queue.wait_until_idle()
     assert steps.finished == [0, 1, 2]
+
+
+def test_what_follows_a_done_mark_is_waited_for(
+    steps: _Steps, queue: StagedSteps, pool: ThreadPoolExecutor
+) -> None:
+    """Commit tokens are renewed behind it: a tick that wrote meanwhile would be fenced by that."""
+    steps.may_end.clear()
+    queue.add(_step(0))
+    steps.may_finish.release()
+    assert steps.is_marked.wait(30)
+    assert steps.is_done
+    assert not queue.is_idle
+    waiting = pool.submit(queue.wait_until_idle)
+    with pytest.raises(Waiting):
+        waiting.result(0.3)
+    steps.may_end.set()
+    waiting.result(30)
+    assert queue.is_idle
 
 
 def test_a_wait_is_given_up_at_a_stop(steps: _Steps, queue: StagedSteps) -> None:

@@ -1,0 +1,92 @@
+"""What is known of the newest steps, while one thread stages and another one logs."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer import (
+    NOTHING_DONE,
+    EventClock,
+    Run,
+    StagedStep,
+    StepDone,
+    StepEntry,
+    StepKind,
+    Totals,
+)
+from sequitur.pipelines.ordering.newest_step import NewestStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_RUN = Run(0, 1, 5, 5, size_bytes=100, name="run")
+_STAGED = StagedStep(
+    step=0,
+    kind=StepKind.BATCH,
+    batch_id=0,
+    previous_frontier_ms=0,
+    clock=EventClock(),
+    run=_RUN,
+)
+_ENTRY = StepEntry(
+    step=0,
+    kind=StepKind.BATCH,
+    batch_id=0,
+    previous_frontier_ms=0,
+    clock=EventClock(),
+    staged=Totals(),
+    runs=(_RUN,),
+    before=Totals(),
+    logged_ms=0,
+)
+
+
+class _Folder:
+    """A checkpoint in which a step is staged."""
+
+    def latest(self) -> tuple[None, StepDone]:
+        """As `Checkpoint`."""
+        return None, NOTHING_DONE
+
+    def staged(self, _entry: None) -> tuple[StagedStep, ...]:
+        """As `Checkpoint`."""
+        return (_STAGED,)
+
+    def write_entry(self, entry: StepEntry) -> None:
+        """As `Checkpoint`."""
+
+
+class _Asked(NewestStep):
+    """Another thread asks which runs hold rows while a step is taken from staged to logged."""
+
+    def __init__(self, checkpoint: Any, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self.answer: Future[tuple[Run, ...]] | None = None
+        super().__init__(checkpoint)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "entry" and value is not None:
+            self.answer = self._pool.submit(lambda: self.holding)
+            with contextlib.suppress(TimeoutError):
+                self.answer.result(0.2)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Asks beside the test."""
+    with ThreadPoolExecutor(1) as found:
+        yield found
+
+
+def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) -> None:
+    """Counted twice, its bytes would be more than may be held, and rows be called late for it."""
+    newest = _Asked(_Folder(), pool)
+    assert newest.holding == (_RUN,)
+    newest.log(_ENTRY)
+    assert newest.answer is not None
+    assert newest.answer.result(30) == newest.holding == (_RUN,)
