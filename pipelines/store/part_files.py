@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
@@ -61,8 +63,15 @@ class PartFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._discard()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self._discard()
+            raise
 
     def close(self) -> None:
         """Write the file to its end, so that it outlasts a power cut of the machine it is on."""
@@ -72,6 +81,16 @@ class PartFile:
             self.size_bytes = self._file.tell()
             self._file.close()
             sync(self._folder / self.name)
+
+    def _discard(self) -> None:
+        """Delete what a task that fails has written: perhaps it fails since the disk is full."""
+        if self._writer is not None and self._file is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._file.close()
+        if isinstance(self.location, Path):
+            self.location.unlink(missing_ok=True)
 
     def write(self, rows: pa.Table) -> None:
         """Write rows behind those written so far, in row groups of their own."""

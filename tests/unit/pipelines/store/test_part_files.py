@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -35,6 +37,18 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
     """There is nothing to show, then."""
     file = _written(tmp_path)
     assert (file.name, file.size_bytes, list(tmp_path.iterdir())) == (None, 0, [])
+
+
+def test_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither while it writes nor at the end of its file: the disk may be full by that."""
+    with pytest.raises(OverflowError):
+        _written(tmp_path, 1, 1 << 64)
+    assert list(tmp_path.iterdir()) == []
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("sequitur.pipelines.store.part_files.sync", Mock(side_effect=full))
+    with pytest.raises(OSError, match="No space"):
+        _written(tmp_path, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_checksums_and_marks_of_spark_are_no_files_of_rows() -> None:
