@@ -91,10 +91,17 @@ class PartitionClock:
 
 @dataclass(frozen=True, slots=True)
 class EventClock:
-    """The clocks of all source partitions, and the frontier."""
+    """The clocks of all source partitions, and the frontier.
+
+    Attributes:
+        frontier_ms: Event time up to which everything on time may go out.
+        partitions: The clock of each partition.
+        seen_ms: Wall-clock time at which the partitions were looked at last; 0 before that.
+    """
 
     frontier_ms: int = BEFORE_ALL_TIME_MS
     partitions: Mapping[SourcePartition, PartitionClock] = field(default_factory=dict)
+    seen_ms: int = 0
 
     @property
     def max_event_time_ms(self) -> int:
@@ -139,7 +146,7 @@ class EventClock:
             position=position,
             high_watermark=high_watermark,
         )
-        return replace(self, partitions={**self.partitions, partition: after})
+        return replace(self, partitions={**self.partitions, partition: after}, seen_ms=now_ms)
 
     def idle(
         self, *, now_ms: int, idle_timeout_ms: int, is_bounded: bool = False
@@ -228,6 +235,7 @@ class EventClock:
         return {
             "format": CLOCK_FORMAT,
             "frontier_ms": self.frontier_ms,
+            "seen_ms": self.seen_ms,
             "partitions": [
                 {
                     "topic": partition.topic,
@@ -258,6 +266,7 @@ class EventClock:
             )
         return cls(
             frontier_ms=document["frontier_ms"],
+            seen_ms=document.get("seen_ms", 0),
             partitions={
                 SourcePartition(entry["topic"], entry["partition"]): PartitionClock(
                     max_event_time_ms=entry["max_event_time_ms"],

@@ -318,7 +318,8 @@ def reached_ms(entry: StepEntry) -> int | None:
     """Event time up to which a step has given all out; None before the first event.
 
     That is the frontier. In silence, when every partition is idle and nothing is held, it goes on
-    with the clock from there.
+    with the clock from there, up to the last look at the input: a step may be decided long after
+    that, or be another attempt at events that wait.
     """
     clock = entry.clock
     if clock.frontier_ms == BEFORE_ALL_TIME_MS:
@@ -326,7 +327,7 @@ def reached_ms(entry: StepEntry) -> int | None:
     idle_ms = [one.idle_at_ms for one in clock.partitions.values() if one.was_idle]
     if entry.live_runs or not idle_ms or len(idle_ms) < len(clock.partitions):
         return clock.frontier_ms
-    silent_ms = entry.logged_ms - max(one or entry.logged_ms for one in idle_ms)
+    silent_ms = clock.seen_ms - max(one or clock.seen_ms for one in idle_ms)
     return clock.frontier_ms + max(0, silent_ms)
 
 
