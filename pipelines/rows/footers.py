@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow.parquet as pq
 
-from sequitur.pipelines.store.files import open_file
+from sequitur.pipelines.rows.fetched_files import open_rows
 
 if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 ALL_TIME: Final = (-(1 << 63), (1 << 63) - 1)
 _UNKNOWN: Final = -1
-_MOST_BYTES: Final = 16 << 20
-"""Of footers that a process remembers, as they are in files: those of some ten million rows."""
+_MOST_BYTES: Final = 4 << 20
+"""Of footers that a process remembers, as they are in files: in memory they are some times that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class _Footers:
     def get(self, path: Location) -> Footer:
         footer = self._known.get(path)
         if footer is None:
-            with open_file(path) as file:
+            with open_rows(path) as file:
                 footer = _read(pq.read_metadata(file))
             with self._lock:
                 self._add(path, footer)

@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.pipelines.rows.fetched_files import open_rows
 from sequitur.pipelines.rows.footers import ALL_TIME, footer_of, only_value, reach
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import sources
 from sequitur.pipelines.rows.slice_bounds import counted_sources, counted_times, time_cuts
 from sequitur.pipelines.spark.partition_blocks import halves
-from sequitur.pipelines.store.files import is_remote, open_file
+from sequitur.pipelines.store.files import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -297,7 +298,7 @@ class RunRows:
             needed += SOURCE_ORDER
         path = groups[0].path
         with (
-            open_file(path) as opened,
+            open_rows(path) as opened,
             pq.ParquetFile(opened, metadata=footer.metadata, pre_buffer=is_remote(path)) as file,
         ):
             rows = file.read_row_groups(
