@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.1
 _COMMIT_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 60.0
 _PASSING: Final = [java_exception(code) for code in codes_of(Request.SOURCE, Action.RETRY)]
 _PASSES: Final = re.compile(
     rf"org\.apache\.kafka\.common\.errors\.({'|'.join(_PASSING)}|"
@@ -45,14 +47,13 @@ class Batches:
         engine: Runs them.
         size: How many rows each may have; None for all there are.
 
-    Attributes:
-        query: The query they are of, once it is started.
     """
 
     def __init__(self, engine: ReorderEngine, size: BatchSize | None) -> None:
         self._engine = engine
         self._size = size
-        self.query: StreamingQuery | None = None
+        self._query: StreamingQuery | None = None
+        self._is_started = threading.Event()
         self.error: Exception | None = None
 
     @property
@@ -60,25 +61,32 @@ class Batches:
         """Most rows of the first one; None for all there are."""
         return None if self._size is None else self._size.rows
 
+    def are_of(self, query: StreamingQuery) -> None:
+        """Tell whose they are, once it is started; its first batch may run already."""
+        self._query = query
+        self._is_started.set()
+
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Run one."""
         try:
             staged = self._engine.run_batch(rows, batch_id)
             if staged is not None and staged.run is not None and self._size is not None:
                 self._size.take(staged.staged.read, staged.run.size_bytes)
-                if self.query is not None:  # else it has only just been started
-                    limit_batches(rows.sparkSession, self.query, self._size.rows)
+                self._is_started.wait(_START_TIMEOUT_S)
+                limit_batches(rows.sparkSession, self._query, self._size.rows)
         except Exception as error:
             self.error = error
             raise
 
 
-def limit_batches(spark: SparkSession, query: StreamingQuery, rows: int) -> None:
+def limit_batches(spark: SparkSession, query: StreamingQuery | None, rows: int) -> None:
     """Have the batches of a query read so many rows at most from now on; to be called in one.
 
     Spark asks a source for its limit once, when the query starts, and keeps it by the source. That
     map is replaced between two batches, by the thread that reads it.
     """
+    if query is None:
+        return  # not started yet, after a minute: its batches stay small for now
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no setting for it
     execution = query._jsq.streamingQuery()  # noqa: SLF001
     limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(rows)
@@ -130,8 +138,9 @@ def start_query(
     else:
         interval = f"{milliseconds(settings.trigger_interval)} milliseconds"
         writer = writer.trigger(processingTime=interval)
-    batches.query = writer.start()
-    return batches.query
+    query = writer.start()
+    batches.are_of(query)
+    return query
 
 
 def end_query(

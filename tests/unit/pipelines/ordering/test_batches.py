@@ -1,0 +1,45 @@
+"""What `foreachBatch` gets: it says how large the next batch may be, once it knows the query."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from sequitur.pipelines.ordering import query
+from sequitur.pipelines.ordering.batch_size import BatchSize
+from sequitur.pipelines.ordering.query import Batches
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark may run it before it has said that the query is started."""
+    limits: list[tuple[object, int]] = []
+    monkeypatch.setattr(query, "limit_batches", lambda _, of, rows: limits.append((of, rows)))
+    staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
+    engine: Any = SimpleNamespace(run_batch=lambda _rows, _batch_id: staged)
+    batches = Batches(engine, BatchSize(50, 0.0))
+    assert batches.first_rows == 50
+    rows: Any = SimpleNamespace(sparkSession=None)
+    first = threading.Thread(target=batches, args=(rows, 0))
+    first.start()
+    first.join(0.1)
+    assert (first.is_alive(), limits) == (True, [])
+    started: Any = "the query"
+    batches.are_of(started)
+    first.join(30)
+    assert limits == [("the query", 50)]
+
+
+def test_batch_without_a_limit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is one that was staged before."""
+    monkeypatch.delattr(query, "limit_batches")
+    staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
+    rows: Any = SimpleNamespace(sparkSession=None)
+    for size, answer in ((None, staged), (BatchSize(50, 0.0), None)):
+        engine: Any = SimpleNamespace(run_batch=lambda *_, answer=answer: answer)
+        batches = Batches(engine, size)
+        batches(rows, 0)
+        assert batches.error is None
