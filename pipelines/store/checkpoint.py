@@ -226,8 +226,9 @@ class Checkpoint:
         Raises:
             CheckpointError: They cannot be read, or do not fit together.
         """
-        entry = self._newest("frontier", StepEntry.from_document)
+        # In the other order: a life before us may be at work yet, and mark a step in between.
         last = self._newest("done", StepDone.from_document) or NOTHING_DONE
+        entry = self._newest("frontier", StepEntry.from_document)
         step = -1 if entry is None else entry.step
         if last.step > step:
             raise CheckpointError(

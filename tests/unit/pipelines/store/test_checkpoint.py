@@ -252,6 +252,31 @@ def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.Monk
     newer.close()
 
 
+@pytest.mark.usefixtures("take_over")
+def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A life that is overtaken may be at work while the next one reads, and put it off for once."""
+    older, newer = _claimed(tmp_path), _claimed(tmp_path)
+    monkeypatch.setattr(older, "check_owner", lambda: None)
+    entry = _entry(older, 0)
+    names = newer._storage.names
+
+    def names_before_the_log_goes_on(folder: str) -> list[str]:
+        found = names(folder)
+        if not names("done"):
+            older.write_entry(entry)
+            older.write_done(StepDone(0, Totals()))
+        return found
+
+    monkeypatch.setattr(newer._storage, "names", names_before_the_log_goes_on)
+    assert newer.latest() == (entry, StepDone(-1, entry.before, stamped_ms=entry.logged_ms))
+    monkeypatch.undo()
+    assert newer.latest()[1].step == 0
+    older.close()
+    newer.close()
+
+
 def test_staged_steps_behind_a_gap_are_refused(tmp_path: Path) -> None:
     """A step whose document is lost is not passed over."""
     checkpoint = _claimed(tmp_path)
