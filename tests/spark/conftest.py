@@ -27,6 +27,7 @@ from sequitur.pipelines.ordering.stop import Stop
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.object_path import object_path
 from sequitur.producer import KafkaSettings
+from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
 from tests.support.s3_server import BUCKET, S3Server
 
 if TYPE_CHECKING:
@@ -210,19 +211,6 @@ class Job:
 
 _HADOOP_ONLY: Final = "viewfs://tests/state"
 _MOUNT: Final = "fs.viewfs.mounttable.tests.link./state"
-_SPARKS_PART: Final = {
-    # Hadoop's way to S3 is 690 MB of jars. Spark's own part of a checkpoint goes through Hadoop's
-    # interface to a folder instead, under the same name; ours goes to the server.
-    "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
-    "spark.hadoop.fs.viewfs.overload.scheme.target.file.impl": (
-        "org.apache.hadoop.fs.LocalFileSystem"
-    ),
-}
-"""Together with a mount of the bucket."""
-_FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-_BY_FILE_SYSTEM: Final = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 
 
 class SharedSession:
@@ -255,10 +243,7 @@ class SharedSession:
                     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                     "spark.driver.memory": "1g",
                     f"spark.hadoop.{_MOUNT}": self._state.as_uri(),
-                    **_SPARKS_PART,
-                    f"spark.hadoop.fs.viewfs.mounttable.{BUCKET}.linkMergeSlash": (
-                        self._state.as_uri()
-                    ),
+                    **sparks_part_of_s3(self._state),
                 },
             )
         return self._session
@@ -336,12 +321,11 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture
 def s3_folder(spark: SparkSession, s3_server: S3Server) -> Iterator[str]:
     """A folder of its own there, that the session has the settings for."""
-    # Hadoop's own default for the other of its two interfaces names a class of those jars.
-    settings = {**s3_server.settings(), _FILE_MANAGER: _BY_FILE_SYSTEM}
-    for name, said in settings.items():
+    for name, said in {**s3_server.settings(), **FILE_MANAGER}.items():
         spark.conf.set(name, said)
     yield f"s3a://{BUCKET}/{uuid4().hex}"
-    spark.conf.unset(_FILE_MANAGER)
+    for name in FILE_MANAGER:
+        spark.conf.unset(name)
     s3_server.fault()
 
 

@@ -5,6 +5,8 @@ A life that is to end in the middle of something is held, looked at, and killed 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
 import os
@@ -12,7 +14,6 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer
@@ -21,14 +22,14 @@ from sequitur._topic_reader import read_topic, watermarks
 from tests.spark.submitted_job import SubmittedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from random import Random
 
     from sequitur.consumer import ReorderSettings
     from sequitur.producer import KafkaSettings
+    from tests.spark.checkpoint_places import CheckpointPlace
 
 _UP_TIMEOUT_S = 300
-_POLL_S = 0.002
 
 _T0 = 1_700_000_000_000
 _KEYS = 23
@@ -46,22 +47,22 @@ class Rounds:
     Attributes:
         kafka: The broker.
         settings: The job's settings.
+        place: Where its checkpoint is.
         random: Of the events and of the moments.
         sent: Number of events sent so far.
         topology: What a topology behind the job is given to `SubmittedJob` as.
         cut_short: Lives that ended in the middle of a step.
+        disturb: Called before each life but the last.
     """
 
     kafka: KafkaSettings
     settings: ReorderSettings
+    place: CheckpointPlace
     random: Random
     sent: int = 0
     topology: dict[str, Any] = field(default_factory=dict)
     cut_short: int = 0
-
-    @property
-    def _checkpoint(self) -> Path:
-        return Path(self.settings.checkpoint)
+    disturb: Callable[[], object] = lambda: None
 
     def feed(self, events: int = _BURST) -> None:
         """Send numbered events: out of order, few of them late by far, few without a time."""
@@ -81,7 +82,8 @@ class Rounds:
 
     def live_and_die(self, moment: Callable[[Rounds, SubmittedJob], None]) -> None:
         """One life: events come, and at the moment it is killed."""
-        with SubmittedJob(self.kafka, self.settings, **self.topology) as life:
+        self.disturb()
+        with self._life() as life:
             self.feed()
             moment(self, life)
             life.kill()
@@ -90,10 +92,28 @@ class Rounds:
     def finish(self) -> dict[str, int]:
         """The last life reads all there is, releases it, and ends by itself; its report."""
         rest = self.settings.model_copy(update={"max_offsets_per_trigger": 100_000})
-        with SubmittedJob(self.kafka, rest, "--available-now", "--drain", **self.topology) as life:
+        with self._life("--available-now", "--drain", settings=rest) as life:
             lines = list(life.steps())
             life.end()
         return lines[-1]
+
+    def overtake(self) -> None:
+        """Two lives at once: one is held in a step, another takes over, and then both go on."""
+        self.disturb()
+        with self._life() as older:
+            self.feed()
+            with self._held_when(older, self._is_logged):
+                owner = self._newest("owners")
+                newer = self._life()
+                self._wait_for(newer, lambda: self._newest("owners") != owner)
+            with newer:
+                self.feed(ROWS_A_BATCH)
+                said = older.end(status=3)
+                assert "has taken this checkpoint over" in said, said
+                # Where both have looked for a newer owner at once, the document decides.
+                has_won = next(newer.steps(), None) is not None
+                assert has_won or "is there already" in newer.complaints(), newer.complaints()
+        self.cut_short += 1
 
     def outlive(self, rounds: int) -> dict[str, Any]:
         """So many lives, each killed at another kind of moment, and a last one; its report."""
@@ -173,21 +193,40 @@ class Rounds:
             reader.close()
 
     def _kill_when(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
-        """Kill it where it stands when something holds; for each step that is over it gets more."""
-        deadline_s = time.monotonic() + _UP_TIMEOUT_S
+        """Kill it where it stands when something holds."""
+        with self._held_when(life, holds):
+            os.killpg(life.pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _held_when(self, life: SubmittedJob, holds: Callable[[], bool]) -> Iterator[None]:
+        """Hold it where it stands when something holds; for each step that is over it gets more."""
         newest = self._newest("done")
         while True:
-            assert life.process.poll() is None, life.complaints()
-            assert time.monotonic() < deadline_s, "it did nothing"
-            if holds():
-                with life.held():
-                    if holds():
-                        os.killpg(life.pid, signal.SIGKILL)
-                        return
+            self._wait_for(life, functools.partial(self._holds_or_is_past, newest, holds))
+            with life.held():
+                if holds():
+                    yield
+                    return
             if self._newest("done") != newest:
                 newest = self._newest("done")
                 self.feed(ROWS_A_BATCH)
-            time.sleep(_POLL_S)
+
+    def _holds_or_is_past(self, step: str, holds: Callable[[], bool]) -> bool:
+        return holds() or self._newest("done") != step
+
+    def _wait_for(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
+        """Wait until something holds, as long as it lives."""
+        deadline_s = time.monotonic() + _UP_TIMEOUT_S
+        while not holds():
+            assert life.process.poll() is None, life.complaints()
+            assert time.monotonic() < deadline_s, "it did nothing"
+            time.sleep(self.place.poll_s)
+
+    def _life(self, *flags: str, settings: ReorderSettings | None = None) -> SubmittedJob:
+        options = self.place.options
+        return SubmittedJob(
+            self.kafka, settings or self.settings, *flags, **self.topology, options=options
+        )
 
     def _is_logged(self) -> bool:
         """Whether a step is logged and not marked as done."""
@@ -201,9 +240,8 @@ class Rounds:
 
     def _newest(self, folder: str) -> str:
         """The newest file in a folder of the checkpoint, temporary ones left out."""
-        path = self._checkpoint / folder
-        names = (found.name for found in path.iterdir()) if path.exists() else ()
-        return max((name for name in names if not name.startswith(".")), default="")
+        part = self.place.sparks if folder.startswith("spark/") else self.place.ours
+        return max(part.names(folder), key=int, default="")
 
     def _is_in_a_step(self) -> bool:
         return self._is_logged() or (self._newest("spark/offsets") != self._newest("spark/commits"))

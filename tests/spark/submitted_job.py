@@ -24,7 +24,7 @@ from sequitur.producer.settings_flags import given_flags
 from tests.support.held import held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from sequitur.consumer import ReorderSettings
@@ -42,6 +42,7 @@ class SubmittedJob:
         more: Further flags, such as `--available-now`.
         topology: File of a topology that runs behind it.
         process: How the topology is run.
+        options: Further settings of Spark.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class SubmittedJob:
         *more: str,
         topology: Path | None = None,
         process: ProcessSettings | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         words = given_flags(ReorderJob(kafka=kafka, reorder=settings))
         if topology is not None:
@@ -60,7 +62,7 @@ class SubmittedJob:
             [*words, *more],
             job=REORDER_JOB if topology is None else PROCESS_JOB,
             # Master and memory are those that users get.
-            options={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+            options={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", **(options or {})},
         )
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by kill
         self._said: list[str] = []

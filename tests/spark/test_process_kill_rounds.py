@@ -12,7 +12,9 @@ import pytest
 from sequitur.consumer import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.producer import KafkaSettings
+from tests.spark.checkpoint_places import CheckpointPlace, disturb
 from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
+from tests.support.s3_server import S3Server
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
@@ -22,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "3"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "5"))
+_PROCESS = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20 ms"})
 _TOPOLOGY = Path(__file__).with_name("failing_topology.py")
 
 
@@ -30,6 +33,27 @@ def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """Whenever it is killed, each event is out once and in order, or aside, or dead-lettered."""
+    rounds = _rounds(broker, make_topic, CheckpointPlace.on_path(tmp_path / "checkpoint"))
+    _outlived(rounds, _ROUNDS)
+
+
+@pytest.mark.skipif(
+    "SEQUITUR_DRIVER_KILL_ROUNDS" not in os.environ,
+    reason="two lives of Spark more, a minute; make test-kill runs it",
+)
+@pytest.mark.timeout(300 + 120 * _ROUNDS)
+def test_killing_the_driver_of_a_topology_on_s3_loses_and_doubles_nothing(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Likewise, while the server refuses requests, loses answers and is slow."""
+    with S3Server() as server:
+        place = CheckpointPlace.on_s3(server, tmp_path / "spark")
+        rounds = _rounds(broker, make_topic, place)
+        rounds.disturb = lambda: disturb(server, rounds.random)
+        _outlived(rounds, _ROUNDS)
+
+
+def _rounds(broker: Broker, make_topic: MakeTopic, place: CheckpointPlace) -> Rounds:
     topic = make_topic(partitions=4)
     settings = ReorderSettings.model_validate(
         {
@@ -38,16 +62,18 @@ def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
             "event_time": "json:at",
             "delay": "1 s",
             "idle_timeout": "1 h",
-            "checkpoint": str(tmp_path / "checkpoint"),
+            "checkpoint": place.uri,
             "max_offsets_per_trigger": ROWS_A_BATCH,
         }
     )
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    process = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20 ms"})
-    topology = {"topology": _TOPOLOGY, "process": process}
-    rounds = Rounds(kafka, settings, Random(_SEED), topology=topology)
-    report = rounds.outlive(_ROUNDS)
-    dead_letters = process.dead_letters(settings.output_topic)
+    topology = {"topology": _TOPOLOGY, "process": _PROCESS}
+    return Rounds(kafka, settings, place, Random(_SEED), topology=topology)
+
+
+def _outlived(rounds: Rounds, lives: int) -> None:
+    report = rounds.outlive(lives)
+    dead_letters = _PROCESS.dead_letters(rounds.settings.output_topic)
     released, late, quarantined = rounds.check(report, (dead_letters,))
     counts = report["processed"]
     assert (counts["taken"], counts["pending"]) == (report["released"], 0)

@@ -14,9 +14,12 @@ import pytest
 
 from sequitur.consumer import ReorderSettings
 from sequitur.producer import KafkaSettings
+from tests.spark.checkpoint_places import CheckpointPlace, disturb
 from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
+from tests.support.s3_server import S3Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import MakeTopic
@@ -25,33 +28,58 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "4"))
+_S3_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "0"))
+"""Besides those in which one life takes over from another, a fourth as many and at least one."""
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _TIMEOUT_S = 300 + 120 * _ROUNDS
 
 
 @pytest.fixture
-def rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Rounds:
-    """A topic of four partitions and the job before it."""
-    topic = make_topic(partitions=4)
-    settings = ReorderSettings.model_validate(
-        {
-            "input_topics": [topic],
-            "output_topic": f"{topic}.ordered",
-            "event_time": "json:at",
-            "delay": "1 s",
-            "idle_timeout": "1 h",  # a job that is dead for long must not call its rows late
-            "checkpoint": str(tmp_path / "checkpoint"),
-            "max_offsets_per_trigger": ROWS_A_BATCH,
-        }
-    )
-    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    return Rounds(kafka, settings, Random(_SEED))
+def make_rounds(broker: Broker, make_topic: MakeTopic) -> Callable[[CheckpointPlace], Rounds]:
+    """Makes a topic of four partitions and the job before it, with its checkpoint in a place."""
+
+    def make(place: CheckpointPlace) -> Rounds:
+        topic = make_topic(partitions=4)
+        settings = ReorderSettings.model_validate(
+            {
+                "input_topics": [topic],
+                "output_topic": f"{topic}.ordered",
+                "event_time": "json:at",
+                "delay": "1 s",
+                "idle_timeout": "1 h",  # a job that is dead for long must not call its rows late
+                "checkpoint": place.uri,
+                "max_offsets_per_trigger": ROWS_A_BATCH,
+            }
+        )
+        kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+        return Rounds(kafka, settings, place, Random(_SEED))
+
+    return make
 
 
 @pytest.mark.timeout(_TIMEOUT_S)
-def test_killing_the_driver_loses_doubles_and_disorders_nothing(rounds: Rounds) -> None:
+def test_killing_the_driver_loses_doubles_and_disorders_nothing(
+    make_rounds: Callable[[CheckpointPlace], Rounds], tmp_path: Path
+) -> None:
     """Killed in a step, between two and while it starts, the job accounts for each event once."""
-    report = rounds.outlive(_ROUNDS)
+    _outlived(make_rounds(CheckpointPlace.on_path(tmp_path / "checkpoint")), _ROUNDS)
+
+
+@pytest.mark.timeout(_TIMEOUT_S)
+def test_killing_drivers_of_a_checkpoint_on_s3_loses_doubles_and_disorders_nothing(
+    make_rounds: Callable[[CheckpointPlace], Rounds], tmp_path: Path
+) -> None:
+    """Nor do two at once, while the server refuses requests, loses answers and is slow."""
+    with S3Server() as server:
+        rounds = make_rounds(CheckpointPlace.on_s3(server, tmp_path / "spark"))
+        rounds.disturb = lambda: disturb(server, rounds.random)
+        for _ in range(max(1, _S3_ROUNDS // 4)):
+            rounds.overtake()
+        _outlived(rounds, _S3_ROUNDS)
+
+
+def _outlived(rounds: Rounds, lives: int) -> None:
+    report = rounds.outlive(lives)
     released, late, quarantined = rounds.check(report)
     counted = (report["released"], report["late"], report["quarantined"])
     assert (len(released), len(late), len(quarantined)) == counted
