@@ -8,12 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 
 from sequitur.pipelines._errors import ReorderError, SinkUnansweredError, UnansweredError
 from sequitur.pipelines.ordering.step_runner import StopRequestedError
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
+from sequitur.pipelines.spark.tasks import reason_of
 from sequitur.producer.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.producer.settings import milliseconds
 
@@ -190,7 +191,9 @@ def is_sparks(error: Exception) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the message of a Java error without its stack trace."""
+    """Return the message of a Java error without its stack trace, and what a task raised."""
+    if isinstance(error, PythonException):
+        return reason_of(error)
     said = str(getattr(error, "java_exception", None) or error)
     return said.strip().partition("\n")[0]
 

@@ -86,15 +86,20 @@ class Steps:
         clock = EventClock() if before is None else before.clock
         source = self._newest.source
         planned = self._checkpoint.spark.planned_offsets(source, batch_id)
-        staged = self._runs.stage(
-            rows,
-            step,
-            sorted(planned),
-            name=self._checkpoint.new_name(step),
-            frontier_ms=self._behind.behind_ms(clock.frontier_ms),
-            bounds=self._bounds(self._now_ms()),
-            learn_from=clock if self._frontier.is_learned else None,
-        )
+        name = self._checkpoint.new_name(step)
+        try:
+            staged = self._runs.stage(
+                rows,
+                step,
+                sorted(planned),
+                name=name,
+                frontier_ms=self._behind.behind_ms(clock.frontier_ms),
+                bounds=self._bounds(self._now_ms()),
+                learn_from=clock if self._frontier.is_learned else None,
+            )
+        except Exception:
+            self._checkpoint.drop_run(name)  # the disk may be full
+            raise
         # Behind the staging: an id that is the same now was the same while the rows were read.
         topics = self._checks.topic_ids(before, {where.topic for where in planned})
         # And what arrived meanwhile must count as not read yet.

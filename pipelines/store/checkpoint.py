@@ -34,6 +34,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.consumer import (
@@ -295,6 +296,14 @@ class Checkpoint:
         written += [] if staged.run is None else [f"runs/{staged.run.name}"]
         self._storage.sync(*written)
         self._log(f"staged/{_name(staged.step)}", staged.to_document())
+
+    def drop_run(self, name: str) -> None:
+        """Delete what an attempt at staging has written that failed: no document names it.
+
+        In an object store, which may be why, it goes once a step is logged.
+        """
+        if isinstance(self._storage.location(""), Path):
+            self._storage.delete(f"runs/{name}")
 
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and let go of what no step from it on will read.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 
 from sequitur.pipelines._errors import (
     CheckpointError,
@@ -13,7 +15,7 @@ from sequitur.pipelines._errors import (
     TopicError,
     UnansweredError,
 )
-from sequitur.pipelines.ordering.query import is_sparks, passes
+from sequitur.pipelines.ordering.query import end_query, is_sparks, passes
 
 _KAFKA = "org.apache.kafka.common.errors"
 
@@ -61,3 +63,19 @@ def test_our_own_errors_say_by_their_kind() -> None:
     assert passes(SinkUnansweredError("no answer"))
     for error in (TopicError("x"), SinkError("x"), CheckpointError("x"), ValueError("x")):
         assert not passes(error)
+
+
+def test_what_a_task_raised_is_said() -> None:
+    """Spark gives its traceback, whose first line says no more than that there is one."""
+    said = """
+  An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "part_files.py", line 109, in write
+OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device
+"""
+    spark, engine, query = Mock(), Mock(failure=None), Mock(isActive=False)
+    error = end_query(spark, query, engine, Mock(error=PythonException(said)))
+    assert str(error) == (
+        "Spark gave up: OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] "
+        "No space left on device"
+    )

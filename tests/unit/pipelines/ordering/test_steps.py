@@ -1,0 +1,56 @@
+"""What a step stages, without Spark."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer import LatePolicy
+from sequitur.pipelines.ordering.newest_step import NewestStep
+from sequitur.pipelines.ordering.runs import new_folder
+from sequitur.pipelines.ordering.steps import Steps
+from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
+from sequitur.pipelines.store.storage import LocalStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PLAN = 'v1\n{}\n{"in":{"0":1}}'
+
+
+def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """No document names it, and the disk may be full; what another attempt has written stays."""
+    checkpoint = Checkpoint(LocalStorage(tmp_path))
+    checkpoint.claim(JobIdentity(("in",), None, "json:at", "out", 3, "ordered"))
+    (tmp_path / "spark" / "offsets").mkdir(parents=True)
+    (tmp_path / "spark" / "offsets" / "0").write_text(_PLAN)
+
+    def failing(*_: object, name: str, **__: object) -> None:
+        folder: Any = new_folder(checkpoint, checkpoint.run_folder(name))
+        (folder / "part-1.parquet").write_bytes(b"1")
+        raise OSError("No space left on device")
+
+    given: Any = {
+        "bounds": lambda _: None,
+        "frontier": SimpleNamespace(is_learned=False),
+        "runs": SimpleNamespace(stage=failing),
+        "behind": SimpleNamespace(behind_ms=lambda frontier_ms: frontier_ms),
+        "checks": None,
+        "offsets": None,
+    }
+    steps = Steps(
+        checkpoint,
+        NewestStep(checkpoint),
+        late_policy=LatePolicy.TOPIC,
+        now_ms=lambda: 0,
+        **given,
+    )
+    other = checkpoint.new_name(0)
+    new_folder(checkpoint, checkpoint.run_folder(other))
+    rows: Any = None
+    with pytest.raises(OSError, match="No space"):
+        steps.stage(rows, 0)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [other]
+    checkpoint.close()
