@@ -130,7 +130,11 @@ def run_reorder(
     storage = open_storage(spark, settings.checkpoint)
     checkpoint = Checkpoint(storage, open_spark_folder(spark, storage))
     outages = Outages(settings.patience.total_seconds(), settings.restarts, wait=stop.wait)
-    with serve_metrics(settings.metrics, outages) as measure, contextlib.closing(checkpoint):
+    with (
+        serve_metrics(settings.metrics, outages) as measure,
+        contextlib.closing(checkpoint),
+        checkpoint.while_owned(),
+    ):
 
         def tell(entry: StepEntry, done: StepDone) -> None:
             outages.step_is_done()

@@ -31,6 +31,7 @@ What keeps it whole, whoever else is at work on it:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from dataclasses import asdict, dataclass
@@ -51,7 +52,7 @@ from sequitur.pipelines.store.spark_part import SparkPart, files_around
 from sequitur.pipelines.store.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.store.storage import SparkFolder, Storage
@@ -192,7 +193,8 @@ class Checkpoint:
         document = {"format": CHECKPOINT_FORMAT, "kind": _KIND, **asdict(identity)}
         document["input_topics"] = sorted(identity.input_topics)
         if not storage.exists("format.json"):
-            if storage.names(""):
+            # Asked once more: another start may have made it meanwhile.
+            if storage.names("") and not storage.exists("format.json"):
                 raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
             storage.make_folder("")
             # The first of all, so that a folder that is not empty always says whose it is.
@@ -215,6 +217,22 @@ class Checkpoint:
             OwnershipError: Another process has taken it over.
         """
         self._ownership.check()
+
+    @contextlib.contextmanager
+    def while_owned(self) -> Iterator[None]:
+        """Run a block; where it fails since another process has taken the folder over, say that.
+
+        What the other one has logged and deleted meanwhile may look as if part of it were gone.
+
+        Raises:
+            OwnershipError: Another process has taken it over.
+        """
+        try:
+            yield
+        except Exception:
+            if self.owner:
+                self.check_owner()
+            raise
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""

@@ -148,6 +148,37 @@ def test_claim_that_is_cut_short_anywhere_is_taken_up(
     del monkeypatch
 
 
+def test_folder_that_another_start_claims_meanwhile_is_no_other_jobs(tmp_path: Path) -> None:
+    """Of two jobs that are started at once one says of the other that it has the checkpoint."""
+
+    class Late(LocalStorage):
+        def names(self, folder: str) -> list[str]:
+            if not folder:
+                first.append(_claimed(tmp_path))
+            return super().names(folder)
+
+    first: list[Checkpoint] = []
+    with pytest.raises(OwnershipError, match="has this checkpoint"):
+        Checkpoint(Late(tmp_path)).claim(_IDENTITY)
+    first[0].close()
+
+
+@pytest.mark.usefixtures("take_over")
+def test_what_fails_for_another_owner_is_told_as_that(tmp_path: Path) -> None:
+    """What the newer one has deleted looks as if it were lost, and nobody is to go after it."""
+    refused = Checkpoint(LocalStorage(tmp_path))
+    with pytest.raises(CheckpointError, match="is gone"), refused.while_owned():
+        raise CheckpointError("a run is gone")
+    older = _claimed(tmp_path)
+    with pytest.raises(CheckpointError, match="is gone"), older.while_owned():
+        raise CheckpointError("a run is gone")
+    newer = _claimed(tmp_path)
+    with pytest.raises(OwnershipError, match="taken this checkpoint over"), older.while_owned():
+        raise CheckpointError("a run is gone")
+    older.close()
+    newer.close()
+
+
 def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     """A file that is not ours is not mixed with ours."""
     (tmp_path / "mine").touch()
