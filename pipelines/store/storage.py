@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from py4j.protocol import Py4JJavaError
+
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.object_path import object_path
@@ -90,8 +92,20 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
 
 
 def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
-    """Return the same folder as Spark reaches it, for what Spark keeps there by itself."""
-    return HadoopFolder(spark, storage.root) if isinstance(storage, ObjectStorage) else storage
+    """Return the same folder as Spark reaches it, for what Spark keeps there by itself.
+
+    Raises:
+        CheckpointError: Spark does not reach it.
+    """
+    if not isinstance(storage, ObjectStorage):
+        return storage
+    try:
+        return HadoopFolder(spark, storage.root)
+    except Py4JJavaError as error:
+        raise CheckpointError(
+            f"checkpoint {storage.root}: Spark, which writes its own part there, does not reach "
+            f"it: {error.java_exception.toString()}. Has it the jars for that store?"
+        ) from error
 
 
 def setting_of(spark: SparkSession) -> Callable[[str], str | None]:

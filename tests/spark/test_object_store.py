@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur._dead_letters import Selection, request_rows
+from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.files import files_in
 from sequitur.pipelines.store.object_path import ObjectPath
@@ -46,6 +47,13 @@ def test_rows_held_on_s3_go_out_in_later_lives(far: Job, s3_server: S3Server) ->
     for partition in range(4):
         own = [time_of(record) for record in found if record.partition == partition]
         assert own == sorted(own)
+
+
+def test_store_that_spark_has_no_jars_for_is_named(far: Job) -> None:
+    """Before anything is written, in a sentence."""
+    job = far.with_settings(checkpoint="gs://bucket/job")
+    with pytest.raises(CheckpointError, match=r"gs://bucket/job: Spark, .* jars for that store"):
+        job.run()
 
 
 @pytest.fixture
