@@ -37,8 +37,9 @@ from sequitur._broker_files import (
     write_whole,
 )
 from sequitur._errors import BrokerStartError, PortInUseError
-from sequitur._jvm import ClassArchive, broker_command
+from sequitur._jvm import broker_command
 from sequitur.pipelines._errors import PipelineError
+from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import locked_jars
 from sequitur.pipelines.java import find_java
 
@@ -250,7 +251,7 @@ class EmbeddedBroker:
     def _keep_class_archive(self) -> None:
         with contextlib.suppress(PipelineError):
             class_path = os.pathsep.join(map(str, locked_jars("broker")))
-            ClassArchive.of(find_java().program, class_path, self.directory).publish()
+            ClassArchive.of("broker", find_java().program, class_path, self.directory).publish()
 
     def _reap(self) -> None:
         if self._child is not None:
@@ -295,7 +296,7 @@ class EmbeddedBroker:
             heap_mib=self._heap_mib,
             short_lived=self._short_lived,
             log4j=self._files.log4j,
-            archive=ClassArchive.of(java, class_path, self.directory),
+            archive=ClassArchive.of("broker", java, class_path, self.directory),
         )
         offset = self._files.log.stat().st_size if self._files.log.exists() else 0
         with self._files.console.open("wb") as console:
@@ -329,7 +330,7 @@ class EmbeddedBroker:
         properties.write_text(f"{text}\nlog.dirs={aside}\n", "utf-8")
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
         command: list[str | Path] = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1"]
-        command += ClassArchive.of(java, class_path, self.directory).use()
+        command += ClassArchive.of("broker", java, class_path, self.directory).use()
         command += ["-cp", class_path, "kafka.tools.StorageTool", "format"]
         command += [f"--cluster-id={cluster_id}", "--config", properties]
         run = subprocess.run(

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import _ports
-from sequitur._jvm import ClassArchive
+from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import locked_jars
 from sequitur.pipelines.java import find_java
 from tests.support.brokers import POLL_S, EmbeddedTestBroker
@@ -120,7 +120,7 @@ def _format(folder: Path, cluster_id: str, options: dict[str, str]) -> None:
     class_path = os.pathsep.join(map(str, locked_jars("broker")))
     java = find_java().program
     command: list[str | Path] = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1"]
-    command += ClassArchive.of(java, class_path, folder).use()
+    command += ClassArchive.of("broker", java, class_path, folder).use()
     command += ["-cp", class_path, "kafka.tools.StorageTool", "format"]
     command += [f"--cluster-id={cluster_id}", "--config", properties]
     subprocess.run(command, check=True, capture_output=True, timeout=2 * _TIMEOUT_S)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sequitur._jvm import ClassArchive, broker_command
+from sequitur._jvm import broker_command
+from sequitur.pipelines.class_archive import ClassArchive
 
 
 @pytest.mark.parametrize("short_lived", [False, True])
