@@ -38,6 +38,7 @@ demo: setup ## The main job on this machine's CPU readings: a table, and demo.pn
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
 test: setup ## All tests; those against containers where Docker's engine can run
+	@$(BIN)/python -m sequitur.pipelines.spark_classes
 	@$(BIN)/python -m pytest tests --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=worksteal
 	@tests/containers/run
 

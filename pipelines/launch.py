@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import pyspark
 
+from sequitur.pipelines._errors import JavaError
+from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import groups_of_spark, locked_jars
+from sequitur.pipelines.java import find_java
 from sequitur.pipelines.session import DEFAULT_MASTER
 
 if TYPE_CHECKING:
@@ -23,6 +27,9 @@ _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL_MEMORY: Final = "2g"
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 _SPARK_HOME: Final = Path(pyspark.__file__).parent
+_SHARING: Final = re.compile(r"-Xshare|ArchiveClassesAtExit|SharedArchiveFile")
+_NOTHING_OF_IT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""The JVM would say on standard output that an archive does not fit; it goes on without."""
 
 
 def spark_submit_command(
@@ -54,6 +61,8 @@ def spark_submit_command(
     if master.startswith("local") and not _COLLECTOR.search(settings.get(_JAVA_OPTIONS) or ""):
         # Nobody waits for the driver's pauses, and its tasks pay for a collector that has none.
         java += " -XX:+UseParallelGC"
+    if master.startswith("local") and not _SHARING.search(settings.get(_JAVA_OPTIONS) or ""):
+        java = " ".join([java, *class_archive_options()])
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, settings.get(_JAVA_OPTIONS)]))
     words = [str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master]
     jars = [str(path) for group in groups_of_spark(checkpoint) for path in locked_jars(group)]
@@ -61,6 +70,27 @@ def spark_submit_command(
     for key, value in settings.items():
         words += ["--conf", f"{key}={value}"]
     return [*words, str(job), *arguments]
+
+
+def class_archive(directory: Path) -> ClassArchive:
+    """The archive of this Spark's classes; `sequitur.pipelines.spark_classes` writes it.
+
+    Args:
+        directory: Where a JVM writes it.
+
+    Raises:
+        JavaError: There is no Java.
+    """
+    jars = _SPARK_HOME / "jars"
+    classes = f"{jars} {jars.stat().st_mtime_ns} {pyspark.__version__}"
+    return ClassArchive.of("spark", find_java().program, classes, directory)
+
+
+def class_archive_options() -> list[str]:
+    """The JVM's options that use the archive of Spark's classes; none where there is none."""
+    with contextlib.suppress(JavaError, OSError):
+        return [*(used := class_archive(Path()).use()), *([_NOTHING_OF_IT] if used else [])]
+    return []
 
 
 def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:

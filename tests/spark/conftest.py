@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from sequitur._topic_reader import TopicRecord, read_topic
 from sequitur.consumer import FOLD_LIMITS, FoldLimits, ReorderSettings, StepKind
 from sequitur.consumer.topology import ProcessSettings
+from sequitur.pipelines.launch import class_archive_options
 from sequitur.pipelines.ordering.job import JobReport, ProcessStage, run_reorder
 from sequitur.pipelines.ordering.stop import Stop
 from sequitur.pipelines.session import build_session
@@ -240,7 +241,9 @@ class SharedSession:
                 options={
                     # Short jobs of ever new plans: the second compiler would take the machine.
                     # And no collector runs beside the tasks, which two cores have no room for.
-                    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                    "spark.driver.extraJavaOptions": " ".join(
+                        ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_archive_options()]
+                    ),
                     "spark.driver.memory": "1g",
                     f"spark.hadoop.{_MOUNT}": self._state.as_uri(),
                     **sparks_part_of_s3(self._state),
