@@ -13,7 +13,7 @@ from sequitur.pipelines.ordering.keys import KeyHistory
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.sink.sink import Outputs, OutputTopic, TopicSink
 from sequitur.pipelines.sink.topic_limits import TopicLimits
-from sequitur.pipelines.store.checkpoint import JobIdentity
+from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.topology.checks import check_settings
 from sequitur.pipelines.topology.processing import Processing
 

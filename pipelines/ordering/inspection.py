@@ -23,8 +23,8 @@ from sequitur.consumer import (
 )
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
-from sequitur.pipelines.store.checkpoint import check_format
 from sequitur.pipelines.store.documents import understood
+from sequitur.pipelines.store.job_identity import check_format
 from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.storage import local_path
 

@@ -34,7 +34,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -47,6 +46,7 @@ from sequitur.consumer import (
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import BEGIN_ANEW, read_document
 from sequitur.pipelines.store.held_files import HeldFiles, below
+from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
 from sequitur.pipelines.store.sweeper import Sweeper
@@ -55,52 +55,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.job_identity import JobIdentity
     from sequitur.pipelines.store.storage import SparkFolder, Storage
 
-CHECKPOINT_FORMAT: Final = 6
-_KIND: Final = "sequitur-reorder"
 _KEPT_STEPS: Final = 100
 _PUT_BACK: Final = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
 _Found = TypeVar("_Found")
-
-
-@dataclass(frozen=True, slots=True)
-class JobIdentity:
-    """What must stay the same for as long as a checkpoint lives.
-
-    Attributes:
-        input_topics: The topics read, empty with a pattern.
-        input_pattern: The pattern of the topics read, if it is one.
-        event_time: Where the event time stands.
-        output_topic: The ordered topic.
-        output_partitions: Its partitions: another number would send keys elsewhere.
-        mode: Whether rows are held, and what is kept of their keys.
-        topology: Name of the topology that runs behind it, if one does.
-    """
-
-    input_topics: tuple[str, ...]
-    input_pattern: str | None
-    event_time: str
-    output_topic: str
-    output_partitions: int
-    mode: str
-    topology: str | None = None
-
-
-def check_format(root: str, found: Mapping[str, Any]) -> None:
-    """Check that a folder's `format.json` is one that this version reads.
-
-    Raises:
-        CheckpointError: It belongs to something else, or to another version.
-    """
-    if found.get("kind") != _KIND:
-        raise CheckpointError(f"{root} is not a reorder job's")
-    if found.get("format") != CHECKPOINT_FORMAT:
-        raise CheckpointError(
-            f"{root} has format {found.get('format')}; this version reads {CHECKPOINT_FORMAT}: let "
-            "the version that wrote it release what it holds (--available-now --drain), then give "
-            "the job a checkpoint and an app of its own"
-        )
 
 
 class Checkpoint:
@@ -190,8 +150,7 @@ class Checkpoint:
             OwnershipError: Another process has it.
         """
         storage = self._storage
-        document = {"format": CHECKPOINT_FORMAT, "kind": _KIND, **asdict(identity)}
-        document["input_topics"] = sorted(identity.input_topics)
+        document = identity.to_document()
         if not storage.exists("format.json"):
             # Asked once more: another start may have made it meanwhile.
             if storage.names("") and not storage.exists("format.json"):
@@ -199,7 +158,7 @@ class Checkpoint:
             storage.make_folder("")
             # The first of all, so that a folder that is not empty always says whose it is.
             storage.create("format.json", _text(document))
-        self._compare(self.read_document("format.json", dict) or {}, document)
+        check_identity(self.root, self.read_document("format.json", dict) or {}, document)
         folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "done"]
         if identity.topology is not None:
             folders += ["topology", "processed", "replays"]
@@ -410,22 +369,6 @@ class Checkpoint:
             raise OwnershipError(
                 f"{self.root}/{name} is there already: a process that had this checkpoint before "
                 "us was still at work. Nothing is lost; start the job again once it has ended"
-            )
-
-    def _compare(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        check_format(self.root, found)
-        for name, value in wanted.items():
-            if found.get(name) == value:
-                continue
-            if name == "output_partitions":
-                raise CheckpointError(
-                    f"{self.root}: topic {wanted['output_topic']!r} had {found.get(name)} "
-                    f"partitions and has {value} now, so keys would go elsewhere and lose their "
-                    "order: give the job another output topic, and a checkpoint of its own"
-                )
-            raise CheckpointError(
-                f"{self.root} belongs to a job with {name} = {found.get(name)!r}, "
-                f"not {value!r}: give the job a checkpoint of its own, or set it back"
             )
 
     def _newest(self, folder: str, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:

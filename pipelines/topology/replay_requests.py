@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.checkpoint import check_format
 from sequitur.pipelines.store.documents import understood
 from sequitur.pipelines.store.files import files_in, open_file, write_whole
+from sequitur.pipelines.store.job_identity import check_format
 from sequitur.pipelines.store.part_files import is_rows_file
 from sequitur.pipelines.store.storage import location_of
 

@@ -27,7 +27,7 @@ from sequitur.consumer import (
 )
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from sequitur.pipelines.store.checkpoint import CHECKPOINT_FORMAT
+from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from sequitur.consumer import LatePolicy
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.runs import new_folder
 from sequitur.pipelines.ordering.steps import Steps
-from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
+from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.ordering.runs import logged_files
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.store.checkpoint import Checkpoint, JobIdentity
+from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.producer import KafkaSettings

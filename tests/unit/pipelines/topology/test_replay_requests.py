@@ -13,7 +13,7 @@ import pytest
 from sequitur.consumer import ReorderSettings
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.checkpoint import CHECKPOINT_FORMAT
+from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.topology.replay_requests import (
     each_once,
     read_request,

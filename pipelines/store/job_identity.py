@@ -1,0 +1,90 @@
+"""Whose checkpoint a folder is, as its `format.json` says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.pipelines._errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHECKPOINT_FORMAT: Final = 6
+_KIND: Final = "sequitur-reorder"
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """What must stay the same for as long as a checkpoint lives.
+
+    Attributes:
+        input_topics: The topics read, empty with a pattern.
+        input_pattern: The pattern of the topics read, if it is one.
+        event_time: Where the event time stands.
+        output_topic: The ordered topic.
+        output_partitions: Its partitions: another number would send keys elsewhere.
+        mode: Whether rows are held, and what is kept of their keys.
+        topology: Name of the topology that runs behind it, if one does.
+    """
+
+    input_topics: tuple[str, ...]
+    input_pattern: str | None
+    event_time: str
+    output_topic: str
+    output_partitions: int
+    mode: str
+    topology: str | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return what `format.json` says of a job of this version."""
+        topics = sorted(self.input_topics)
+        return {
+            "format": CHECKPOINT_FORMAT,
+            "kind": _KIND,
+            **asdict(self),
+            "input_topics": topics,
+        }
+
+
+def check_format(root: str, found: Mapping[str, Any]) -> None:
+    """Check that a folder's `format.json` is one that this version reads.
+
+    Raises:
+        CheckpointError: It belongs to something else, or to another version.
+    """
+    if found.get("kind") != _KIND:
+        raise CheckpointError(f"{root} is not a reorder job's")
+    if found.get("format") != CHECKPOINT_FORMAT:
+        raise CheckpointError(
+            f"{root} has format {found.get('format')}; this version reads {CHECKPOINT_FORMAT}: let "
+            "the version that wrote it release what it holds (--available-now --drain), then give "
+            "the job a checkpoint and an app of its own"
+        )
+
+
+def check_identity(root: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Check that a folder's `format.json` is that of a job.
+
+    Args:
+        root: The folder.
+        found: What it says.
+        wanted: What it says of the job.
+
+    Raises:
+        CheckpointError: It belongs to another job, to something else, or to another version.
+    """
+    check_format(root, found)
+    for name, value in wanted.items():
+        if found.get(name) == value:
+            continue
+        if name == "output_partitions":
+            raise CheckpointError(
+                f"{root}: topic {wanted['output_topic']!r} had {found.get(name)} "
+                f"partitions and has {value} now, so keys would go elsewhere and lose their "
+                "order: give the job another output topic, and a checkpoint of its own"
+            )
+        raise CheckpointError(
+            f"{root} belongs to a job with {name} = {found.get(name)!r}, "
+            f"not {value!r}: give the job a checkpoint of its own, or set it back"
+        )
