@@ -10,8 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Each has a broker and a Spark of its own, 3 GB; on two cores a third one uses what two wait.
-TEST_PROCESSES ?= 3
+# Each has a broker and a Spark of its own, 3 GB; on two cores further ones use what two wait.
+TEST_PROCESSES ?= 4
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/frontier.py,*/acker.py,*/_commit_token.py
