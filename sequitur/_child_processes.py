@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -42,6 +43,27 @@ def leaving_on_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
+@contextlib.contextmanager
+def holding_signals() -> Iterator[None]:
+    """Have SIGINT and SIGTERM take effect behind the block, which starts a process and notes it.
+
+    Otherwise a signal while the process is started leaves it running: nobody knows of it yet.
+    Threads other than the main one are not interrupted by signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: held.append(number)) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
 def run_with_children(
     command: Sequence[str], environ: Mapping[str, str], *, timeout_s: float
 ) -> int:
@@ -53,11 +75,14 @@ def run_with_children(
     Raises:
         subprocess.TimeoutExpired: It took too long.
     """
-    # A session of its own, so that all that it starts can be killed together.
-    process = subprocess.Popen(command, env=environ, start_new_session=True)
+    process = None
     try:
+        with holding_signals():
+            # A session of its own, so that all that it starts can be killed together.
+            process = subprocess.Popen(command, env=environ, start_new_session=True)
         return process.wait(timeout_s)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

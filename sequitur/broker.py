@@ -36,6 +36,7 @@ from sequitur._broker_files import (
     write_set_up,
     write_whole,
 )
+from sequitur._child_processes import holding_signals
 from sequitur._errors import BrokerStartError, PortInUseError
 from sequitur._jvm import broker_command
 from sequitur.pipelines._errors import PipelineError
@@ -299,22 +300,24 @@ class EmbeddedBroker:
             archive=ClassArchive.of("broker", java, class_path, self.directory),
         )
         offset = self._files.log.stat().st_size if self._files.log.exists() else 0
-        with self._files.console.open("wb") as console:
-            self._child = subprocess.Popen(
-                [*command, _MAIN_CLASS, self._files.properties],
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C on the program is not meant for the broker
-                cwd=self.directory,
-            )
+        child = None
         try:
-            record = msgspec.structs.replace(record, pid=self._child.pid)
+            with self._files.console.open("wb") as console, holding_signals():
+                child = self._child = subprocess.Popen(
+                    [*command, _MAIN_CLASS, self._files.properties],
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C on the program is not meant for the broker
+                    cwd=self.directory,
+                )
+            record = msgspec.structs.replace(record, pid=child.pid)
             write_whole(self._files.record, msgspec.json.encode(record))
             self._wait_until_it_answers(log_offset=offset)
         except BaseException:
-            self._child.kill()
-            self._child.wait()
+            if child is not None:
+                child.kill()
+                child.wait()
             raise
 
     def _format_once(self, java: Path, class_path: str) -> None:

@@ -23,7 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from sequitur._child_processes import leaving_on_signals, run_with_children
+from sequitur._child_processes import (
+    holding_signals,
+    leaving_on_signals,
+    run_with_children,
+)
 from sequitur._demo_plot import Arrival, plot_arrivals
 from sequitur._errors import DemoError
 from sequitur._topic_reader import TopicRecord, read_topic, topic_exists
@@ -183,9 +187,10 @@ def _run_daemons(
                 "--rate-hz", f"{rate_hz:g}", "--duration", f"{seconds:g} s",
                 "--send-delay", f"{round(send_delay_s * 1000)} ms",
             ]  # fmt: skip
-            daemons.append(
-                subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
-            )
+            with holding_signals():
+                daemons.append(
+                    subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+                )
         for daemon in daemons:
             with _limit(seconds + _DAEMON_GRACE_S, "a daemon") as timeout_s:
                 output, _ = daemon.communicate(timeout=timeout_s)

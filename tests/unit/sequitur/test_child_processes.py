@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -52,3 +53,43 @@ def test_a_signal_ends_what_was_started(number: signal.Signals, status: int) -> 
         output, _ = command.communicate("\n")
         assert output == "cleaned up\n"
         assert command.returncode == status
+
+
+_INTERRUPTED = """
+import os, signal, subprocess, sys, tempfile
+from pathlib import Path
+from sequitur import demo
+from sequitur._child_processes import leaving_on_signals, run_with_children
+
+class Interrupted(subprocess.Popen):
+    def __init__(self, command, **options):
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        super().__init__(command, **options)
+        print(self.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen = Interrupted
+with leaving_on_signals():
+    {start}
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "demo._run_daemons(os.environ, Path(tempfile.gettempdir()), seconds=1, rate_hz=1)",
+        "run_with_children([], os.environ, timeout_s=600)",
+    ],
+)
+def test_a_signal_while_a_process_is_started_ends_that_process(start: str) -> None:
+    """It comes when the process runs and nobody knows of it yet."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED.format(start=start)], stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        child = int(command.stdout.readline())
+        assert command.wait() == 143
+    outlives = psutil.pid_exists(child)
+    if outlives:
+        os.kill(child, signal.SIGKILL)
+    assert not outlives
