@@ -26,7 +26,7 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL_MEMORY: Final = "2g"
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-_SPARK_HOME: Final = Path(pyspark.__file__).parent
+SPARK_HOME: Final = Path(pyspark.__file__).parent
 _SHARING: Final = re.compile(r"-Xshare|ArchiveClassesAtExit|SharedArchiveFile")
 _NOTHING_OF_IT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """The JVM would say on standard output that an archive does not fit; it goes on without."""
@@ -64,7 +64,7 @@ def spark_submit_command(
     if master.startswith("local") and not _SHARING.search(settings.get(_JAVA_OPTIONS) or ""):
         java = " ".join([java, *class_archive_options()])
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, settings.get(_JAVA_OPTIONS)]))
-    words = [str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master]
+    words = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
     jars = [str(path) for group in groups_of_spark(checkpoint) for path in locked_jars(group)]
     words += ["--jars", ",".join(jars)]
     for key, value in settings.items():
@@ -81,7 +81,7 @@ def class_archive(directory: Path) -> ClassArchive:
     Raises:
         JavaError: There is no Java.
     """
-    jars = _SPARK_HOME / "jars"
+    jars = SPARK_HOME / "jars"
     classes = f"{jars} {jars.stat().st_mtime_ns} {pyspark.__version__}"
     return ClassArchive.of("spark", find_java().program, classes, directory)
 
@@ -95,7 +95,7 @@ def class_archive_options() -> list[str]:
 
 def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment to run `spark_submit_command` in: this Spark and this Python."""
-    return {**environ, "SPARK_HOME": str(_SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+    return {**environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
 
 
 def run_spark_submit(

@@ -17,9 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyspark
-
 from sequitur.pipelines.launch import (
+    SPARK_HOME,
     class_archive,
     spark_submit_command,
     spark_submit_environment,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 600
 _BATCHES: Final = 2
 _JOB: Final = Path(__file__)
-_SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 
 def write_archive() -> bool:
@@ -67,7 +65,7 @@ def write_archive() -> bool:
 def _note_whose(archive: Path) -> None:
     """Note which Spark an archive is of, and delete those of installations that are gone."""
     with contextlib.suppress(OSError):
-        archive.with_suffix(".of").write_text(str(_SPARK_HOME), "utf-8")
+        archive.with_suffix(".of").write_text(str(SPARK_HOME), "utf-8")
         for note in archive.parent.glob("spark-*.of"):
             if not Path(note.read_text("utf-8")).exists():
                 note.with_suffix(".jsa").unlink(missing_ok=True)

@@ -47,7 +47,6 @@ class Batches:
     Args:
         engine: Runs them.
         size: How many rows each may have; None for all there are.
-
     """
 
     def __init__(self, engine: ReorderEngine, size: BatchSize | None) -> None:

@@ -1,17 +1,16 @@
 """Files of rows on their way into a task: small ones of an object store are fetched once, whole.
 
 A step of some thousand rows reads what the steps of the last seconds have staged: dozens of small
-files, the same ones from step to step. By ranges each would cost several requests in each task. A
-file is written once, under a name of its own, so what a process has fetched of it stays true.
+files, the same ones from step to step. By ranges each would cost several requests in each task.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from sequitur.pipelines.rows.kept_values import KeptValues
 from sequitur.pipelines.store.files import is_remote, open_file
 
 if TYPE_CHECKING:
@@ -23,33 +22,7 @@ _KEPT_BYTES: Final = 64 << 20
 """Of files that a process keeps."""
 
 
-class _Fetched:
-    """Files that this process has fetched last."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Location, pa.Buffer] = {}
-        self._size_bytes = 0
-        self._lock = threading.Lock()
-
-    def open(self, path: Location) -> pa.NativeFile:
-        content = self._kept.get(path)
-        if content is not None:
-            return pa.BufferReader(content)
-        file = open_file(path)
-        if file.size() > _SMALL_BYTES:
-            return file
-        with file:
-            content = file.read_buffer()
-        with self._lock:
-            if path not in self._kept:
-                self._kept[path] = content
-                self._size_bytes += content.size
-            while self._size_bytes > _KEPT_BYTES:
-                self._size_bytes -= self._kept.pop(next(iter(self._kept))).size
-        return pa.BufferReader(content)
-
-
-_fetched: Final = _Fetched()
+_fetched: Final = KeptValues[pa.Buffer](_KEPT_BYTES)
 
 
 def open_rows(path: Location) -> pa.NativeFile:
@@ -58,4 +31,14 @@ def open_rows(path: Location) -> pa.NativeFile:
     Raises:
         FileNotFoundError: It is not there.
     """
-    return _fetched.open(path) if is_remote(path) else open_file(path)
+    if not is_remote(path):
+        return open_file(path)
+    content = _fetched.get(path)
+    if content is None:
+        file = open_file(path)
+        if file.size() > _SMALL_BYTES:
+            return file
+        with file:
+            content = file.read_buffer()
+        _fetched.keep(path, content, content.size)
+    return pa.BufferReader(content)

@@ -1,12 +1,7 @@
-"""Footers of Parquet files: what each row group holds, as columns.
-
-A file is written once, under a name of its own, so its footer is read once in a process: Python
-workers live on from task to task.
-"""
+"""Footers of Parquet files: what each row group holds, as columns; read once in a process."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from sequitur.pipelines.rows.fetched_files import open_rows
+from sequitur.pipelines.rows.kept_values import KeptValues
 
 if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
@@ -59,34 +55,7 @@ class Footer:
         return _statistics(self.metadata.row_group(number), self.places.get(name))
 
 
-class _Footers:
-    """Those that this process has read last."""
-
-    def __init__(self) -> None:
-        self._known: dict[Location, Footer] = {}
-        self._size_bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, path: Location) -> Footer:
-        footer = self._known.get(path)
-        if footer is None:
-            with open_rows(path) as file:
-                footer = _read(pq.read_metadata(file))
-            with self._lock:
-                self._add(path, footer)
-        return footer
-
-    def _add(self, path: Location, footer: Footer) -> None:
-        if path in self._known:
-            return
-        self._known[path] = footer
-        self._size_bytes += footer.metadata.serialized_size
-        while self._size_bytes > _MOST_BYTES and len(self._known) > 1:
-            oldest = self._known.pop(next(iter(self._known)))
-            self._size_bytes -= oldest.metadata.serialized_size
-
-
-_footers: Final = _Footers()
+_known: Final = KeptValues[Footer](_MOST_BYTES)
 
 
 def footer_of(path: Location) -> Footer:
@@ -95,7 +64,12 @@ def footer_of(path: Location) -> Footer:
     Raises:
         FileNotFoundError: The file is not there.
     """
-    return _footers.get(path)
+    footer = _known.get(path)
+    if footer is None:
+        with open_rows(path) as file:
+            footer = _read(pq.read_metadata(file))
+        _known.keep(path, footer, footer.metadata.serialized_size)
+    return footer
 
 
 def reach(statistics: pq.Statistics | None) -> tuple[int, int]:

@@ -38,13 +38,8 @@ class JobIdentity:
 
     def to_document(self) -> dict[str, Any]:
         """Return what `format.json` says of a job of this version."""
-        topics = sorted(self.input_topics)
-        return {
-            "format": CHECKPOINT_FORMAT,
-            "kind": _KIND,
-            **asdict(self),
-            "input_topics": topics,
-        }
+        shown = asdict(self) | {"input_topics": sorted(self.input_topics)}
+        return {"format": CHECKPOINT_FORMAT, "kind": _KIND, **shown}
 
 
 def check_format(root: str, found: Mapping[str, Any]) -> None:

@@ -14,19 +14,19 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import Consumer, Producer
 
 from sequitur._topic_reader import read_topic, watermarks
+from sequitur.consumer import ReorderSettings
+from sequitur.producer import KafkaSettings
 from tests.spark.submitted_job import SubmittedJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
-    from sequitur.consumer import ReorderSettings
-    from sequitur.producer import KafkaSettings
     from tests.spark.checkpoint_places import CheckpointPlace
 
 _UP_TIMEOUT_S = 300
@@ -63,6 +63,31 @@ class Rounds:
     topology: dict[str, Any] = field(default_factory=dict)
     cut_short: int = 0
     disturb: Callable[[], object] = lambda: None
+
+    @classmethod
+    def on(
+        cls,
+        bootstrap_servers: str,
+        topic: str,
+        place: CheckpointPlace,
+        random: Random,
+        *,
+        topology: dict[str, Any] | None = None,
+    ) -> Self:
+        """Of a job with a delay of 1 s before a topic of four partitions."""
+        settings = ReorderSettings.model_validate(
+            {
+                "input_topics": [topic],
+                "output_topic": f"{topic}.ordered",
+                "event_time": "json:at",
+                "delay": "1 s",
+                "idle_timeout": "1 h",  # a job that is dead for long must not call its rows late
+                "checkpoint": place.uri,
+                "max_offsets_per_trigger": ROWS_A_BATCH,
+            }
+        )
+        kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
+        return cls(kafka, settings, place, random, topology=topology or {})
 
     def feed(self, events: int = _BURST) -> None:
         """Send numbered events: out of order, few of them late by far, few without a time."""

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings
-from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import CheckpointPlace, disturb
-from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
+from tests.spark.kill_rounds import Rounds
 from tests.support.s3_server import S3Server
 
 if TYPE_CHECKING:
@@ -54,21 +52,10 @@ def test_killing_the_driver_of_a_topology_on_s3_loses_and_doubles_nothing(
 
 
 def _rounds(broker: Broker, make_topic: MakeTopic, place: CheckpointPlace) -> Rounds:
-    topic = make_topic(partitions=4)
-    settings = ReorderSettings.model_validate(
-        {
-            "input_topics": [topic],
-            "output_topic": f"{topic}.ordered",
-            "event_time": "json:at",
-            "delay": "1 s",
-            "idle_timeout": "1 h",
-            "checkpoint": place.uri,
-            "max_offsets_per_trigger": ROWS_A_BATCH,
-        }
-    )
-    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     topology = {"topology": _TOPOLOGY, "process": _PROCESS}
-    return Rounds(kafka, settings, place, Random(_SEED), topology=topology)
+    topic = make_topic(partitions=4)
+    servers = broker.bootstrap_servers
+    return Rounds.on(servers, topic, place, Random(_SEED), topology=topology)
 
 
 def _outlived(rounds: Rounds, lives: int) -> None:

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
-from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import CheckpointPlace, disturb
-from tests.spark.kill_rounds import ROWS_A_BATCH, Rounds
+from tests.spark.kill_rounds import Rounds
 from tests.support.s3_server import S3Server
 
 if TYPE_CHECKING:
@@ -40,19 +38,7 @@ def make_rounds(broker: Broker, make_topic: MakeTopic) -> Callable[[CheckpointPl
 
     def make(place: CheckpointPlace) -> Rounds:
         topic = make_topic(partitions=4)
-        settings = ReorderSettings.model_validate(
-            {
-                "input_topics": [topic],
-                "output_topic": f"{topic}.ordered",
-                "event_time": "json:at",
-                "delay": "1 s",
-                "idle_timeout": "1 h",  # a job that is dead for long must not call its rows late
-                "checkpoint": place.uri,
-                "max_offsets_per_trigger": ROWS_A_BATCH,
-            }
-        )
-        kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-        return Rounds(kafka, settings, place, Random(_SEED))
+        return Rounds.on(broker.bootstrap_servers, topic, place, Random(_SEED))
 
     return make
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sequitur.pipelines.rows import fetched_files
+from sequitur.pipelines.rows.kept_values import KeptValues
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.part_files import PartFile
 
@@ -74,7 +75,7 @@ def test_what_is_kept_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     """The oldest go, and are fetched again."""
     files, opened = _files(tmp_path, 20)
     size = files[0].file.stat().st_size
-    monkeypatch.setattr(fetched_files, "_KEPT_BYTES", 4 * size)
+    monkeypatch.setattr(fetched_files, "_fetched", KeptValues(4 * size))
     assert _read(files) == [*range(20)]
     opened.clear()
     assert _read(files[-3:]) == [17, 18, 19]

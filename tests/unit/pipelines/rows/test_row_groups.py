@@ -11,6 +11,7 @@ import pytest
 from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
 from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows import footers
+from sequitur.pipelines.rows.kept_values import KeptValues
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.pipelines.rows.selection import Selection
@@ -90,7 +91,8 @@ def test_what_is_remembered_of_footers_is_bounded(
     tmp_path: Path, run: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest go."""
-    monkeypatch.setattr(footers, "_MOST_BYTES", 3 * pq.read_metadata(run).serialized_size)
+    size_bytes = pq.read_metadata(run).serialized_size
+    monkeypatch.setattr(footers, "_known", KeptValues(3 * size_bytes))
     copies = [tmp_path / f"{number}.parquet" for number in range(20)]
     for copy in copies:
         copy.write_bytes(run.read_bytes())
