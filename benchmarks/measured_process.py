@@ -27,13 +27,13 @@ class Finished:
     """What a program did.
 
     Attributes:
-        output: Its standard output.
+        lines: Those of its standard output, each with the seconds after which it came.
         seconds: From its start to its end.
         memory_bytes: What its process tree held, sampled twice a second.
         cpu_s: Processor time of the same processes: what each has had when it was last seen.
     """
 
-    output: str
+    lines: Sequence[tuple[float, str]]
     seconds: float
     memory_bytes: Sequence[int]
     cpu_s: float = 0.0
@@ -50,29 +50,32 @@ def run_measured(command: Sequence[str], environ: Mapping[str, str]) -> Finished
     Raises:
         RuntimeError: It ended with another status than 0; the message ends with its last lines.
     """
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as complaints:
+    with tempfile.TemporaryFile("w+") as complaints:
         began_s = time.monotonic()
-        process = subprocess.Popen(command, env=environ, stdout=output, stderr=complaints)
+        process = subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=complaints, text=True
+        )
         samples: list[int] = []
         times: dict[tuple[int, float], float] = {}
         ended = threading.Event()
         sampler = threading.Thread(target=_sample, args=(process.pid, samples, times, ended))
         sampler.start()
         try:
+            assert process.stdout is not None
+            with process.stdout as output:
+                lines = [(time.monotonic() - began_s, line.rstrip("\n")) for line in output]
             process.wait()
         finally:
             seconds = time.monotonic() - began_s
             _end_tree(process)
             ended.set()
             sampler.join()
-        output.seek(0)
         complaints.seek(0)
-        said = output.read()
         if process.returncode != 0:
-            lines = [*said.splitlines(), *complaints.read().splitlines()][-_LINES_SHOWN:]
-            shown = "\n".join(lines)
+            told = [*(line for _, line in lines), *complaints.read().splitlines()]
+            shown = "\n".join(told[-_LINES_SHOWN:])
             raise RuntimeError(f"{command[:4]} ended with status {process.returncode}:\n{shown}")
-    return Finished(said, seconds, samples, sum(times.values()))
+    return Finished(lines, seconds, samples, sum(times.values()))
 
 
 @contextlib.contextmanager

@@ -112,13 +112,17 @@ def measure_jobs(events: int, only: Sequence[str], console: Console) -> list[dic
             first, last = took.reports[0], took.reports[-1]
             ran_s = (last["processed"]["busy_ms"] - first["processed"]["busy_ms"]) / 1000
             alone = (_CALLS - first["released"]) / ran_s
-            later = took.reports[1:-1]
-            warm = sum(step["released"] for step in later) / sum(step["seconds"] for step in later)
+            steps = took.reports[:-1]
+            # Steps overlap, so that theirs is no sum of their times.
+            warm_s = steps[-1]["told_s"] - steps[0]["told_s"]
+            warm = sum(step["released"] for step in steps[1:]) / warm_s
             console.print(f"waiting: {warm:,.0f} calls/s of {ideal:,.0f}, once warm")
             found.append(_figure("waiting.rate", _CALLS / took.seconds, "calls/s"))
             found.append(_figure("waiting.rate_once_warm", warm, "calls/s"))
             found.append(_figure("waiting.topology_alone", alone, "calls/s"))
             found.append(_figure("waiting.ideal", ideal, "calls/s"))
+            bare = waiting_topology.bare_rate(_CORES)
+            found.append(_figure("waiting.bare_threads_to_ideal", bare / ideal, "ratio"))
             found.append(_figure("waiting.topology_alone_to_ideal", alone / ideal, "ratio"))
             found.append(_figure("waiting.once_warm_to_ideal", warm / ideal, "ratio"))
     return found

@@ -70,7 +70,8 @@ class Took:
         around_s: The rest of the process's life: JVM and session come up and go down.
         memory_bytes: Samples of what its processes held together.
         cpu_s: Their processor time, from start to end.
-        reports: What it told of its steps, and at last of itself.
+        reports: What it told of its steps, and at last of itself; `told_s` is when, in seconds
+            since its start.
     """
 
     seconds: float
@@ -87,8 +88,11 @@ def run_contender(contender: Contender, task: Task) -> Took:
         RuntimeError: It failed.
     """
     finished = run_measured(contender.command(task), os.environ)
-    lines = finished.output.splitlines()
-    reports = [json.loads(line) for line in lines if line.startswith("{")]
+    reports = [
+        {**json.loads(line), "told_s": told_s}
+        for told_s, line in finished.lines
+        if line.startswith("{")
+    ]
     seconds = float(reports[-1]["seconds"])
     around_s = finished.seconds - seconds
     return Took(seconds, around_s, finished.memory_bytes, finished.cpu_s, reports)

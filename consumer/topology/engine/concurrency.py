@@ -36,8 +36,10 @@ _WAITING_EACH: Final = 256
 _LOOK_EACH_S: Final = 0.05
 _STOCK: Final = 2
 """Calls assigned to each thread: the one that runs, and the next one."""
-_LONGEST_NAP_S: Final = 0.001
+_LONGEST_NAP_S: Final = 0.0005
 _SHORTEST_NAP_S: Final = 0.0002
+_THEIR_OWN_KEYS: Final = frozenset({bytes, str})
+"""Types of values that need no hash to be compared by."""
 _SHARE: Final = 0.05
 """Weight of a call in the moving average of call times."""
 
@@ -100,14 +102,17 @@ class ConcurrentRunner(Runner):
     def run(self, given: TrackedTuple) -> None:
         """Have the bolt called when its key's earlier calls are over."""
         key: Any = given.event_key
-        if self._fields is not None:
-            try:
-                key = stable_hash([given[name] for name in self._fields])
-            except NOT_THE_USERS:
-                raise
-            except BaseException as error:  # noqa: BLE001 - a value of the user's has no hash
-                self.raised(given, error)
-                return
+        fields = self._fields
+        if fields is not None:
+            key = given[fields[0]]
+            if len(fields) > 1 or key.__class__ not in _THEIR_OWN_KEYS:
+                try:
+                    key = stable_hash([given[name] for name in fields])
+                except NOT_THE_USERS:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a value of the user's has no hash
+                    self.raised(given, error)
+                    return
         key = None if key is None else (self, key)
         self._pool.submit(Call(self, given, key, self._environment.clock()))
 
@@ -191,8 +196,8 @@ class ConcurrentRunner(Runner):
         for noted in call.noted:
             noted()
         if call.error is None:
-            for values in call.emitted:
-                self.yielded(values, call.given)
+            self._emit_all(call.emitted, call.given)
+            self._users.running = None
             if self._acks:
                 self.ack(call.given)
 

@@ -32,7 +32,7 @@ from sequitur.consumer.topology.engine.instances import Instance
 from sequitur.consumer.topology.engine.tracked import ACKED, FAILED, TrackedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.collector import TaskId
@@ -143,19 +143,7 @@ class Runner:
             users.running = given
             emitted = self._call(given)
             if self._emits and emitted is not None:
-                emit_one, width = self._output.emit_one, self._output.width
-                for values in emitted:
-                    if (
-                        values.__class__ is tuple
-                        and emit_one is not None
-                        and len(values) == width
-                        and not given.more
-                    ):
-                        emit_one(values, given)
-                        if users.overdue is not None:
-                            users.go_on(given)
-                    else:
-                        self.yielded(values, given)
+                self._emit_all(emitted, given)
             users.running = None
             if self._acks:
                 root = given.root
@@ -201,8 +189,23 @@ class Runner:
         self.is_broken = True
         self._environment.finish_failures.append((self._component, detail))
 
-    def yielded(self, values: Any, given: TrackedTuple) -> None:
-        """Emit what a function yielded."""
+    def _emit_all(self, emitted: Iterable[Any], given: TrackedTuple) -> None:
+        """Emit what a function yields."""
+        emit_one, width, users = self._output.emit_one, self._output.width, self._users
+        for values in emitted:
+            if (
+                values.__class__ is tuple
+                and emit_one is not None
+                and len(values) == width
+                and not given.more
+            ):
+                emit_one(values, given)
+                if users.overdue is not None:
+                    users.go_on(given)
+            else:
+                self._emit_yielded(values, given)
+
+    def _emit_yielded(self, values: Any, given: TrackedTuple) -> None:
         if isinstance(values, To):
             self.emit(values.values, (given,), values.stream, values.task)
         else:

@@ -113,6 +113,8 @@ class TreeTracker:
         It is not when all its trees have failed; and not when an earlier event of its key has
         failed, for then its events are held.
         """
+        if given.root.failure is None and not self.blocked:
+            return True
         trees = given.trees()
         if all(root.failure is not None for root, _ in trees):
             return False
