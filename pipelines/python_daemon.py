@@ -19,8 +19,7 @@ from pyspark import daemon
 import sequitur.pipelines.ordering.key_tasks
 import sequitur.pipelines.rows.run_writer
 import sequitur.pipelines.sink.sink
-import sequitur.pipelines.topology.batch
-import sequitur.pipelines.topology.verdicts  # noqa: F401 - so that they are loaded
+import sequitur.pipelines.topology.batch  # noqa: F401 - so that they are loaded
 
 
 class _Traceback:

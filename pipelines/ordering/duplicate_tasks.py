@@ -8,7 +8,6 @@ of all files.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
@@ -108,9 +108,8 @@ class IdsTask:
             }
         ).take(pa.array(order))
         found = found.append_column("output_partition", pa.array(bucket, pa.int32()))
-        bounds = [0, *(np.flatnonzero(np.diff(bucket)) + 1).tolist(), len(bucket)]
-        for begin, end in itertools.pairwise(bounds):
-            yield found.slice(begin, end - begin)
+        for _, own in stretches(bucket):
+            yield found[own]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +34,7 @@ from sequitur.pipelines.rows.run_writer import (
     payload_sizes,
     sources,
 )
-from sequitur.pipelines.spark.partition_blocks import halves
+from sequitur.pipelines.spark.partition_blocks import halves, stretches
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
@@ -258,12 +257,9 @@ class SideSelection:
         return rows, [*added, (OVERSIZED_HEADER, pa.array(names, pa.string()))]
 
     def _outputs(self, rows: pa.Table) -> Longs:
-        """Return each row's partition of the side topic: as `rows.columns` does."""
-        keys = rows["key"].to_pylist()
-        outputs: Longs = rows["partition"].to_numpy().astype(np.int64) % self.partitions
-        keyed = [place for place, key in enumerate(keys) if key is not None]
-        outputs[keyed] = KeyPartitioner(self.partitions).each([keys[place] for place in keyed])
-        return outputs
+        """Return each row's partition of the side topic."""
+        partitioner = KeyPartitioner(self.partitions)
+        return outputs_of(partitioner, rows["key"].to_pylist(), rows["partition"].to_numpy())
 
 
 def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
@@ -313,10 +309,8 @@ def _by_partition(
     places = order_of(rows, order)
     places = places[np.argsort(outputs[places], kind="stable")]
     rows, outputs = rows.take(pa.array(places)), outputs[places]
-    bounds = [0, *(np.flatnonzero(np.diff(outputs)) + 1).tolist(), len(outputs)]
-    for begin, end in itertools.pairwise(bounds):
-        if begin < end:
-            yield int(outputs[begin]), rows.slice(begin, end - begin)
+    for partition, own in stretches(outputs):
+        yield partition, rows[own]
 
 
 def _laid_out(
@@ -373,6 +367,20 @@ class Roots:
 
 def _roots(rows: pa.Table) -> Any:
     return rows["root"].to_numpy()
+
+
+def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
+    """Return the partition that each row goes to, as `rows.columns.output_partition` does.
+
+    Args:
+        partitioner: That of the topic they go to.
+        keys: Their keys.
+        numbers: Their source partitions.
+    """
+    outputs: Longs = numbers.astype(np.int64) % partitioner.partitions
+    if keyed := [place for place, key in enumerate(keys) if key is not None]:
+        outputs[keyed] = partitioner.each([key for key in keys if key is not None])
+    return outputs
 
 
 def order_of(rows: pa.Table, names: Sequence[str]) -> Longs:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from sequitur.pipelines.rows.run_writer import sources
+from sequitur.pipelines.spark.partition_blocks import stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,17 +116,13 @@ def counted_sources(
         sizes.append(np.bincount(place, counts) * row_bytes)
     owner, block = np.concatenate(owners), np.concatenate(several_blocks)
     for begin, end in pairwise(_bounds(np.cumsum(np.concatenate(sizes)), limit)):
-        edges = [
-            begin,
-            *(np.flatnonzero(np.diff(owner[begin:end])) + begin + 1).tolist(),
-            end,
-        ]
+        own = block[begin:end]
         yield {
-            ordered[owner[low]]: (
-                int(block[low]) << _BLOCK_BITS,
-                ((int(block[high - 1]) + 1) << _BLOCK_BITS) - 1,
+            ordered[number]: (
+                int(own[here][0]) << _BLOCK_BITS,
+                ((int(own[here][-1]) + 1) << _BLOCK_BITS) - 1,
             )
-            for low, high in pairwise(edges)
+            for number, here in stretches(owner[begin:end])
         }
 
 

@@ -7,6 +7,7 @@ group in vain, however many tasks there are when it is read.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,6 +40,14 @@ def halves(block: range) -> tuple[range, range]:
     """Cut a block of more than one partition."""
     half = 1 << (len(block) - 1).bit_length() - 1
     return block[:half], block[half:]
+
+
+def stretches(numbers: Ints) -> Iterator[tuple[int, slice]]:
+    """Return where the same number stands, one beside the other, and the number."""
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for begin, end in itertools.pairwise(bounds):
+        if begin < end:
+            yield int(numbers[begin]), slice(begin, end)
 
 
 def packed(outputs: Ints, most_rows: int) -> Iterator[slice]:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import pickle
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
 
 from sequitur.consumer import ConservationError
+from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
-from sequitur.consumer.topology.step.events import TaskInput
-from sequitur.pipelines.topology.acker_files import (
-    attempts_of,
-    emitted_roots,
-    read_acks,
-    write_acks,
-    write_roots,
-    write_unfinished,
-)
-from sequitur.pipelines.topology.bolt_instances import instances_of
+from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
+from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside
+from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.topology.acker_files import read_acks, write_acks
 from sequitur.pipelines.topology.dead_letter import dead_letter
 from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS, events
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
 from sequitur.pipelines.topology.output_files import OutputFiles
 from sequitur.pipelines.topology.pending_files import read_pending, write_waiting
-from sequitur.pipelines.topology.states import write_states
-from sequitur.pipelines.topology.verdicts import read_verdicts, write_verdicts
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 from sequitur.producer.kafka.record_limit import RecordLimit
 
@@ -37,10 +35,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.engine.emission import Sent
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.instances import Instances
     from sequitur.consumer.topology.settling.root import Root
     from sequitur.consumer.topology.step.batch import Sources
-    from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
+    from sequitur.consumer.topology.step.events import EventVerdict, PendingEvent
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.store.files import Location
 
@@ -49,6 +46,17 @@ DEAD_LETTERS: Final = "dead-letters"
 """Their folder in `outputs`; those of topics are numbers."""
 _COLLECTED_EACH: Final = 200_000
 """New objects between two looks for garbage: tuples make none, and there are many of them."""
+_ROOTS_SCHEMA: Final = pa.schema(
+    [("key", pa.binary()), ("id", pa.uint64()), ("attempt", pa.int32())]
+)
+_UNFINISHED_SCHEMA: Final = pa.schema([("root", pa.uint64())])
+"""Ids and not places: a place may be there twice in a step, as a dead letter that is replayed and
+as an event that is read again."""
+
+_kept: Final[dict[Location, tuple[str, Instances]]] = {}
+"""By checkpoint, the life of a job there, and its bolts. A task's process runs one at a time, and
+Spark gives a task to whichever is free: what became of a bolt's state elsewhere sees `Instances`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +98,16 @@ class FileBatch(StepBatch):
 
     @property
     def instances(self) -> Instances | None:
-        """See `StepBatch`."""
-        return instances_of(self) if self.life else None
+        """The bolts that this process keeps of the job; those of its earlier lives clean up."""
+        if not self.life:
+            return None
+        life, instances = _kept.get(self.root, ("", None))
+        if instances is None or life != self.life:
+            if instances is not None:
+                instances.close()
+            instances = Instances()
+            _kept[self.root] = self.life, instances
+        return instances
 
     @contextlib.contextmanager
     def watched(self, executor: Executor) -> Iterator[None]:
@@ -140,13 +156,22 @@ class FileBatch(StepBatch):
 
     def write_unfinished(self, roots: Sequence[int]) -> Location | None:
         """See `StepBatch`."""
-        return write_unfinished(self.path("unfinished"), roots)
+        with PartFile(self.path("unfinished"), _UNFINISHED_SCHEMA) as file:
+            file.write(pa.table({"root": roots}, schema=_UNFINISHED_SCHEMA))
+        return file.location
 
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Location]
     ) -> dict[tuple[str, int], Location]:
-        """See `StepBatch`."""
-        return write_states(self.path("states"), states, kept)
+        """See `StepBatch`; what has not changed is not written again, where files have links."""
+        paths = {}
+        for place, state in states.items():
+            path = self.path("states") / f"{uuid4().hex}.pickle"
+            if not (place in kept and _is_linked(kept[place], path, state)):
+                path.write_bytes(state)
+            sync(path)
+            paths[place] = path
+        return paths
 
     def read_state(self, state: Location) -> bytes:
         """See `StepBatch`."""
@@ -154,15 +179,26 @@ class FileBatch(StepBatch):
 
     def write_roots(self, roots: Sequence[Root]) -> Location:
         """See `StepBatch`."""
-        return write_roots(self.path("work"), roots)
+        found = [(root.event[0], root.id, root.attempt) for root in roots if root.is_tracked]
+        columns = zip(*found, strict=True) if found else [()] * len(_ROOTS_SCHEMA)
+        path = self.path("work") / f"roots-{uuid4().hex}.arrow"
+        with new_file(path) as file, pa.ipc.new_file(file, _ROOTS_SCHEMA) as writer:
+            rows = dict(zip(_ROOTS_SCHEMA.names, columns, strict=True))
+            writer.write_table(pa.table(rows, schema=_ROOTS_SCHEMA))
+        return path
 
     def emitted_roots(self, roots: Sequence[Location]) -> EmittedRoots:
         """See `StepBatch`."""
-        return emitted_roots(roots)
+        tables = [_roots(path) for path in roots]
+        rows = pa.concat_tables(tables)
+        keys = rows["key"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+        ids, attempts = rows["id"].to_numpy(), rows["attempt"].to_numpy()
+        return EmittedRoots(ids, attempts, keys, [len(table) for table in tables])
 
     def attempts_of(self, roots: Location) -> dict[int, int]:
         """See `StepBatch`."""
-        return attempts_of(roots)
+        rows = _roots(roots).to_pydict()
+        return dict(zip(rows["id"], rows["attempt"], strict=True))
 
     def write_acks(self, ids: Any, values: Any, flags: Any) -> Location:
         """See `StepBatch`."""
@@ -175,11 +211,32 @@ class FileBatch(StepBatch):
 
     def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Location:
         """See `StepBatch`."""
-        return write_verdicts(self.path("work"), verdicts)
+        path = self.path("work") / f"verdicts-{uuid4().hex}.pickle"
+        write_aside(path, pickle.dumps(list(verdicts)))
+        return path
 
     def read_verdicts(self, verdicts: Location) -> list[EventVerdict]:
         """See `StepBatch`."""
-        return read_verdicts(verdicts)
+        found: list[EventVerdict] = pickle.loads(verdicts.read_bytes())  # noqa: S301 - our own
+        return found
+
+
+def _roots(path: Location) -> pa.Table:
+    with open_file(path) as file:
+        return pa.ipc.open_file(file).read_all()
+
+
+def _is_linked(kept: Location, path: Location, state: bytes) -> bool:
+    """Hard-link the file if it has this content; return whether that was done."""
+    if not isinstance(kept, Path) or not isinstance(path, Path):
+        return False  # an object store has no links
+    if kept.stat().st_size != len(state) or kept.read_bytes() != state:
+        return False
+    try:
+        path.hardlink_to(kept)
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

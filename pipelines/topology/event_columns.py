@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-PLACE_FIELDS: Final = (("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()))
 EVENT_COLUMNS: Final = (
     "key", "value", "headers", "event_time_ms", "topic", "partition", "offset", "timestamp_ms",
 )  # fmt: skip
+EVENT_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in EVENT_COLUMNS])
 
 
 def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -56,9 +57,11 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
     return texts
 
 
-def headers_array(lists: Sequence[Any]) -> pa.Array:
-    """Make a column of headers, of one sequence of (name, value) a row."""
-    if not any(lists):
-        return pa.nulls(len(lists), HEADERS_TYPE)
-    made = [[{"key": name, "value": value} for name, value in several] for several in lists]
-    return pa.array(made, HEADERS_TYPE)
+def table_of(given: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Make a table of `EVENT_SCHEMA`, of the values of at least one event."""
+    key, value, headers, *rest = zip(*given, strict=True)
+    lists: Sequence[Any] = [None] * len(headers)
+    if any(headers):
+        lists = [[{"key": name, "value": said} for name, said in several] for several in headers]
+    columns = zip((key, value, lists, *rest), EVENT_SCHEMA.types, strict=True)
+    return pa.table([pa.array(column, of) for column, of in columns], schema=EVENT_SCHEMA)

@@ -6,14 +6,15 @@ A task writes into files of its own, and nobody reads one who is not told its na
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
+from sequitur.pipelines.rows.selection import outputs_of
+from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.topology.event_columns import HEADERS_TYPE, PLACE_FIELDS, headers_array
+from sequitur.pipelines.topology.event_columns import EVENT_SCHEMA, table_of
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
@@ -24,13 +25,8 @@ if TYPE_CHECKING:
 
 OUTPUT_SCHEMA: Final = pa.schema(
     [
-        *PLACE_FIELDS,
-        ("timestamp_ms", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS_TYPE),
+        *EVENT_SCHEMA,
         ("output_partition", pa.int32()),
-        ("event_time_ms", pa.int64()),
         ("reason", pa.string()),
         ("emission", pa.int64()),
         ("root", pa.uint64()),
@@ -101,36 +97,20 @@ class OutputFiles:
             raise
 
     def _write_out(self, output: str, records: Sequence[OutputRecord]) -> None:
-        partitioner = self._partitioners[output]
-        given = [record.root.event for record in records]
-        keys = [record.key for record in records]
-        numbers = np.array([event[5] for event in given], np.int64)
-        outputs = numbers % partitioner.partitions
-        if keyed := [place for place, key in enumerate(keys) if key is not None]:
-            outputs[keyed] = partitioner.each([key for key in keys if key is not None])
-        emissions = np.fromiter(self._emissions, np.int64, len(records))
-        table = pa.table(
-            {
-                "topic": pa.array([event[4] for event in given], pa.string()),
-                "partition": pa.array(numbers.astype(np.int32)),
-                "offset": pa.array([event[6] for event in given], pa.int64()),
-                "timestamp_ms": pa.array([event[7] for event in given], pa.int64()),
-                "key": pa.array(keys, pa.binary()),
-                "value": pa.array([record.value for record in records], pa.binary()),
-                "headers": headers_array([record.headers for record in records]),
-                "output_partition": pa.array(outputs.astype(np.int32)),
-                "event_time_ms": pa.array([event[3] for event in given], pa.int64()),
-                "reason": pa.nulls(len(records), pa.string()),
-                "emission": pa.array(emissions),
-                "root": pa.array([record.root.id for record in records], pa.uint64()),
-            }
-        )
-        file = self._files[self._place[output]]
-        if outputs.min() == outputs.max():
-            file.write(table)
-            return
-        order = np.argsort(outputs, kind="stable")
-        table = table.take(pa.array(order))
-        bounds = [0, *(np.flatnonzero(np.diff(outputs[order])) + 1).tolist(), len(order)]
-        for begin, end in itertools.pairwise(bounds):
-            file.write(table.slice(begin, end - begin))
+        keys = [one.key for one in records]
+        events = [(one.key, one.value, one.headers, *one.root.event[3:8]) for one in records]
+        rows = table_of(events)
+        outputs = outputs_of(self._partitioners[output], keys, rows["partition"].to_numpy())
+        more = {
+            "output_partition": pa.array(outputs, pa.int32()),
+            "reason": pa.nulls(len(records), pa.string()),
+            "emission": pa.array(np.fromiter(self._emissions, np.int64, len(records))),
+            "root": pa.array([one.root.id for one in records], pa.uint64()),
+        }
+        for name, column in more.items():
+            rows = rows.append_column(name, column)
+        if outputs.min() != outputs.max():
+            order = np.argsort(outputs, kind="stable")
+            rows, outputs = rows.take(pa.array(order)), outputs[order]
+        for _, own in stretches(outputs):
+            self._files[self._place[output]].write(rows[own])

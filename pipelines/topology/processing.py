@@ -18,6 +18,7 @@ from sequitur.consumer.topology import Outputs
 from sequitur.consumer.topology.api.moment import next_tick_ms, ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.pending import due_ms
+from sequitur.consumer.topology.step.run import StepRun
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
@@ -25,11 +26,11 @@ from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.checks import check_outputs, check_states
+from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.pending_files import read_pending
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replay_intake import ReplayIntake, write_replayed
-from sequitur.pipelines.topology.stages import StepRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -265,11 +266,10 @@ class Processing:
             for place in range(partitions)
         }
         result = StepRun(
-            self._spark,
             batch,
             [FileInput(due, waiting[place], place) for place in range(partitions)],
             {(component, task): path for component, task, path in before.states},
-            max_crashes=settings.max_crashes,
+            SurvivingTasks(self._spark, batch.path("work"), max_crashes=settings.max_crashes),
         ).run()
         delete_all(folder / "work")
         added = sum(count for count, _ in replayed)

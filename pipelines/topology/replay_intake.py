@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.pipelines.rows.selection import outputs_of
 from sequitur.pipelines.store.files import sync
 from sequitur.pipelines.topology.event_columns import events
 from sequitur.pipelines.topology.pending_files import write_waiting
@@ -70,12 +73,12 @@ def write_replayed(
     Returns:
         For each of these tasks, how many events and their files.
     """
-    partitioner = KeyPartitioner(partitions)
-    given: list[list[PendingEvent]] = [[] for _ in range(partitions)]
     requested = (event for path in paths for event in events(read_request(path)))
-    for event in each_once(requested, waiting):
-        key = event[0]
-        place = event[5] % partitions if key is None else partitioner.partition(key)
+    found = list(each_once(requested, waiting))
+    numbers = np.array([event[5] for event in found], np.int64)
+    places = outputs_of(KeyPartitioner(partitions), [event[0] for event in found], numbers)
+    given: list[list[PendingEvent]] = [[] for _ in range(partitions)]
+    for place, event in zip(places.tolist(), found, strict=True):
         given[place].append(PendingEvent(event, 0, None))
     written = [write_waiting(folder, some) for some in given]
     return [

@@ -13,17 +13,17 @@ from sequitur.consumer.topology import EventValues, ProcessSettings
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.consumer.topology.step.run import StepRun
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.topology import crashes, stages
+from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.pending_files import read_pending, write_waiting
-from sequitur.pipelines.topology.stages import StepRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +91,6 @@ class StepRuns:
 
     def step(self, monkeypatch: pytest.MonkeyPatch, given: Iterable[EventValues] = ()) -> None:
         """Run a step with those that wait, and with new events, in the partitions they say."""
-        monkeypatch.setattr(stages, "SurvivingTasks", _TasksHere)
         monkeypatch.setattr(crashes, "all_of", lambda _, tasks: [task() for task in tasks])
         batch = self._batch()
         selection = self._selection(batch, list(given))
@@ -99,7 +98,8 @@ class StepRuns:
             FileInput(selection, tuple(self.waiting.get(place, ())), place)
             for place in range(self.partitions)
         ]
-        result = StepRun(None, batch, givens, self.states, max_crashes=2).run()  # type: ignore[arg-type]
+        tasks = _TasksHere(None, batch.path("work"), max_crashes=2)  # type: ignore[arg-type]
+        result = StepRun(batch, givens, self.states, tasks).run()
         self.results.append(result)
         self.counts.update(result.counts)
         self.waiting = {place: list(paths) for place, paths in result.waiting.items()}
