@@ -101,16 +101,21 @@ class KafkaTopics:
         # All topics and not this one: asking for one by name may create it.
         return self._all().get(topic)
 
-    def matching(self, pattern: str, matches: Callable[[str], bool]) -> dict[str, int]:
+    def matching(
+        self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
+    ) -> dict[str, int]:
         """Number of partitions of each topic that a pattern matches; at least one does.
 
         Args:
             pattern: As the setting has it, for the error.
             matches: Whether a topic's name matches it.
+            written: Topics that must not match, since the job writes them.
 
         Raises:
-            TopicError: None does, or the brokers do not answer.
+            TopicError: None does, one does that must not, or the brokers do not answer.
         """
+        if own := next(filter(matches, written), None):
+            raise TopicError(f"input_pattern {pattern!r} matches {own!r}, which the job writes")
         found = {
             topic: partitions
             for topic, partitions in self._all().items()
@@ -172,6 +177,19 @@ class KafkaTopics:
         if partitions is None:
             raise TopicError(f"input topic {topic!r} does not exist")
         return partitions
+
+    @staticmethod
+    def check_partitions(topic: str, found: int | None, wanted: int | None) -> None:
+        """Check that a topic that is there has as many partitions as the setting says, if it does.
+
+        Raises:
+            TopicError: It has not.
+        """
+        if found is not None and wanted not in {None, found}:
+            raise TopicError(
+                f"topic {topic!r} has {found} partitions, not output_partitions = {wanted}: "
+                "leave the setting out, or name another topic"
+            )
 
     def ensure(self, topic: str, *, partitions: int, replication_factor: int) -> int:
         """Create a topic if it is missing; return its number of partitions.

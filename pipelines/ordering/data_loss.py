@@ -39,6 +39,22 @@ def lost_offsets(
     return lost
 
 
+def lost_of_plan(
+    planned: Mapping[SourcePartition, int], first: Mapping[SourcePartition, int]
+) -> Lost:
+    """Return the offsets that are gone of a first batch that is planned and was not read.
+
+    Args:
+        planned: Where the batch begins.
+        first: The first offset that is there of each partition that is.
+    """
+    return {
+        where: (position, first[where])
+        for where, position in planned.items()
+        if first.get(where, position) > position
+    }
+
+
 def rows_lost(lost: Lost) -> int:
     """Count the rows of lost offsets, at most: an offset need not have had one."""
     return sum(last - first for first, last in lost.values())

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.consumer import LATE
-from sequitur.pipelines.ordering.key_tasks import one_of_each
+from sequitur.pipelines.ordering.key_tasks import Written, one_of_each
 from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
@@ -113,21 +113,6 @@ class IdsTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
-    """What a task of the second wave found.
-
-    Attributes:
-        file: Name of the file with the places of the duplicates; None without any.
-        count: How many they are.
-        behind: Those of them that were behind the frontier.
-    """
-
-    file: str | None
-    count: int
-    behind: int
-
-
-@dataclass(frozen=True, slots=True)
 class RepeatsTask:
     """Finds the duplicates in some buckets.
 
@@ -145,8 +130,8 @@ class RepeatsTask:
     tasks: int
     limits: RowLimits = ROW_LIMITS
 
-    def __call__(self, number: int) -> Repeats:
-        """Find those of the buckets of a task."""
+    def __call__(self, number: int) -> Written:
+        """Find those of the buckets of a task; where their places are."""
         count = behind = 0
         with PartFile(self.folder, _PLACES_SCHEMA, self.limits.row_group_rows) as file:
             for bucket in range(number, self.buckets, self.tasks):
@@ -154,7 +139,7 @@ class RepeatsTask:
                     file.write(repeats.select(SOURCE_ORDER))
                     count += len(repeats)
                     behind += pc.sum(repeats["is_behind"]).as_py() or 0
-        return Repeats(file.name, count, behind)
+        return Written(file.name, rows=count, late=behind)
 
     def _repeats(self, bucket: int) -> Iterator[pa.Table]:
         """Return the rows that are new, and not the first of their id."""

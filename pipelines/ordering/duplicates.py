@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sequitur.consumer import BEFORE_ALL_TIME_MS
 from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, buckets_for
 from sequitur.pipelines.ordering.key_tasks import files_of
 from sequitur.pipelines.ordering.runs import (
+    behind_ms,
     behind_part,
     logged_files,
     new_folder,
@@ -16,57 +18,36 @@ from sequitur.pipelines.ordering.runs import (
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import each_partition, in_blocks, parallelism
+from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import SparkSession
-
-    from sequitur.consumer import StepEntry
-    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.consumer import StagedStep, StepEntry
+    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.key_tasks import Written
     from sequitur.pipelines.store.files import Location
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDuplicates:
-    """What a step drops as duplicates.
-
-    Attributes:
-        count: All of them.
-        behind: Those of them that were behind the frontier.
-        files: Files of their places, and how many are in each.
-    """
-
-    count: int
-    behind: int
-    files: Mapping[str, int] = field(default_factory=dict)
 
 
 class DuplicateFinder:
     """Finds duplicates by a header.
 
     Args:
-        spark: The session.
-        checkpoint: Where the runs stand, and what is found is written to.
-        header: The header with the event id; None when duplicates are not looked for.
+        job: What its parts share.
         output_partitions: Partitions of the output topic.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        checkpoint: Checkpoint,
-        header: str | None,
-        output_partitions: int,
-    ) -> None:
-        self._spark = spark
-        self._checkpoint = checkpoint
-        self._header = header
+    def __init__(self, job: JobContext, output_partitions: int) -> None:
+        self._job = job
+        self._header = job.settings.event_id_header
         self._partitions = output_partitions
 
-    def find(
-        self, entry: StepEntry, *, first_behind_ms: int | None, frontier_ms: int
-    ) -> FoundDuplicates:
+    def looked_for_from_ms(self, frontier_ms: int) -> int | None:
+        """Return how far back originals of duplicates are looked for, None when they are not."""
+        if self._header is None:
+            return None
+        window_ms = milliseconds(self._job.settings.duplicate_window)
+        return max(BEFORE_ALL_TIME_MS, frontier_ms - window_ms)
+
+    def find(self, entry: StepEntry, staged: StagedStep) -> StepEntry:
         """Find the duplicates among the rows that a step is about to release or judge.
 
         Of rows with the same id in a step the first in the order of release stays. None stays when
@@ -75,43 +56,54 @@ class DuplicateFinder:
         duplicate must have the event time of its original.
 
         Args:
-            entry: The step, not logged yet; a run of its own is the last of its runs.
-            first_behind_ms: The smallest event time of its rows behind the frontier, None without
-                such rows.
-            frontier_ms: All rows of earlier steps up to it are out.
+            entry: The step, not logged yet.
+            staged: What it staged: its run, if it has one, is the last of the entry's.
         """
-        new = reached_parts(self._checkpoint, entry)
+        if self._header is None or entry.deduplicated_ms is None:
+            return entry
+        checkpoint = self._job.checkpoint
+        new = reached_parts(checkpoint, entry)
         after_ms = entry.previous_frontier_ms
-        if first_behind_ms is not None:
-            after_ms = min(after_ms, first_behind_ms)
-            new.append(behind_part(self._checkpoint, entry))
-        if not new or self._header is None:
-            return FoundDuplicates(0, 0)
-        after_ms = max(after_ms, entry.deduplicated_ms or 0)
+        if staged.run is not None and staged.run.behind:
+            after_ms = min(after_ms, staged.first_behind_ms)
+            new.append(behind_part(checkpoint, entry))
+        if not new:
+            return entry
+        after_ms = max(after_ms, entry.deduplicated_ms)
         earlier = [r for r in entry.runs if r.step != entry.step and r.reach_ms >= after_ms]
-        files = logged_files(self._checkpoint, *earlier)
-        out = (Part(files, after_ms, frontier_ms, reasons=()),) if files else ()
+        files = logged_files(checkpoint, *earlier)
+        out_ms = behind_ms(self._job.settings, entry.previous_frontier_ms)
+        out = (Part(files, after_ms, out_ms, reasons=()),) if files else ()
         read = {run.name: run for run in (*entry.releasing_earlier, *earlier, entry.runs[-1])}
         rows = sum(run.rows + run.behind for run in read.values())
-        return self._find(entry, tuple(new), out, rows)
-
-    def _find(
-        self, entry: StepEntry, new: tuple[Part, ...], out: tuple[Part, ...], rows: int
-    ) -> FoundDuplicates:
-        # In a folder that no document names: it goes once the step is logged.
-        ids = self._folder(self._checkpoint.new_name(entry.step))
-        tasks = len(blocks_of(self._partitions, parallelism(self._spark)))
-        buckets = buckets_for(rows, tasks)
-        task = IdsTask(ids, self._header or "", new, out, buckets)
-        written = in_blocks(self._spark, task, self._partitions)
-        files = tuple(ids / name for name in written if name is not None)
-        repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)
-        found = each_partition(self._spark, repeats, tasks) if files else []
-        return FoundDuplicates(
-            sum(one.count for one in found),
-            sum(one.behind for one in found),
-            files_of((one.file, one.count) for one in found),
+        found = self._written(entry, self._header, tuple(new), out, rows)
+        late = entry.staged.late - sum(one.late for one in found)
+        repeats = files_of(found)
+        return replace(
+            entry,
+            staged=replace(entry.staged, late=late),
+            duplicates=sum(repeats.values()),
+            repeats=repeats,
         )
 
+    def _written(
+        self,
+        entry: StepEntry,
+        header: str,
+        new: tuple[Part, ...],
+        out: tuple[Part, ...],
+        rows: int,
+    ) -> list[Written]:
+        """Write the places of those rows that are new and repeat one that is, or that is out."""
+        spark = self._job.spark
+        # In a folder that no document names: it goes once the step is logged.
+        ids = self._folder(self._job.checkpoint.new_name(entry.step))
+        tasks = len(blocks_of(self._partitions, parallelism(spark)))
+        buckets = buckets_for(rows, tasks)
+        written = in_blocks(spark, IdsTask(ids, header, new, out, buckets), self._partitions)
+        files = tuple(ids / name for name in written if name is not None)
+        repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)
+        return each_partition(spark, repeats, tasks) if files else []
+
     def _folder(self, name: str) -> Location:
-        return new_folder(self._checkpoint, self._checkpoint.duplicates_folder(name))
+        return new_folder(self._job.checkpoint, self._job.checkpoint.duplicates_folder(name))

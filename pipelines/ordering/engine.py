@@ -35,12 +35,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import Delivery, StepKind
+from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.pipelines.ordering.frontier import Frontier
 from sequitur.pipelines.ordering.input_checks import InputChecks
-from sequitur.pipelines.ordering.input_offsets import InputOffsets
 from sequitur.pipelines.ordering.job_input import JobInput
+from sequitur.pipelines.ordering.keys import KeyHistory
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.progress import waiting_text
+from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.staged_steps import StagedSteps
 from sequitur.pipelines.ordering.step_outputs import StepOutputs
 from sequitur.pipelines.ordering.step_runner import StepRunner, StopRequestedError
@@ -51,20 +53,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import (
-        LearnedDelays,
-        ReorderSettings,
-        StagedStep,
-        StepDone,
-        StepEntry,
-        Totals,
-    )
-    from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.kafka.topics import KafkaTopics
-    from sequitur.pipelines.ordering.behind import BehindRows
-    from sequitur.pipelines.ordering.runs import SortedRuns
-    from sequitur.pipelines.sink.sink import Outputs, TopicSink
-    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.consumer import LearnedDelays, StagedStep, Totals
+    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.sink.sink import Outputs
+    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.topology.processing import Processing
 
 
@@ -76,18 +68,10 @@ class ReorderEngine:
     everything else waits until that has nothing to do.
 
     Args:
-        settings: The job's settings.
-        runs: The runs of the checkpoint.
-        behind: Judges rows behind the frontier, and finds duplicates.
-        sink: Writes to topics.
+        job: What its parts share; the checkpoint is claimed already.
         outputs: The output topics.
-        topics: Admin client.
-        checkpoint: The job's folder, claimed already.
-        now_ms: The wall clock.
-        on_step: Told of each step once it is done.
-        outages: How long what passes by itself is waited for.
+        limits: What they take of one record.
         processing: A topology that is given what steps release, instead of the output topic.
-        is_bounded: Whether the run ends when it has read what is there.
 
     Attributes:
         input: What the job reads, as the log has it.
@@ -95,71 +79,32 @@ class ReorderEngine:
 
     def __init__(
         self,
-        *,
-        settings: ReorderSettings,
-        runs: SortedRuns,
-        behind: BehindRows,
-        sink: TopicSink,
+        job: JobContext,
         outputs: Outputs,
-        topics: KafkaTopics,
-        checkpoint: Checkpoint,
-        now_ms: Callable[[], int],
-        on_step: Callable[[StepEntry, StepDone], None],
-        outages: Outages,
-        processing: Processing | None = None,
-        is_bounded: bool = False,
+        limits: TopicLimits,
+        processing: Processing | None,
     ) -> None:
-        self._delivery = settings.delivery
-        self._checkpoint = checkpoint
-        self._now_ms = now_ms
-        self._outages = outages
+        self._job = job
         self._processing = processing
-        self._checks = InputChecks(checkpoint, topics)
-        offsets = InputOffsets(topics)
-        self._newest = NewestStep(checkpoint)
-        self._frontier = Frontier(settings, outages, is_bounded=is_bounded)
-        self._steps = Steps(
-            checkpoint,
-            self._newest,
-            bounds=settings.bounds,
-            late_policy=settings.late_policy,
+        self._checks = InputChecks(job.checkpoint, job.topics)
+        self._newest = newest = NewestStep(job.checkpoint)
+        self._frontier = Frontier(job.settings, job.outages, is_bounded=job.is_bounded)
+        runs = SortedRuns(job, outputs, limits)
+        partitions = outputs.released.partitions
+        self._steps = steps = Steps(
+            job,
+            newest,
             frontier=self._frontier,
             runs=runs,
-            behind=behind,
+            history=KeyHistory(job, partitions),
+            duplicates=DuplicateFinder(job, partitions),
             checks=self._checks,
-            offsets=offsets,
-            now_ms=now_ms,
         )
-        self._outputs = StepOutputs(
-            runs,
-            sink,
-            outputs,
-            timestamps=settings.output_timestamp,
-            processing=processing,
-            outages=outages,
-            now_ms=now_ms,
-        )
-        self._runner = StepRunner(
-            self._newest,
-            self._steps,
-            self._outputs,
-            processing=processing,
-            now_ms=now_ms,
-            on_step=on_step,
-        )
-        self._staged = StagedSteps(self._newest, self._runner)
+        self._outputs = StepOutputs(job, runs, outputs, processing)
+        self._runner = StepRunner(job, newest, steps, self._outputs, processing)
+        self._staged = StagedSteps(newest, self._runner)
         self._lock = threading.Lock()
-        self.input = JobInput(
-            self._lock,
-            checkpoint,
-            self._newest,
-            self._steps,
-            self._runner,
-            checks=self._checks,
-            offsets=offsets,
-            topics=topics,
-            now_ms=now_ms,
-        )
+        self.input = JobInput(job, self._lock, newest, steps, self._runner, self._checks)
         self._stopping = threading.Event()
 
     @property
@@ -184,7 +129,7 @@ class ReorderEngine:
         entry = self._newest.entry
         if entry is None or not self.totals.held:
             return ""
-        return waiting_text(entry.clock, now_ms=self._now_ms())
+        return waiting_text(entry.clock, now_ms=self._job.now_ms())
 
     @property
     def processed(self) -> Mapping[str, int] | None:
@@ -210,16 +155,16 @@ class ReorderEngine:
         """
         with self._lock:
             entry = self._newest.entry
-            self._checkpoint.check_log(self._newest.head)
+            self._job.checkpoint.check_log(self._newest.head)
             newest = -1 if entry is None else entry.step
             self._outputs.open(newest=newest, done=self._newest.done.step)
             self._newest.check_files()
             if entry is not None and not self._newest.is_entry_done:
-                self._outages.tell(
+                self._job.outages.tell(
                     f"step {entry.step} has no done mark, and is finished: what is out of it is "
                     + (
                         "left out"
-                        if self._delivery is Delivery.EXACTLY_ONCE
+                        if self._job.settings.delivery is Delivery.EXACTLY_ONCE
                         else "written once more (at-least-once)"
                     )
                 )
@@ -273,7 +218,7 @@ class ReorderEngine:
             if not is_free or not self._staged.is_idle:
                 return False
             entry = self._runner.settled()
-            now_ms = self._now_ms()
+            now_ms = self._job.now_ms()
             if entry is None or not (entry.live_runs or self._runner.is_process_due(now_ms)):
                 return False
             clock = self._steps.ticked(entry, now_ms)
@@ -286,7 +231,7 @@ class ReorderEngine:
             if entry is None or not entry.live_runs:
                 return False
             return self._runner.run_quiet(
-                StepKind.DRAIN, entry, entry.clock.drain(), self._now_ms()
+                StepKind.DRAIN, entry, entry.clock.drain(), self._job.now_ms()
             )
 
     def process_pending(self, wait: Callable[[float], bool]) -> None:
@@ -315,7 +260,7 @@ class ReorderEngine:
         with self._lock:
             entry = self._runner.settled()
             if entry is not None:
-                self._checkpoint.tidy(entry)
+                self._job.checkpoint.tidy(entry)
 
 
 @contextlib.contextmanager

@@ -14,10 +14,7 @@ from sequitur.pipelines._errors import TopicError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
-    from sequitur.consumer import ReorderSettings
-    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.context import JobContext
 
 _EARLIEST: Final = -2
 """What Spark takes for the offset of a partition's first record."""
@@ -36,34 +33,27 @@ def starting_offsets(topics: Mapping[str, int], begins_at: Mapping[SourcePartiti
     )
 
 
-def input_topics(
-    spark: SparkSession,
-    topics: KafkaTopics,
-    settings: ReorderSettings,
-    written: Sequence[str] = (),
-) -> dict[str, int]:
+def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]:
     """Return the input topics that are there now, and how many partitions each has.
+
+    Args:
+        job: What its parts share.
+        written: Topics that it writes, which a pattern must not match.
 
     Raises:
         TopicError: There is none, or the job would read what it writes.
     """
-    if settings.input_pattern is None:
-        return {topic: topics.require(topic) for topic in settings.input_topics}
+    wanted = job.settings.input_pattern
+    if wanted is None:
+        return {topic: job.topics.require(topic) for topic in job.settings.input_topics}
     # Spark matches by Java's rules, so these have to tell.
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
+    jvm: Any = job.spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
     try:
-        pattern = jvm.java.util.regex.Pattern.compile(settings.input_pattern)
+        pattern = jvm.java.util.regex.Pattern.compile(wanted)
     except (Py4JError, PySparkException) as error:
-        raise TopicError(
-            f"input_pattern {settings.input_pattern!r} is no regular expression of Java"
-        ) from error
+        raise TopicError(f"input_pattern {wanted!r} is no regular expression of Java") from error
 
     def matches(topic: str) -> bool:
         return bool(pattern.matcher(topic).matches())
 
-    own = [topic for topic in written if matches(topic)]
-    if own:
-        raise TopicError(
-            f"input_pattern {settings.input_pattern!r} matches {own[0]!r}, which the job writes"
-        )
-    return topics.matching(settings.input_pattern, matches)
+    return job.topics.matching(wanted, matches, written)

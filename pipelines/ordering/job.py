@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer import FOLD_LIMITS
-from sequitur.pipelines._errors import (
-    TopicError,
-)
+from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.ordering.assembly import open_engine
+from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.metrics import serve_metrics
 from sequitur.pipelines.ordering.progress import counts, print_step, promised_and_achieved
 from sequitur.pipelines.ordering.restarting_query import RestartingQuery
@@ -141,36 +140,25 @@ def run_reorder(
             measure(entry, done)
             on_step(entry, done)
 
-        topics = KafkaTopics(kafka, outages)
-        engine = open_engine(
-            spark,
-            kafka,
-            settings,
-            topics=topics,
+        job = JobContext(
+            spark=spark,
+            kafka=kafka,
+            settings=settings,
+            topics=KafkaTopics(kafka, outages),
             checkpoint=checkpoint,
             outages=outages,
-            on_step=tell,
             now_ms=now_ms,
-            process=process,
+            on_step=tell,
             is_bounded=available_now,
             fold_limits=fold_limits,
         )
+        engine = open_engine(job, process)
         read_before = engine.totals.read
         engine.recover()
         if not reset_input:
             engine.input.check()
         if not reset_input or engine.input.reset(stop.wait):
-            RestartingQuery(
-                spark,
-                kafka,
-                settings,
-                engine,
-                topics,
-                checkpoint,
-                outages,
-                stop=stop,
-                available_now=available_now,
-            ).run()
+            RestartingQuery(job, engine, stop).run()
             if drain:
                 engine.drain()
             if available_now or drain:

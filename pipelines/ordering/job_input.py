@@ -9,67 +9,54 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import StepKind
-from sequitur.pipelines.ordering.data_loss import lost_offsets
+from sequitur.consumer import SourcePartition, StepKind
+from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
 from sequitur.pipelines.ordering.step_runner import StopRequestedError
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer import SourcePartition
-    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.data_loss import Lost
     from sequitur.pipelines.ordering.input_checks import InputChecks
-    from sequitur.pipelines.ordering.input_offsets import InputOffsets
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_runner import StepRunner
     from sequitur.pipelines.ordering.steps import Steps
-    from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
 class JobInput:
     """The input of a job, as the log has it.
 
     Args:
+        job: What its parts share.
         lock: The engine's: no step is staged meanwhile.
-        checkpoint: The job's folder.
         newest: The newest steps.
         steps: Works out what a step decides.
         runner: Runs steps.
         checks: Holds the input against the log.
-        offsets: Asks for the input's offsets.
-        topics: Admin client.
-        now_ms: The wall clock.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
         self,
+        job: JobContext,
         lock: threading.Lock,
-        checkpoint: Checkpoint,
         newest: NewestStep,
         steps: Steps,
         runner: StepRunner,
-        *,
         checks: InputChecks,
-        offsets: InputOffsets,
-        topics: KafkaTopics,
-        now_ms: Callable[[], int],
     ) -> None:
         self._lock = lock
-        self._checkpoint = checkpoint
+        self._job = job
         self._newest = newest
         self._steps = steps
         self._runner = runner
         self._checks = checks
-        self._offsets = offsets
-        self._topics = topics
-        self._now_ms = now_ms
 
     @property
     def spark_folder(self) -> str:
         """Where Spark keeps its own checkpoint."""
-        return self._checkpoint.spark_folder(self._newest.source)
+        return self._job.checkpoint.spark_folder(self._newest.source)
 
     @property
     def begins_at(self) -> Mapping[SourcePartition, int] | None:
@@ -90,7 +77,7 @@ class JobInput:
         with self._lock:
             head = self._newest.head
             logged = -1 if head is None else head.batch_id
-            self._checkpoint.spark.forget_unfinished(self._newest.source, logged)
+            self._job.checkpoint.spark.forget_unfinished(self._newest.source, logged)
 
     def check(self) -> None:
         """Check that the input is what was read.
@@ -133,15 +120,15 @@ class JobInput:
         self._runner.finish_all()  # their batches are staged, so Spark need not give them again
         entry = self._newest.entry
         if entry is None:
-            self._checkpoint.spark.drop(self._newest.source)  # nothing of it is in the log
+            self._job.checkpoint.spark.drop(self._newest.source)  # nothing of it is in the log
             return
-        ids = self._topics.ids(entry.topics)
+        ids = self._job.topics.ids(entry.topics)
         recreated = {
             topic for topic, known in entry.topics.items() if ids.get(topic, known) != known
         }
         if recreated and entry.live_runs:
             clock = entry.clock.drain()
-            self._runner.run_quiet(StepKind.DRAIN, entry, clock, self._now_ms())
+            self._runner.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
         while recreated and self._runner.try_again(wait):
             pass
         # The drain and the attempts have moved the frontier: the reset goes on from there.
@@ -165,11 +152,11 @@ class JobInput:
             entry = self._newest.head
             if entry is None:
                 # Only where the first batch is planned already is there anything to lose.
-                planned = self._checkpoint.spark.first_offsets(self._newest.source)
-                return self._offsets.lost_of_plan(topics, planned)
+                planned = self._job.checkpoint.spark.first_offsets(self._newest.source)
+                return lost_of_plan(planned, self._first(topics))
             # Of a topic that was recreated nothing is lost that can be told by offsets.
             self._checks.topic_ids(entry, entry.topics)
-            return self._offsets.lost(topics, entry.clock)
+            return lost_offsets(entry.clock, self._first(topics))
 
     def pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
         """Restart Spark's part behind what the input has lost, and count that as missing.
@@ -191,11 +178,11 @@ class JobInput:
             entry = self._newest.entry
             if entry is None:
                 raise RuntimeError("nothing was read yet")
-            first = self._offsets.first(topics)
+            first = self._first(topics)
             lost = lost_offsets(entry.clock, first)
             there = {topic: known for topic, known in entry.topics.items() if topic in topics}
-            there |= self._topics.ids(topic for topic in topics if topic not in there)
-            clock = entry.clock.passed_over(first, now_ms=self._now_ms())
+            there |= self._job.topics.ids(topic for topic in topics if topic not in there)
+            clock = entry.clock.passed_over(first, now_ms=self._job.now_ms())
             self._runner.begin(entry.step + 1)
             self._runner.run(self._steps.reset(entry, clock, there, lost))
             return lost
@@ -210,4 +197,23 @@ class JobInput:
             TopicError: The brokers do not answer.
         """
         head = self._newest.head
-        return self._offsets.unread(topics, {} if head is None else head.clock.partitions)
+        known = {} if head is None else head.clock.partitions
+        there = _partitions(topics)
+        ends = self._job.topics.high_watermarks(there)
+        first = self._job.topics.low_watermarks(where for where in there if where not in known)
+        return {
+            where: (known[where].position if where in known else first[where], ends[where])
+            for where in there
+        }
+
+    def _first(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
+        """Return the first offset that is there of each partition that is."""
+        return self._job.topics.low_watermarks(_partitions(topics))
+
+
+def _partitions(topics: Mapping[str, int]) -> list[SourcePartition]:
+    return [
+        SourcePartition(topic, number)
+        for topic, partitions in topics.items()
+        for number in range(partitions)
+    ]

@@ -56,7 +56,7 @@ class Written:
         file: Name of the file; None when there was nothing to write.
         size_bytes: Its size.
         rows: Its rows.
-        late: Rows of these that are late.
+        late: Rows of these that are late, or were before they were found to be duplicates.
         last_ms: Greatest event time in it; None without rows.
     """
 
@@ -201,9 +201,9 @@ class FoldTask:
         return pa.Table.from_pydict(columns, schema=_FOLD_SCHEMA)
 
 
-def files_of(written: Iterable[tuple[str | None, int]]) -> dict[str, int]:
+def files_of(written: Iterable[Written]) -> dict[str, int]:
     """Return the files that tasks wrote, with the rows of each, as the log names them."""
-    return {file: rows for file, rows in written if file is not None}
+    return {one.file: one.rows for one in written if one.file is not None}
 
 
 def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:

@@ -8,10 +8,10 @@ four, and of the rows only those that can matter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, LateJudge
+from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, KeyState, LateJudge, ReorderMode
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask, files_of
 from sequitur.pipelines.ordering.runs import (
     behind_part,
@@ -22,52 +22,57 @@ from sequitur.pipelines.ordering.runs import (
 from sequitur.pipelines.rows.footers import ALL_TIME
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.spark.tasks import in_blocks
+from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
-
-    from sequitur.consumer import ReorderMode, Run, StepEntry, Upkeep
-    from sequitur.pipelines.store.checkpoint import Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What became of the rows behind the frontier.
-
-    Attributes:
-        rescued: Rows that go out after all.
-        late: Rows that don't.
-        files: Files of both, and the rows of each.
-    """
-
-    rescued: int
-    late: int
-    files: Mapping[str, int]
+    from sequitur.consumer import Run, StagedStep, StepEntry, Upkeep
+    from sequitur.pipelines.ordering.context import JobContext
 
 
 class KeyHistory:
     """The last released event time of keys.
 
     Args:
-        spark: The session.
-        checkpoint: Where runs and folds stand.
-        mode: Which rows pass: those not older than the last of their key, or those after it.
+        job: What its parts share.
         output_partitions: Partitions of the output topic.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        checkpoint: Checkpoint,
-        mode: ReorderMode,
-        output_partitions: int,
-    ) -> None:
-        self._spark = spark
-        self._checkpoint = checkpoint
-        self._mode = mode
+    def __init__(self, job: JobContext, output_partitions: int) -> None:
+        self._job = job
+        self._mode = job.settings.mode
         self._partitions = output_partitions
+
+    def begin(
+        self, before: StepEntry | None, step: int, name: str
+    ) -> tuple[tuple[Run, ...], KeyState | None]:
+        """Return the runs and folds that a step begins with, folded where it is time for that.
+
+        Args:
+            before: The step before, which is done.
+            step: The step that begins.
+            name: Of the folders that this attempt at it writes.
+        """
+        settings = self._job.settings
+        keeps_keys = settings.rescue or self._mode is ReorderMode.LATEST
+        if before is None:
+            return (), KeyState() if keeps_keys else None
+        if not keeps_keys:
+            return replace(before, keys=None).kept_runs, None
+        if before.keys is None:
+            # Of what is out so far nothing is known: whatever is older than that is late.
+            return before.kept_runs, KeyState(horizon_ms=before.frontier_ms)
+        keys = before.keys.expire(
+            frontier_ms=before.frontier_ms, ttl_ms=milliseconds(settings.key_ttl)
+        )
+        before = replace(before, keys=keys)
+        upkeep = keys.upkeep(before.folding_runs, self._job.fold_limits)
+        if upkeep is None:
+            return before.kept_runs, keys
+        fold = self.fold(upkeep, step, name=name, horizon_ms=keys.horizon_ms)
+        runs = tuple(run for run in before.kept_runs if run not in upkeep.runs)
+        return runs, keys.with_fold(fold, upkeep)
 
     def fold(self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int) -> Fold:
         """Put runs and folds into one new fold, without keys that were last seen long ago.
@@ -78,10 +83,10 @@ class KeyHistory:
             name: The fold's folder.
             horizon_ms: Keys last released behind it are left out.
         """
-        folder = new_folder(self._checkpoint, self._checkpoint.keys_folder(name))
+        folder = new_folder(self._job.checkpoint, self._job.checkpoint.keys_folder(name))
         released = self._part(upkeep.runs, upkeep.folds, horizon_ms, ALL_TIME[1])
         task = FoldTask(folder, released, self._mode)
-        written = in_blocks(self._spark, task, self._partitions)
+        written = in_blocks(self._job.spark, task, self._partitions)
         return Fold(
             step=step,
             keys=sum(one.rows for one in written),
@@ -91,37 +96,42 @@ class KeyHistory:
                 default=BEFORE_ALL_TIME_MS,
             ),
             name=name,
-            files=files_of((one.file, one.rows) for one in written),
+            files=files_of(written),
         )
 
-    def judge(self, entry: StepEntry, *, first_behind_ms: int, frontier_ms: int) -> Judged:
+    def judge(self, entry: StepEntry, staged: StagedStep) -> StepEntry:
         """Decide on the rows that a step found behind the frontier, and write that to a file.
 
-        What is decided, and by what, says `LateJudge`.
+        What is decided, and by what, says `LateJudge`; without folds all of them are late.
 
         Args:
             entry: The step, not logged yet; the run with these rows is the last of its runs.
-            first_behind_ms: The smallest event time of these rows.
-            frontier_ms: All rows of earlier steps up to it are out.
+            staged: What it staged.
         """
-        if entry.keys is None:
-            raise RuntimeError(f"step {entry.step} keeps nothing of its keys")
-        lookup = entry.keys.lookup(entry.runs[:-1], first_behind_ms=first_behind_ms)
-        folder = new_folder(self._checkpoint, self._checkpoint.behind_folder(entry.name))
+        if not entry.staged.late or entry.keys is None:
+            return entry
+        checkpoint, first_ms = self._job.checkpoint, staged.first_behind_ms
+        lookup = entry.keys.lookup(entry.runs[:-1], first_behind_ms=first_ms)
+        judge = LateJudge(self._mode, lookup.horizon_ms)
+        out_ms = judge.behind_ms(entry.previous_frontier_ms)  # all rows up to it are out
         task = JudgeTask(
-            folder=folder,
-            behind=behind_part(self._checkpoint, entry),
-            released=self._part(lookup.runs, lookup.folds, lookup.after_ms, frontier_ms),
-            judge=LateJudge(self._mode, lookup.horizon_ms),
-            duplicates=duplicates_files(self._checkpoint, entry),
+            folder=new_folder(checkpoint, checkpoint.behind_folder(entry.name)),
+            behind=behind_part(checkpoint, entry),
+            released=self._part(lookup.runs, lookup.folds, lookup.after_ms, out_ms),
+            judge=judge,
+            duplicates=duplicates_files(checkpoint, entry),
         )
-        written = in_blocks(self._spark, task, self._partitions)
-        late = sum(one.late for one in written)
-        files = files_of((one.file, one.rows) for one in written)
-        return Judged(rescued=sum(files.values()) - late, late=late, files=files)
+        written = in_blocks(self._job.spark, task, self._partitions)
+        late, judged = sum(one.late for one in written), files_of(written)
+        return replace(
+            entry,
+            staged=replace(entry.staged, late=late),
+            rescued=sum(judged.values()) - late,
+            judged=judged,
+        )
 
     def _part(
         self, runs: Sequence[Run], folds: Sequence[Fold], first_ms: int, last_ms: int
     ) -> tuple[Part, ...]:
-        files = logged_files(self._checkpoint, *runs, *folds)
+        files = logged_files(self._job.checkpoint, *runs, *folds)
         return (Part(files, first_ms, last_ms, reasons=()),) if files else ()

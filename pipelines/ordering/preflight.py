@@ -105,14 +105,7 @@ def _check_topics(topics: KafkaTopics, settings: ReorderSettings, written: Seque
             matching = re.compile(pattern)
         except re.error as error:
             raise TopicError(f"input_pattern {pattern!r}: {error}") from error
-        own = [topic for topic in written if matching.fullmatch(topic)]
-        if own:
-            raise TopicError(f"input_pattern {pattern!r} matches {own[0]!r}, which the job writes")
-        topics.matching(pattern, lambda topic: matching.fullmatch(topic) is not None)
-    if settings.output_partitions is not None:
-        found = topics.partitions(settings.output_topic)
-        if found not in {None, settings.output_partitions}:
-            raise TopicError(
-                f"topic {settings.output_topic!r} has {found} partitions, not output_partitions = "
-                f"{settings.output_partitions}: leave the setting out, or name another topic"
-            )
+        topics.matching(pattern, lambda topic: matching.fullmatch(topic) is not None, written)
+    if (wanted := settings.output_partitions) is not None:
+        topic = settings.output_topic
+        topics.check_partitions(topic, topics.partitions(topic), wanted)

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
 from sequitur.pipelines._errors import ReorderError, SinkUnansweredError, UnansweredError
+from sequitur.pipelines.ordering.row_probe import records_a_poll
 from sequitur.pipelines.ordering.step_runner import StopRequestedError
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.ordering.batch_size import BatchSize
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
-    from sequitur.producer import KafkaSettings
 
 POLL_S: Final = 0.1
 _COMMIT_TIMEOUT_S: Final = 30.0
@@ -98,42 +98,36 @@ def limit_batches(spark: SparkSession, query: StreamingQuery | None, rows: int) 
 
 
 def start_query(
-    spark: SparkSession,
-    kafka: KafkaSettings,
-    settings: ReorderSettings,
+    job: JobContext,
     batches: Batches,
-    *,
     spark_folder: str,
     starting_offsets: str | None,
-    records_a_poll: int,
-    available_now: bool,
+    row_bytes: float,
 ) -> StreamingQuery:
     """Start the query.
 
     Args:
-        spark: The session.
-        kafka: How to reach the brokers.
-        settings: The job's settings.
+        job: What its parts share.
         batches: Gets each batch.
         spark_folder: Where Spark keeps its own checkpoint.
         starting_offsets: See `read_source`.
-        records_a_poll: See `read_source`.
-        available_now: Read what there is now, and end.
+        row_bytes: Mean size of the rows that are about to be read; 0 where that is not known.
     """
+    settings = job.settings
+    rows = read_source(
+        job.spark,
+        job.kafka,
+        settings,
+        starting_offsets=starting_offsets,
+        records_a_poll=records_a_poll(row_bytes),
+        most_rows=batches.first_rows,
+    )
     writer = (
-        read_source(
-            spark,
-            kafka,
-            settings,
-            starting_offsets=starting_offsets,
-            records_a_poll=records_a_poll,
-            most_rows=batches.first_rows,
-        )
-        .writeStream.queryName(f"reorder {settings.output_topic}")
+        rows.writeStream.queryName(f"reorder {settings.output_topic}")
         .foreachBatch(batches)
         .option("checkpointLocation", spark_folder)
     )
-    if available_now:
+    if job.is_bounded:
         writer = writer.trigger(availableNow=True)
     else:
         interval = f"{milliseconds(settings.trigger_interval)} milliseconds"

@@ -23,21 +23,16 @@ from sequitur.pipelines.ordering.query import (
     passes,
     start_query,
 )
-from sequitur.pipelines.ordering.row_probe import mean_row_bytes, records_a_poll
+from sequitur.pipelines.ordering.row_probe import mean_row_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from sequitur.consumer import ReorderSettings
-    from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.ordering.stop import Stop
-    from sequitur.pipelines.store.checkpoint import Checkpoint
-    from sequitur.producer import KafkaSettings
 
 _LONGEST_TICK_S: Final = 1.0
 
@@ -46,39 +41,15 @@ class RestartingQuery:
     """The query of a job, restarted after errors that pass by themselves.
 
     Args:
-        spark: The session.
-        kafka: How to reach the brokers.
-        settings: The job's settings.
+        job: What its parts share.
         engine: The engine, recovered.
-        topics: Admin client.
-        checkpoint: The job's folder.
-        outages: How often the query may be restarted.
         stop: Ends the job, after the running batch.
-        available_now: End when what is there is read.
     """
 
-    def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
-        self,
-        spark: SparkSession,
-        kafka: KafkaSettings,
-        settings: ReorderSettings,
-        engine: ReorderEngine,
-        topics: KafkaTopics,
-        checkpoint: Checkpoint,
-        outages: Outages,
-        *,
-        stop: Stop,
-        available_now: bool,
-    ) -> None:
-        self._spark = spark
-        self._kafka = kafka
-        self._settings = settings
+    def __init__(self, job: JobContext, engine: ReorderEngine, stop: Stop) -> None:
+        self._job = job
         self._engine = engine
-        self._topics = topics
-        self._checkpoint = checkpoint
-        self._outages = outages
         self._stop = stop
-        self._available_now = available_now
 
     def run(self) -> None:
         """Run the query until it has read what there is, or the job is to stop.
@@ -88,9 +59,9 @@ class RestartingQuery:
         """
         error = self._life()
         while error is not None:
-            self._checkpoint.check_owner()  # whatever else went wrong, that was why
+            self._job.checkpoint.check_owner()  # whatever else went wrong, that was why
             error = self._overcome(error)
-        self._checkpoint.check_owner()
+        self._job.checkpoint.check_owner()
 
     def _overcome(self, error: Exception) -> Exception | None:
         """Go on after what ended the query, if one can; what ended it then.
@@ -104,7 +75,7 @@ class RestartingQuery:
             if not self._pass_over_lost(error):
                 if not passes(error):
                     raise error
-                if not self._outages.may_restart(str(error)):
+                if not self._job.outages.may_restart(str(error)):
                     if self._stop.is_asked:
                         return None
                     raise error
@@ -124,8 +95,7 @@ class RestartingQuery:
         """
         if not (is_sparks(error) or isinstance(error, TopicError)):
             return False
-        topics = input_topics(self._spark, self._topics, self._settings)
-        return self._is_passed_over(topics, error)
+        return self._is_passed_over(input_topics(self._job), error)
 
     def _is_passed_over(self, topics: Mapping[str, int], error: Exception | None) -> bool:
         lost = self._engine.input.lost(topics)
@@ -135,7 +105,7 @@ class RestartingQuery:
                 "that was to read it had begun. Nothing is logged yet: start the job once with "
                 "--reset-input, and it begins anew with what is there"
             ) from error
-        if lost and self._settings.on_data_loss is DataLoss.FAIL:
+        if lost and self._job.settings.on_data_loss is DataLoss.FAIL:
             raise DataLossError(
                 f"{in_words(lost)}: gone before the job had read it, by retention or with its "
                 f"topic, at most {rows_lost(lost)} rows. To go on without, and have it counted as "
@@ -143,7 +113,7 @@ class RestartingQuery:
             ) from error
         if lost:
             lost = self._engine.input.pass_over_lost(topics)
-            self._outages.tell(
+            self._job.outages.tell(
                 f"on_data_loss = continue: {in_words(lost)}: gone before the job had read it, "
                 f"counted as {rows_lost(lost)} rows missing"
             )
@@ -151,51 +121,39 @@ class RestartingQuery:
 
     def _life(self) -> Exception | None:
         """Start the query, and tick the engine until it ends; what ended it but for a stop."""
-        settings, engine = self._settings, self._engine
+        job, engine = self._job, self._engine
         starting = None
-        topics = input_topics(self._spark, self._topics, settings)
+        topics = input_topics(job)
         if engine.input.begins_at is not None:
             # Told where to begin, Spark does not look whether a partition that is new begins at 0.
             self._is_passed_over(topics, None)
         if (begins_at := engine.input.begins_at) is not None:
             starting = starting_offsets(topics, begins_at)
         engine.input.forget_unfinished()
-        row_bytes = mean_row_bytes(self._kafka, engine.input.unread(topics))
-        most_rows = settings.max_offsets_per_trigger
+        row_bytes = mean_row_bytes(job.kafka, engine.input.unread(topics))
+        most_rows = job.settings.max_offsets_per_trigger
         size = None if most_rows is None else BatchSize(most_rows, row_bytes)
         batches = Batches(engine, size)
-        query = start_query(
-            self._spark,
-            self._kafka,
-            settings,
-            batches,
-            spark_folder=engine.input.spark_folder,
-            starting_offsets=starting,
-            records_a_poll=records_a_poll(row_bytes),
-            available_now=self._available_now,
-        )
+        query = start_query(job, batches, engine.input.spark_folder, starting, row_bytes)
         failed = self._tick_while(query)
-        ended = end_query(self._spark, query, engine, batches)
+        ended = end_query(job.spark, query, engine, batches)
         return failed or ended
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:
         """Tick the engine while the query runs; the error of a tick, which ends that."""
-        tick_s = min(_LONGEST_TICK_S, max(POLL_S, self._settings.idle_timeout.total_seconds() / 4))
+        settings = self._job.settings
+        tick_s = min(_LONGEST_TICK_S, max(POLL_S, settings.idle_timeout.total_seconds() / 4))
         if self._engine.processed is not None:
             tick_s = POLL_S  # so that an event is tried again when it is due
         next_tick = time.monotonic() + tick_s
         while self._goes_on(query) and not self._stop.wait(POLL_S):
-            if not self._available_now and time.monotonic() >= next_tick:
+            if not self._job.is_bounded and time.monotonic() >= next_tick:
                 try:
-                    _tick(self._engine)
+                    self._engine.tick()
                 except Exception as error:  # noqa: BLE001 - the query has to be ended first
                     return error
                 next_tick = time.monotonic() + tick_s
         return None
 
     def _goes_on(self, query: StreamingQuery) -> bool:
-        return query.isActive and self._engine.failure is None and not self._checkpoint.is_lost
-
-
-def _tick(engine: ReorderEngine) -> None:
-    engine.tick()
+        return query.isActive and self._engine.failure is None and not self._job.checkpoint.is_lost

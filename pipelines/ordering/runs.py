@@ -22,12 +22,12 @@ from sequitur.consumer import (
     QUARANTINE_REASONS,
     STALE,
     ConservationError,
+    LateJudge,
     LatePolicy,
     Run,
     StepLateness,
     Totals,
 )
-from sequitur.pipelines.ordering.key_tasks import files_of
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     SOURCE_COLUMNS,
@@ -55,7 +55,7 @@ from sequitur.pipelines.spark.arrow_batches import bound_arrow_batches
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
     from sequitur.consumer import (
         EventClock,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         StepEntry,
         TimeBounds,
     )
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -99,26 +100,17 @@ class SortedRuns:
     """The runs of a checkpoint.
 
     Args:
-        spark: The session.
-        checkpoint: Where the runs stand.
-        settings: The job's settings.
+        job: What its parts share.
         outputs: The output topics.
-        limits: What the output topics take of one record.
+        limits: What they take of one record.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        checkpoint: Checkpoint,
-        settings: ReorderSettings,
-        outputs: Outputs,
-        limits: TopicLimits,
-    ) -> None:
-        self._checkpoint = checkpoint
-        self._event_time = settings.event_time
+    def __init__(self, job: JobContext, outputs: Outputs, limits: TopicLimits) -> None:
+        self._checkpoint = job.checkpoint
+        self._event_time = job.settings.event_time
         self._outputs = outputs
         self._limits = limits
-        self._output = output_partition(spark, outputs.released.partitions)
+        self._output = output_partition(job.spark, outputs.released.partitions)
         self._expects_large = False
 
     def stage(
@@ -170,7 +162,7 @@ class SortedRuns:
                     raise ConservationError(f"step {step}: {large} large rows, {read} were read")
         read = sum(one.read for one in found)
         self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
-        files = files_of((one.file, one.read) for one in found)
+        files = {one.file: one.read for one in found if one.file is not None}
         return _staged(step, name, found, partitions, files)
 
     def due(self, entry: StepEntry) -> Selection | None:
@@ -238,6 +230,11 @@ class SortedRuns:
     def _judged_files(self, entry: StepEntry) -> tuple[Location, ...]:
         folder = self._checkpoint.location(self._checkpoint.behind_folder(entry.name))
         return tuple(folder / name for name in entry.judged)
+
+
+def behind_ms(settings: ReorderSettings, frontier_ms: int) -> int:
+    """Return the event time that rows are behind of, see `LateJudge.behind_ms`."""
+    return LateJudge(settings.mode).behind_ms(frontier_ms)
 
 
 def reached_parts(checkpoint: Checkpoint, entry: StepEntry) -> list[Part]:

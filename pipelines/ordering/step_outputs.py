@@ -12,16 +12,14 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import LatePolicy, finish, now_of_step
-from sequitur.pipelines.sink.sink import Outgoing
+from sequitur.pipelines.sink.sink import Outgoing, TopicSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sequitur.consumer import OutputTimestamp, StepDone, StepEntry
-    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.consumer import StepDone, StepEntry
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.runs import SortedRuns
     from sequitur.pipelines.rows.selection import Selection
-    from sequitur.pipelines.sink.sink import Outputs, OutputTopic, TopicSink
+    from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.topology.processed import Processed
     from sequitur.pipelines.topology.processing import Processing
 
@@ -30,33 +28,24 @@ class StepOutputs:
     """Writes the outputs of steps, and accounts for them.
 
     Args:
+        job: What its parts share.
         runs: The rows of steps.
-        sink: Writes to topics.
         outputs: The output topics.
-        timestamps: What the timestamps of the output topic's records are taken from.
         processing: A topology that is given what steps release, instead of the output topic.
-        outages: Told when the machine's clock was set back.
-        now_ms: The wall clock.
     """
 
     def __init__(
         self,
+        job: JobContext,
         runs: SortedRuns,
-        sink: TopicSink,
         outputs: Outputs,
-        *,
-        timestamps: OutputTimestamp,
         processing: Processing | None,
-        outages: Outages,
-        now_ms: Callable[[], int],
     ) -> None:
+        self._job = job
         self._runs = runs
-        self._sink = sink
+        self._sink = TopicSink(job.spark, job.kafka, job.settings, job.checkpoint, job.outages)
         self._outputs = outputs
-        self._timestamps = timestamps
         self._processing = processing
-        self._outages = outages
-        self._now_ms = now_ms
 
     def open(self, *, newest: int, done: int) -> None:
         """Check what the topics hold of this job, before anything is written.
@@ -96,10 +85,10 @@ class StepOutputs:
         due = self._runs.due(entry)
         # A repeat, which may come days later, has a time of its own: what is out of the step keeps
         # its timestamps, and what is not gets such as the brokers take now.
-        clock_ms = self._now_ms()
+        clock_ms = self._job.now_ms()
         now_ms = now_of_step(clock_ms, before.stamped_ms)
         if now_ms < before.stamped_ms:
-            self._outages.tell(
+            self._job.outages.tell(
                 f"this machine's clock is {(before.stamped_ms - clock_ms) / 1000:.0f} s behind "
                 f"what it said when step {before.step} was written: timestamps go back to it"
             )
@@ -133,7 +122,8 @@ class StepOutputs:
             return {f"processed {number}": out for number, out in enumerate(outgoing)}
         if due is None:
             return {}
-        return {"released": Outgoing(due, self._outputs.released, self._timestamps)}
+        timestamps = self._job.settings.output_timestamp
+        return {"released": Outgoing(due, self._outputs.released, timestamps)}
 
     def _aside(self, entry: StepEntry) -> dict[str, Outgoing]:
         """Return what goes to the late and the quarantine topic."""

@@ -11,7 +11,8 @@ from sequitur.consumer import StepKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sequitur.consumer import EventClock, StagedStep, StepDone, StepEntry
+    from sequitur.consumer import EventClock, StagedStep, StepEntry
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_outputs import StepOutputs
     from sequitur.pipelines.ordering.steps import Steps
@@ -29,31 +30,27 @@ class StepRunner:
     `StagedSteps`, and where that has nothing to do by whoever holds the lock.
 
     Args:
+        job: What its parts share.
         newest: The newest steps; written here alone.
         steps: Works out what a step decides.
         outputs: Writes what it sends out.
         processing: A topology that is given what steps release; None without one.
-        now_ms: The wall clock.
-        on_step: Told of each step once it is done.
     """
 
     def __init__(
         self,
+        job: JobContext,
         newest: NewestStep,
         steps: Steps,
         outputs: StepOutputs,
-        *,
         processing: Processing | None,
-        now_ms: Callable[[], int],
-        on_step: Callable[[StepEntry, StepDone], None],
     ) -> None:
         self._is_resetting = False
+        self._job = job
         self._newest = newest
         self._steps = steps
         self._outputs = outputs
         self._processing = processing
-        self._now_ms = now_ms
-        self._on_step = on_step
         self._begun_s: dict[int, float] = {}
 
     def settled(self) -> StepEntry | None:
@@ -104,7 +101,7 @@ class StepRunner:
             done = self._outputs.write(entry, self._newest.done, begun_s)
         self._newest.mark_done(done)
         self._outputs.step_is_done(entry.step)
-        self._on_step(entry, done)
+        self._job.on_step(entry, done)
 
     @contextlib.contextmanager
     def _naming_lost_files(self) -> Iterator[None]:
@@ -168,11 +165,11 @@ class StepRunner:
         Raises:
             StopRequestedError: It was given up.
         """
-        before, now_ms = self.settled(), self._now_ms()
+        before, now_ms = self.settled(), self._job.now_ms()
         due_ms = None if self._processing is None else self._processing.due_ms(now_ms)
         if before is None or due_ms is None:
             return False
         if wait(max(0, due_ms - now_ms) / 1000):
             raise StopRequestedError
-        self.run_quiet(StepKind.TICK, before, before.clock, self._now_ms())
+        self.run_quiet(StepKind.TICK, before, before.clock, self._job.now_ms())
         return True

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import EventClock, StagedStep, StepEntry, StepKind, Totals
+from sequitur.consumer import EventClock, LatePolicy, StagedStep, StepEntry, StepKind, Totals
+from sequitur.pipelines._errors import LateRowError
 from sequitur.pipelines.ordering.data_loss import rows_lost
+from sequitur.pipelines.ordering.runs import behind_ms
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
@@ -17,57 +19,48 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import LatePolicy, TimeBounds
-    from sequitur.pipelines.ordering.behind import BehindRows
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.data_loss import Lost
+    from sequitur.pipelines.ordering.duplicates import DuplicateFinder
     from sequitur.pipelines.ordering.frontier import Frontier
     from sequitur.pipelines.ordering.input_checks import InputChecks
-    from sequitur.pipelines.ordering.input_offsets import InputOffsets
+    from sequitur.pipelines.ordering.keys import KeyHistory
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.runs import SortedRuns
-    from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
 class Steps:
     """Works out the step behind the newest, and what a staged step decides.
 
     Args:
-        checkpoint: The job's folder.
+        job: What its parts share.
         newest: The newest steps.
-        bounds: Gives the event times that are usable, by the wall clock.
-        late_policy: What becomes of late rows.
         frontier: Moves the frontier.
         runs: Stages batches.
-        behind: Judges rows behind the frontier, and finds duplicates.
+        history: How far keys have been released.
+        duplicates: Finds duplicates.
         checks: Holds the input against the log.
-        offsets: Asks for the input's ends.
-        now_ms: The wall clock.
     """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        job: JobContext,
         newest: NewestStep,
         *,
-        bounds: Callable[[int], TimeBounds],
-        late_policy: LatePolicy,
         frontier: Frontier,
         runs: SortedRuns,
-        behind: BehindRows,
+        history: KeyHistory,
+        duplicates: DuplicateFinder,
         checks: InputChecks,
-        offsets: InputOffsets,
-        now_ms: Callable[[], int],
     ) -> None:
-        self._bounds = bounds
-        self._late_policy = late_policy
-        self._checkpoint = checkpoint
+        self._job = job
+        self._checkpoint = job.checkpoint
         self._newest = newest
         self._frontier = frontier
         self._runs = runs
-        self._behind = behind
+        self._history = history
+        self._duplicates = duplicates
         self._checks = checks
-        self._offsets = offsets
-        self._now_ms = now_ms
 
     def stage(self, rows: DataFrame, batch_id: int) -> StagedStep:
         """Stage a micro-batch, and give how far it moves the frontier.
@@ -93,8 +86,8 @@ class Steps:
                 step,
                 sorted(planned),
                 name=name,
-                frontier_ms=self._behind.behind_ms(clock.frontier_ms),
-                bounds=self._bounds(self._now_ms()),
+                frontier_ms=behind_ms(self._job.settings, clock.frontier_ms),
+                bounds=self._job.settings.bounds(self._job.now_ms()),
                 learn_from=clock if self._frontier.is_learned else None,
             )
         except Exception:
@@ -103,8 +96,8 @@ class Steps:
         # Behind the staging: an id that is the same now was the same while the rows were read.
         topics = self._checks.topic_ids(before, {where.topic for where in planned})
         # And what arrived meanwhile must count as not read yet.
-        now_ms = self._now_ms()
-        ends = self._offsets.ends(planned)
+        now_ms = self._job.now_ms()
+        ends = self._job.topics.high_watermarks(planned)
         after = clock
         for partition, position in planned.items():
             after = after.observe(
@@ -150,7 +143,7 @@ class Steps:
             runs = () if before is None else before.kept_runs
             keys = None if before is None else before.keys
         else:
-            runs, keys = self._behind.begin(before, staged.step, name)
+            runs, keys = self._history.begin(before, staged.step, name)
             runs = (*runs, staged.run)
         entry = StepEntry(
             step=staged.step,
@@ -161,11 +154,11 @@ class Steps:
             staged=staged.staged,
             runs=runs,
             before=self._newest.done.totals,
-            logged_ms=self._now_ms(),
+            logged_ms=self._job.now_ms(),
             learned=staged.learned,
-            late_policy=self._late_policy,
+            late_policy=self._job.settings.late_policy,
             keys=keys,
-            deduplicated_ms=self._behind.deduplicated_ms(staged.previous_frontier_ms),
+            deduplicated_ms=self._duplicates.looked_for_from_ms(staged.previous_frontier_ms),
             owner=self._checkpoint.owner,
             name=name,
             source=staged.source,
@@ -173,7 +166,10 @@ class Steps:
             topics=staged.topics,
             lost=staged.lost,
         )
-        return self._behind.judge(self._behind.deduplicate(entry, staged), staged)
+        entry = self._history.judge(self._duplicates.find(entry, staged), staged)
+        if entry.staged.late and entry.late_policy is LatePolicy.FAIL:
+            raise LateRowError(self._runs.describe_late(entry))
+        return entry
 
     def ticked(self, before: StepEntry, now_ms: int) -> EventClock:
         """Return the clocks once time has passed without new rows.
@@ -186,7 +182,7 @@ class Steps:
             TopicError: The brokers do not answer.
         """
         clock = before.clock
-        ends = self._offsets.ends(clock.partitions)
+        ends = self._job.topics.high_watermarks(clock.partitions)
         for partition, known in before.clock.partitions.items():
             clock = clock.observe(
                 partition,

@@ -151,8 +151,8 @@ def test_all_but_the_first_of_each_id_are_found(
     ]
     expected = _expected([*on_time, *behind], [row for row in out if row.time_ms >= 6])
     assert sorted(places) == sorted(row.place for row in expected)
-    assert sum(one.count for one in found) == len(expected)
-    assert sum(one.behind for one in found) == sum(row.is_late for row in expected)
+    assert sum(one.rows for one in found) == len(expected)
+    assert sum(one.late for one in found) == sum(row.is_late for row in expected)
 
 
 def test_many_rows_are_put_into_more_buckets() -> None:

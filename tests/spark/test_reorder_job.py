@@ -29,6 +29,7 @@ from sequitur.consumer import (
     awaited,
 )
 from sequitur.pipelines._errors import CheckpointError, TopicError
+from sequitur.pipelines.ordering.engine import ReorderEngine
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of, wait_until
 
 if TYPE_CHECKING:
@@ -401,10 +402,8 @@ def test_silence_releases_what_is_held(job: Job) -> None:
 def test_tick_that_moves_nothing_is_no_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rows are held and nothing becomes due, ticks write nothing."""
     ticks: list[bool] = []
-    monkeypatch.setattr(
-        "sequitur.pipelines.ordering.restarting_query._tick",
-        lambda engine: ticks.append(engine.tick()),
-    )
+    tick = ReorderEngine.tick
+    monkeypatch.setattr(ReorderEngine, "tick", lambda engine: ticks.append(tick(engine)))
     job.produce([event(T0 + t, partition=p) for t in (0, 500, 2000) for p in range(4)])
     with job.running():
         wait_until(lambda: bool(job.steps))

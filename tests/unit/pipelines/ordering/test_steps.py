@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import LatePolicy
+from sequitur.consumer import ReorderMode
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.runs import new_folder
 from sequitur.pipelines.ordering.steps import Steps
@@ -33,21 +33,16 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         (folder / "part-1.parquet").write_bytes(b"1")
         raise OSError("No space left on device")
 
+    settings = SimpleNamespace(bounds=lambda _: None, mode=ReorderMode.ORDERED)
+    job: Any = SimpleNamespace(checkpoint=checkpoint, settings=settings, now_ms=lambda: 0)
     given: Any = {
-        "bounds": lambda _: None,
         "frontier": SimpleNamespace(is_learned=False),
         "runs": SimpleNamespace(stage=failing),
-        "behind": SimpleNamespace(behind_ms=lambda frontier_ms: frontier_ms),
+        "history": None,
+        "duplicates": None,
         "checks": None,
-        "offsets": None,
     }
-    steps = Steps(
-        checkpoint,
-        NewestStep(checkpoint),
-        late_policy=LatePolicy.TOPIC,
-        now_ms=lambda: 0,
-        **given,
-    )
+    steps = Steps(job, NewestStep(checkpoint), **given)
     other = checkpoint.new_name(0)
     new_folder(checkpoint, checkpoint.run_folder(other))
     rows: Any = None
