@@ -21,7 +21,7 @@ STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/jud
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
 
-setup: $(INSTALLED) jars ## Virtual environment, pinned dependencies, locked jars
+setup: $(INSTALLED) jars ## Virtual environment, pinned dependencies, locked jars, archive of their classes
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@PYTHON='$(PYTHON)' .ci/prepare
@@ -33,12 +33,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 jars: $(INSTALLED)
 	@$(BIN)/python -m sequitur.pipelines.jars fetch
+	@$(BIN)/python -m sequitur.pipelines.spark_classes
 
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
 test: setup ## All tests; those against containers where Docker's engine can run
-	@$(BIN)/python -m sequitur.pipelines.spark_classes
 	@$(BIN)/python -m pytest tests --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=worksteal
 	@tests/containers/run
 

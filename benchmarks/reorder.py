@@ -114,6 +114,7 @@ class Bench:
         *,
         delay_s: int = DELAY_S,
         partitions: int = PARTITIONS,
+        checkpoint: str = "",
     ) -> tuple[Took, Written, int]:
         """Run a contender once: what it took, what it wrote, and how much is missing.
 
@@ -130,6 +131,7 @@ class Bench:
                 sink=sink,
                 folder=Path(folder),
                 delay_s=delay_s,
+                checkpoint=checkpoint,
             )
             took = run_contender(contender, task)
         written = read_written(self._bootstrap_servers, sink)

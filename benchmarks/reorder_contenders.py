@@ -33,6 +33,7 @@ class Task:
         sink: Topic for the events in order; it is there, and empty.
         folder: For checkpoints; it is there, and empty.
         delay_s: How late an event may be and still be put into its place.
+        checkpoint: Where our job's checkpoint is, if not in the folder.
     """
 
     bootstrap_servers: str
@@ -40,6 +41,7 @@ class Task:
     sink: str
     folder: Path
     delay_s: int
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,16 @@ def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: obje
                 "output_topic": task.sink,
                 "event_time": "json:occurred_at",
                 "delay": f"{task.delay_s} s",
-                "checkpoint": str(task.folder / "checkpoint"),
+                "checkpoint": task.checkpoint or str(task.folder / "checkpoint"),
                 **settings,
             }
         ),
     )
     words = [sys.executable, "-m", "sequitur", "reorder", *given_flags(job)]
+    if task.checkpoint and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+        # Hadoop, which writes Spark's part, does not look for it there.
+        words += ["--conf", f"spark.hadoop.fs.s3a.endpoint={endpoint}"]
+        words += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
     return [*words, "--available-now", "--drain"] if drain_and_end else words
 
 

@@ -65,7 +65,7 @@ class Latency:
         }
 
 
-def measure_latency(bootstrap_servers: str, topic: str) -> Latency:
+def measure_latency(bootstrap_servers: str, topic: str, checkpoint: str = "") -> Latency:
     """Run the job on a steady stream, and read what it releases.
 
     Raises:
@@ -83,6 +83,7 @@ def measure_latency(bootstrap_servers: str, topic: str) -> Latency:
             sink=sink,
             folder=Path(folder),
             delay_s=DELAY_S,
+            checkpoint=checkpoint,
         )
         words = sequitur_command(task, drain_and_end=False)
         feed = [sys.executable, "-m", __name__, bootstrap_servers, topic]

@@ -1,6 +1,7 @@
 """What the speed, the memory and the latency of the reorder job depend on.
 
     python -m benchmarks.reorder_shape [--events N] [--only keys|delay|partitions|first|latency ...]
+    python -m benchmarks.reorder_shape --only storage --storage s3a://bucket/folder
 
 - keys: the same events with 1 thousand, 20 thousand and 1 million keys;
 - delay: the same events, 40 minutes of event time, with a delay of 6 s and of 10 min, and the
@@ -9,7 +10,9 @@
   the job's processes for a row;
 - first: how long after the start of a job its first row can be read, and after that of its query,
   where a million events are there already;
-- latency: at 20,000 events/s, how long after its time a row can be read.
+- latency: at 20,000 events/s, how long after its time a row can be read;
+- storage: throughput and latency with the checkpoint on a path and in a place that `--storage`
+  names, in turns; only with that. What it asks for is taken from the environment (`AWS_...`).
 
 Everything is exactly once, with the settings one gets without choosing. Prints tables and writes
 build/bench/reorder_shape.json.
@@ -20,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +48,7 @@ OUTPUT_PARTITIONS: Final = (4, 64, 512)
 _SPAN_MS: Final = 4 * 600_000
 _MIB: Final = 2**20
 MEASURES: Final = ("keys", "delay", "partitions", "first", "latency")
+STORAGE: Final = "storage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,29 @@ def measure_partitions(bench: Bench, events: int) -> list[Shape]:
     return shapes
 
 
+def measure_storage(
+    bench: Bench, bootstrap_servers: str, events: int, storage: str, console: Console
+) -> list[dict[str, Any]]:
+    """Each twice, in turns: a backlog, and a steady stream."""
+    drawn = bench.fill(STORAGE, Workload(events=events))
+    shapes: list[Shape] = []
+    latencies: list[dict[str, Any]] = []
+    for turn in range(2):
+        for name, below in (("path", ""), (storage.partition(":")[0], storage)):
+
+            def checkpoint(what: str, below: str = below) -> str:
+                return below and f"{below}/{uuid.uuid4().hex}-{what}"
+
+            took, _, _ = bench.run(CONTENDERS[0], STORAGE, drawn, checkpoint=checkpoint("backlog"))
+            shapes.append(_shape(f"{STORAGE}.{name}.{turn}", events, took))
+            topic = f"{STORAGE}-{name}-{turn}"
+            latency = measure_latency(bootstrap_servers, topic, checkpoint("stream")).as_json()
+            console.print(f"{name}: {latency}")
+            latencies.append({**latency, "name": f"{STORAGE}.latency.{name}.{turn}"})
+    print_shapes("Where the checkpoint is", shapes, console)
+    return [*(shape.as_json() for shape in shapes), *latencies]
+
+
 def _shape(name: str, events: int, took: Took) -> Shape:
     return Shape(name, events / took.seconds, took.memory_bytes, 1e6 * took.cpu_s / events)
 
@@ -139,8 +167,11 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=Workload().events)
-    parser.add_argument("--only", nargs="+", choices=MEASURES, default=MEASURES)
+    parser.add_argument("--only", nargs="+", choices=(*MEASURES, STORAGE), default=MEASURES)
+    parser.add_argument("--storage", help="URI of a folder, such as s3a://bucket/folder")
     given = parser.parse_args()
+    if STORAGE in given.only and not given.storage:
+        parser.error("storage is measured where --storage says")
     console = Console()
     found: list[dict[str, Any]] = []
     with bench_broker() as bootstrap_servers:
@@ -157,6 +188,8 @@ def main() -> None:
             shapes = measure_partitions(bench, given.events)
             print_shapes("Output partitions", shapes, console)
             found += [shape.as_json() for shape in shapes]
+        if STORAGE in given.only:
+            found += measure_storage(bench, bootstrap_servers, given.events, given.storage, console)
         if "first" in given.only:
             events = min(given.events, FIRST_EVENTS)
             first = measure_first(bootstrap_servers, "first", events).as_json()
