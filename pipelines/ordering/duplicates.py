@@ -11,8 +11,6 @@ from sequitur.pipelines.ordering.key_tasks import files_of
 from sequitur.pipelines.ordering.runs import (
     behind_ms,
     behind_part,
-    logged_files,
-    new_folder,
     reached_parts,
 )
 from sequitur.pipelines.rows.run_rows import Part
@@ -71,7 +69,7 @@ class DuplicateFinder:
             return entry
         after_ms = max(after_ms, entry.deduplicated_ms)
         earlier = [r for r in entry.runs if r.step != entry.step and r.reach_ms >= after_ms]
-        files = logged_files(checkpoint, *earlier)
+        files = checkpoint.files(*earlier)
         out_ms = behind_ms(self._job.settings, entry.previous_frontier_ms)
         out = (Part(files, after_ms, out_ms, reasons=()),) if files else ()
         read = {run.name: run for run in (*entry.releasing_earlier, *earlier, entry.runs[-1])}
@@ -106,4 +104,4 @@ class DuplicateFinder:
         return each_partition(spark, repeats, tasks) if files else []
 
     def _folder(self, name: str) -> Location:
-        return new_folder(self._job.checkpoint, self._job.checkpoint.duplicates_folder(name))
+        return self._job.checkpoint.new_folder(f"repeats/{name}")

@@ -56,7 +56,7 @@ class JobInput:
     @property
     def spark_folder(self) -> str:
         """Where Spark keeps its own checkpoint."""
-        return self._job.checkpoint.spark_folder(self._newest.source)
+        return f"{self._job.checkpoint.root}/{self._newest.source}"
 
     @property
     def begins_at(self) -> Mapping[SourcePartition, int] | None:

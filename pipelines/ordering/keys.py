@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, KeyState, LateJudge, ReorderMode
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask, files_of
-from sequitur.pipelines.ordering.runs import (
-    behind_part,
-    duplicates_files,
-    logged_files,
-    new_folder,
-)
+from sequitur.pipelines.ordering.runs import behind_part, duplicates_files
 from sequitur.pipelines.rows.footers import ALL_TIME
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.spark.tasks import in_blocks
@@ -83,7 +78,7 @@ class KeyHistory:
             name: The fold's folder.
             horizon_ms: Keys last released behind it are left out.
         """
-        folder = new_folder(self._job.checkpoint, self._job.checkpoint.keys_folder(name))
+        folder = self._job.checkpoint.new_folder(f"keys/{name}")
         released = self._part(upkeep.runs, upkeep.folds, horizon_ms, ALL_TIME[1])
         task = FoldTask(folder, released, self._mode)
         written = in_blocks(self._job.spark, task, self._partitions)
@@ -115,7 +110,7 @@ class KeyHistory:
         judge = LateJudge(self._mode, lookup.horizon_ms)
         out_ms = judge.behind_ms(entry.previous_frontier_ms)  # all rows up to it are out
         task = JudgeTask(
-            folder=new_folder(checkpoint, checkpoint.behind_folder(entry.name)),
+            folder=checkpoint.new_folder(f"behind/{entry.name}"),
             behind=behind_part(checkpoint, entry),
             released=self._part(lookup.runs, lookup.folds, lookup.after_ms, out_ms),
             judge=judge,
@@ -133,5 +128,5 @@ class KeyHistory:
     def _part(
         self, runs: Sequence[Run], folds: Sequence[Fold], first_ms: int, last_ms: int
     ) -> tuple[Part, ...]:
-        files = logged_files(self._job.checkpoint, *runs, *folds)
+        files = self._job.checkpoint.files(*runs, *folds)
         return (Part(files, first_ms, last_ms, reasons=()),) if files else ()

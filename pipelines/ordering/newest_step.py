@@ -80,10 +80,9 @@ class NewestStep:
         Raises:
             CheckpointError: One is not.
         """
-        held = self._checkpoint.held
         if self.entry is not None:
-            held.check_whole(self.entry, is_done=self.is_entry_done)
-        held.check_there(*(one.run for one in self.staged if one.run is not None))
+            self._checkpoint.check_whole(self.entry, is_done=self.is_entry_done)
+        self._checkpoint.check_files(*(one.run for one in self.staged if one.run is not None))
 
     def stage(self, staged: StagedStep) -> None:
         """Log what the next step staged."""

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import (
         EventClock,
-        Fold,
         ReorderSettings,
         SourcePartition,
         StepEntry,
@@ -139,7 +138,7 @@ class SortedRuns:
             bounds: Rows of other times go to quarantine.
             learn_from: Count how late rows are against these clocks.
         """
-        folder = new_folder(self._checkpoint, self._checkpoint.run_folder(name))
+        folder = self._checkpoint.new_folder(f"runs/{name}")
         rows = rows.withColumn("output_partition", self._output)
         columns = [*SOURCE_COLUMNS, "output_partition"]
         writer = RunWriter(
@@ -212,7 +211,7 @@ class SortedRuns:
 
     def quarantined(self, entry: StepEntry) -> SideSelection:
         """Return the rows of a step without a usable event time, with the headers that say why."""
-        own = logged_files(self._checkpoint, entry.runs[-1])
+        own = self._checkpoint.files(entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
         return self._aside(self._outputs.quarantine, part, entry)
 
@@ -223,12 +222,12 @@ class SortedRuns:
             partitions=topic.partitions,
             outputs=self._outputs.released.partitions,
             limit=self._limits.of(topic.name),
-            root=self._checkpoint.location(self._checkpoint.root),
+            root=self._checkpoint.location(),
             duplicates=duplicates_files(self._checkpoint, entry),
         )
 
     def _judged_files(self, entry: StepEntry) -> tuple[Location, ...]:
-        folder = self._checkpoint.location(self._checkpoint.behind_folder(entry.name))
+        folder = self._checkpoint.location(f"behind/{entry.name}")
         return tuple(folder / name for name in entry.judged)
 
 
@@ -242,39 +241,22 @@ def reached_parts(checkpoint: Checkpoint, entry: StepEntry) -> list[Part]:
     parts: list[Part] = []
     first_ms, last_ms = entry.previous_frontier_ms, entry.frontier_ms
     if earlier := entry.releasing_earlier:
-        parts.append(Part(logged_files(checkpoint, *earlier), first_ms + 1, last_ms))
+        parts.append(Part(checkpoint.files(*earlier), first_ms + 1, last_ms))
     if own := entry.releasing_own:
-        parts.append(Part(logged_files(checkpoint, own), first_ms, last_ms))
+        parts.append(Part(checkpoint.files(own), first_ms, last_ms))
     return parts
 
 
 def behind_part(checkpoint: Checkpoint, entry: StepEntry) -> Part:
     """Return the rows that a step found behind the frontier, with duplicates, not judged."""
     run = entry.runs[-1]
-    return Part(logged_files(checkpoint, run), last_ms=run.max_behind_ms, reasons=(LATE,))
-
-
-def logged_files(checkpoint: Checkpoint, *held: Run | Fold) -> tuple[Location, ...]:
-    """Return where the files of runs and folds are that the log names.
-
-    Args:
-        checkpoint: The checkpoint.
-        held: The runs and folds.
-    """
-    return tuple(checkpoint.location(file) for one in held for file in checkpoint.held.files(one))
+    return Part(checkpoint.files(run), last_ms=run.max_behind_ms, reasons=(LATE,))
 
 
 def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[Location, ...]:
     """Return the files that say which rows a step drops as duplicates; none where it drops none."""
-    folder = checkpoint.location(checkpoint.duplicates_folder(entry.name))
+    folder = checkpoint.location(f"repeats/{entry.name}")
     return tuple(folder / name for name in entry.repeats)
-
-
-def new_folder(checkpoint: Checkpoint, folder: str) -> Location:
-    """Make a folder of a checkpoint: its name is this attempt's alone, so it is not there."""
-    location = checkpoint.location(folder)
-    location.mkdir(parents=True)
-    return location
 
 
 def _without_large(columns: Sequence[str]) -> list[Column]:

@@ -37,15 +37,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sequitur.consumer import (
-    NOTHING_DONE,
-    StagedStep,
-    StepDone,
-    StepEntry,
-)
+from sequitur.consumer import NOTHING_DONE, Run, StagedStep, StepDone, StepEntry
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import BEGIN_ANEW, read_document
-from sequitur.pipelines.store.held_files import HeldFiles, below
 from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
@@ -54,6 +48,7 @@ from sequitur.pipelines.store.sweeper import Sweeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from sequitur.consumer import Fold
     from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.store.job_identity import JobIdentity
     from sequitur.pipelines.store.storage import SparkFolder, Storage
@@ -72,12 +67,10 @@ class Checkpoint:
 
     Attributes:
         spark: Spark's own part of it.
-        held: The files of runs and folds.
     """
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
         self.spark = SparkPart(spark_folder or storage)
-        self.held = HeldFiles(storage)
         self._storage = storage
         self._ownership = Ownership(storage)
         self._attempts = itertools.count()
@@ -98,49 +91,51 @@ class Checkpoint:
         """Whether another process has been seen that has taken it over."""
         return self._ownership.is_lost
 
-    def location(self, folder: str) -> Location:
-        """Return where a folder is, for `store.files`.
+    def location(self, name: str = "") -> Location:
+        """Return where something in it is, or the folder itself, for `store.files`."""
+        return self._storage.location(name)
 
-        On a cluster a local folder is one that all machines share: Spark itself needs that, too.
-        """
-        return self._storage.location(below(self.root, folder))
+    def new_folder(self, name: str) -> Location:
+        """Make a folder in it: its name is this attempt's alone, so it is not there."""
+        location = self.location(name)
+        location.mkdir(parents=True)
+        return location
 
     def new_name(self, step: int) -> str:
         """Return a name for what this attempt at a step writes; no other attempt has it."""
         return f"{_name(step)}-{self.owner:06d}-{next(self._attempts)}"
 
-    def spark_folder(self, source: str) -> str:
-        """Return where Spark keeps its own checkpoint."""
-        return f"{self.root}/{source}"
+    def files(self, *held: Run | Fold) -> tuple[Location, ...]:
+        """Return where the files of runs and folds are that the log names."""
+        return tuple(self.location(_folder(one)) / name for one in held for name in one.files)
 
-    def run_folder(self, name: str) -> str:
-        """Return where a run stands."""
-        return self.held.run_folder(name)
+    def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
+        """Check that all is there that a step, or those behind it once it is done, will read.
 
-    def behind_folder(self, name: str) -> str:
-        """Return where the rows of a step stand that were behind the frontier."""
-        return f"{self.root}/behind/{name}"
+        Raises:
+            CheckpointError: Something is gone.
+        """
+        folds = () if entry.keys is None else entry.keys.folds
+        self.check_files(*(entry.kept_runs if is_done else entry.runs), *folds)
 
-    def duplicates_folder(self, name: str) -> str:
-        """Return where it stands which rows a step drops as duplicates."""
-        return f"{self.root}/repeats/{name}"
+    def check_files(self, *held: Run | Fold) -> None:
+        """Check that all files of runs and folds are there.
 
-    def keys_folder(self, name: str) -> str:
-        """Return where a fold stands."""
-        return self.held.keys_folder(name)
+        Others may be there, too: those of tasks that were given up. Readers are told the names of
+        the log, so these count for nothing, and a reader that misses one fails by itself: folders
+        are listed at the start, and to say by name what a step failed of.
 
-    def topology_folder(self, name: str) -> str:
-        """Return where it stands what a topology left of a step."""
-        return f"{self.root}/topology/{name}"
-
-    @property
-    def replays_folder(self) -> str:
-        """Where requests to replay dead letters stand."""
-        return f"{self.root}/replays"
-
-    def sync(self, folder: str) -> None:
-        """Return once a folder, with all that is in it, outlasts a power cut."""
-        self._storage.sync(folder)
+        Raises:
+            CheckpointError: One is not.
+        """
+        for one in held:
+            folder, files = _folder(one), one.files
+            if gone := sorted(files.keys() - {*self._storage.names(folder)}):
+                raise CheckpointError(
+                    f"{self.root}/{folder}/{gone[0]}, with {files[gone[0]]} rows that were read "
+                    f"and are still needed, is gone; files that are: {len(gone)} of {len(files)}. "
+                    f"Put the folder back, or {BEGIN_ANEW}"
+                )
 
     def claim(self, identity: JobIdentity) -> None:
         """Make the folder this job's, or check that it is; then take it over for this process.
@@ -378,6 +373,10 @@ class Checkpoint:
 
 def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
+
+
+def _folder(held: Run | Fold) -> str:
+    return f"{'runs' if isinstance(held, Run) else 'keys'}/{held.name}"
 
 
 def _name(step: int) -> str:

@@ -89,7 +89,7 @@ class Processing:
         self._limits = limits
         self._plan = plan(topology, default.partitions)
         self._newest = Processed()
-        self._requests = ReplayIntake(checkpoint.location(checkpoint.replays_folder))
+        self._requests = ReplayIntake(checkpoint.location("replays"))
         self._life = uuid4().hex
         folders = {name: str(number) for number, name in enumerate(self._outputs)}
         self._folders = {folder: name for name, folder in folders.items()}
@@ -200,7 +200,10 @@ class Processing:
             ),
         )
         self._checkpoint.write_processed(
-            entry.step, processed.to_document(self._root), written=name, kept=processed.folders()
+            entry.step,
+            processed.to_document(self._checkpoint.location()),
+            written=name,
+            kept=processed.folders(),
         )
         self._newest = processed
         return processed
@@ -233,7 +236,7 @@ class Processing:
         ticks: Mapping[str, int],
     ) -> Processed:
         before, settings = self._newest, self._settings
-        folder = self._checkpoint.location(self._checkpoint.topology_folder(name))
+        folder = self._checkpoint.location(f"topology/{name}")
         for below in (*_FOLDERS, *(f"outputs/{place}" for place in self._places)):
             (folder / below).mkdir(parents=True, exist_ok=True)
         partitions = self._default.partitions
@@ -247,7 +250,7 @@ class Processing:
             folder=folder,
             topics=self._topics,
             dead_letters=(DEAD_LETTERS, self._dead_letters.partitions),
-            root=self._root,
+            root=self._checkpoint.location(),
             letter_limit=self._limits.of(self._dead_letters.name),
             watermark_ms=before.watermark_ms,
             ticks=ticks,
@@ -303,14 +306,10 @@ class Processing:
             if one.output is not None
         }
 
-    @property
-    def _root(self) -> Location:
-        return self._checkpoint.location(self._checkpoint.root)
-
     def _processed(self, step: int) -> Processed | None:
         """What became of a step's events; None as long as it is not known."""
         return self._checkpoint.processed(
-            step, lambda document: Processed.from_document(document, self._root)
+            step, lambda document: Processed.from_document(document, self._checkpoint.location())
         )
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from sequitur.consumer import ReorderMode
 from sequitur.pipelines.ordering.newest_step import NewestStep
-from sequitur.pipelines.ordering.runs import new_folder
 from sequitur.pipelines.ordering.steps import Steps
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
@@ -29,7 +28,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "spark" / "offsets" / "0").write_text(_PLAN)
 
     def failing(*_: object, name: str, **__: object) -> None:
-        folder: Any = new_folder(checkpoint, checkpoint.run_folder(name))
+        folder: Any = checkpoint.new_folder(f"runs/{name}")
         (folder / "part-1.parquet").write_bytes(b"1")
         raise OSError("No space left on device")
 
@@ -44,7 +43,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     }
     steps = Steps(job, NewestStep(checkpoint), **given)
     other = checkpoint.new_name(0)
-    new_folder(checkpoint, checkpoint.run_folder(other))
+    checkpoint.new_folder(f"runs/{other}")
     rows: Any = None
     with pytest.raises(OSError, match="No space"):
         steps.stage(rows, 0)

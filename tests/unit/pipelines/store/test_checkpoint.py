@@ -27,7 +27,6 @@ from sequitur.consumer import (
 )
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.kafka.commit_tokens import CommitTokens
-from sequitur.pipelines.ordering.runs import logged_files
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
@@ -62,7 +61,7 @@ def _claimed(root: Path) -> Checkpoint:
 def _entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) -> StepEntry:
     """A step that has staged a run, and keeps some."""
     name = checkpoint.new_name(step)
-    folder = checkpoint.location(checkpoint.run_folder(name))
+    folder = checkpoint.location(f"runs/{name}")
     assert isinstance(folder, Path)
     staged(folder, _ROWS, 0)
     files = {Path(path).name: len(_ROWS) for path in parquet_files(folder)}
@@ -105,7 +104,7 @@ def _log(checkpoint: Checkpoint, entry: StepEntry) -> None:
 
 
 def _rows_of(checkpoint: Checkpoint, run: Run) -> int:
-    folder = checkpoint.location(checkpoint.run_folder(run.name))
+    folder = checkpoint.location(f"runs/{run.name}")
     assert isinstance(folder, Path)
     pieces = RunRows((Part(parquet_files(folder), reasons=()),), None, ("offset",)).pieces()
     return sum(len(rows) for rows in pieces)
@@ -202,24 +201,24 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
     entry = replace(entry, keys=KeyState(folds=(fold,)))
     (tmp_path / "keys" / "fold").mkdir()
     shutil.copy(kept, tmp_path / "keys" / "fold" / "part-0.parquet")
-    checkpoint.held.check_whole(entry, is_done=False)
-    files = logged_files(checkpoint, *entry.runs[:1], fold)
+    checkpoint.check_whole(entry, is_done=False)
+    files = checkpoint.files(*entry.runs[:1], fold)
     assert [*files] == [kept, tmp_path / "keys" / "fold" / "part-0.parquet"]
     for lost in (Path(kept), tmp_path / "keys" / "fold" / "part-0.parquet"):
         aside = lost.rename(tmp_path / "aside")
         for is_done in (False, True):
             with pytest.raises(CheckpointError, match=rf"{lost}, with 30 rows .* is gone; .* 1 of"):
-                checkpoint.held.check_whole(entry, is_done=is_done)
+                checkpoint.check_whole(entry, is_done=is_done)
         with pytest.raises(CheckpointError, match=f"{lost}, with 30 rows"):
-            checkpoint.held.check_there(*entry.runs, fold)
+            checkpoint.check_files(*entry.runs, fold)
         shutil.copy(aside, lost.with_name("part-of-another.parquet"))
         shutil.copy(aside, lost)
-        checkpoint.held.check_whole(entry, is_done=False)
-        assert logged_files(checkpoint, *entry.runs[:1], fold) == files
+        checkpoint.check_whole(entry, is_done=False)
+        assert checkpoint.files(*entry.runs[:1], fold) == files
         lost.with_name("part-of-another.parquet").unlink()
     shutil.rmtree(tmp_path / "runs" / first.name)
     with pytest.raises(CheckpointError, match="is gone"):
-        checkpoint.held.check_whole(entry, is_done=True)
+        checkpoint.check_whole(entry, is_done=True)
     checkpoint.close()
 
 
