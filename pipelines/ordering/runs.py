@@ -216,14 +216,14 @@ class SortedRuns:
         return self._aside(self._outputs.quarantine, part, entry)
 
     def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
+        outputs = self._outputs.released.partitions
         return SideSelection(
-            part,
-            frontier_ms=entry.previous_frontier_ms,
-            partitions=topic.partitions,
-            outputs=self._outputs.released.partitions,
+            (part,),
+            duplicates_files(self._checkpoint, entry),
+            flagged_ms=entry.previous_frontier_ms,
             limit=self._limits.of(topic.name),
             root=self._checkpoint.location(),
-            duplicates=duplicates_files(self._checkpoint, entry),
+            spread=None if topic.partitions == outputs else topic.partitions,
         )
 
     def _judged_files(self, entry: StepEntry) -> tuple[Location, ...]:

@@ -81,6 +81,8 @@ class Headers:
 
     def and_(self, added: Sequence[tuple[str, pa.Array]]) -> Headers:
         """These, and others behind: a name and a column of text, null where a record has none."""
+        if not added:
+            return self
         parts: list[Any] = [] if self.data is None else [self.data]
         counts = self.counts.copy()
         for name, column in added:

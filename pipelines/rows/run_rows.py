@@ -8,9 +8,6 @@ times that all fall on one day): so it is read in slices that are small enough, 
 from __future__ import annotations
 
 import copy
-import functools
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -24,23 +21,23 @@ from sequitur.pipelines.rows.columns import SOURCE_ORDER
 from sequitur.pipelines.rows.fetched_files import open_rows
 from sequitur.pipelines.rows.footers import ALL_TIME, footer_of, only_value, reach
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
+from sequitur.pipelines.rows.read_ahead import read_ahead, readers, side_by_side, size_of
 from sequitur.pipelines.rows.run_writer import sources
 from sequitur.pipelines.rows.slice_bounds import counted_sources, counted_times, time_cuts
 from sequitur.pipelines.spark.partition_blocks import halves
 from sequitur.pipelines.store.files import is_remote
+from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sequitur.pipelines.rows.footers import Footer
     from sequitur.pipelines.rows.slice_bounds import SourceRanges
     from sequitur.pipelines.store.files import Location
 
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-_READERS: Final = 8
-"""So many files of an object store are read at once: each answer takes a while to begin."""
 _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it."""
 
@@ -65,7 +62,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class RowGroup:
     """A row group that may hold rows wanted."""
 
     path: Location
@@ -78,10 +75,6 @@ class _Group:
     last_ms: int
     share: float
     partitions: tuple[int, int]
-
-    def is_beside(self, other: _Group) -> bool:
-        """Tell whether both are read from one file for one part."""
-        return self.path == other.path and self.part is other.part
 
     def may_hold(self, ranges: SourceRanges) -> bool:
         """Tell whether some of its rows may come from there."""
@@ -119,6 +112,8 @@ class RunRows:
         columns: What is wanted of a row; event time, reason and output partition are read anyway
             where they are needed. A number that a file does not have is null.
         limits: How much is in memory at once.
+        spread: The rows are spread over so many partitions, by key or else by source partition, and
+            not as they stand; then all of them are looked at, whatever is wanted.
     """
 
     def __init__(
@@ -127,13 +122,16 @@ class RunRows:
         partitions: range | None,
         columns: Sequence[str],
         limits: RowLimits = ROW_LIMITS,
+        *,
+        spread: int | None = None,
     ) -> None:
+        self._spread = spread
         self._slice_bytes = limits.slice_bytes
         self.partitions = partitions
-        self._columns = tuple(columns)
+        self._columns = tuple(dict.fromkeys(columns))
         wanted = [(path, part) for part in parts for path in part.files]
         if any(is_remote(path) for path, _ in wanted):
-            list(_readers().map(footer_of, dict.fromkeys(path for path, _ in wanted)))
+            list(readers().map(footer_of, dict.fromkeys(path for path, _ in wanted)))
         self._groups = [group for path, part in wanted for group in self._matching(path, part)]
 
     @property
@@ -183,7 +181,7 @@ class RunRows:
     ) -> Iterator[pa.Table]:
         """Read the rows between two event times, in tables that follow each other by source."""
         groups = self._overlapping(first_ms, last_ms)
-        if self._is_small(_size(groups)):
+        if self._is_small(size_of(groups)):
             yield from _together(self._read(groups, self._columns, first_ms, last_ms))
             return
         narrow = self._read(groups, SOURCE_ORDER, first_ms, last_ms)
@@ -212,7 +210,7 @@ class RunRows:
     def _cut_down(self, first_ms: int, last_ms: int) -> Iterator[pa.Table]:
         """Cut a slice into smaller ones if its rows are not spread evenly."""
         groups = self._overlapping(first_ms, last_ms)
-        if first_ms == last_ms or self._is_small(_size(groups)):
+        if first_ms == last_ms or self._is_small(size_of(groups)):
             yield from self.in_source_order(first_ms, last_ms)
             return
         narrow = self._read(groups, ("event_time_ms",), first_ms, last_ms)
@@ -226,19 +224,19 @@ class RunRows:
     def _is_small(self, size_bytes: int) -> bool:
         return size_bytes <= _MOST_SLICES * self._slice_bytes
 
-    def _overlapping(self, first_ms: int, last_ms: int) -> list[_Group]:
+    def _overlapping(self, first_ms: int, last_ms: int) -> list[RowGroup]:
         return [
             group
             for group in self._groups
             if group.first_ms <= last_ms and group.last_ms >= first_ms
         ]
 
-    def _matching(self, path: Location, part: Part) -> Iterator[_Group]:
+    def _matching(self, path: Location, part: Part) -> Iterator[RowGroup]:
         footer = footer_of(path)
         has_some = footer.untimed != (0 if part.untimed else footer.rows)
         if not part.untimed:
             has_some &= (footer.first_ms <= part.last_ms) & (footer.last_ms >= part.first_ms)
-        if self.partitions is not None:
+        if self.partitions is not None and self._spread is None:
             has_some &= footer.first_partition < self.partitions.stop
             has_some &= footer.last_partition >= self.partitions.start
         if part.reasons is None:
@@ -251,7 +249,8 @@ class RunRows:
             share = 1.0
             if (first_ms, last_ms) != ALL_TIME and not part.untimed:
                 share = (within[1] - within[0] + 1) / (last_ms - first_ms + 1)
-            yield _Group(
+            outputs = int(footer.first_partition[number]), int(footer.last_partition[number])
+            yield RowGroup(
                 path=path,
                 footer=footer,
                 number=number,
@@ -261,15 +260,12 @@ class RunRows:
                 first_ms=within[0],
                 last_ms=within[1],
                 share=share,
-                partitions=(
-                    int(footer.first_partition[number]),
-                    int(footer.last_partition[number]),
-                ),
+                partitions=outputs if self._spread is None else (0, self._spread - 1),
             )
 
     def _read(
         self,
-        groups: Sequence[_Group],
+        groups: Sequence[RowGroup],
         columns: Sequence[str],
         first_ms: int,
         last_ms: int,
@@ -277,16 +273,16 @@ class RunRows:
     ) -> Iterator[pa.Table]:
         """Read the rows wanted, a table for a few row groups each, so that memory stays small."""
 
-        def read(several: Sequence[_Group]) -> pa.Table:
+        def read(several: Sequence[RowGroup]) -> pa.Table:
             return self._read_some(several, columns, (first_ms, last_ms), ranges)
 
-        for rows in _read_ahead(_side_by_side(groups, self._slice_bytes), read, self._slice_bytes):
+        for rows in read_ahead(side_by_side(groups, self._slice_bytes), read, self._slice_bytes):
             if len(rows):
                 yield rows
 
     def _read_some(
         self,
-        groups: Sequence[_Group],
+        groups: Sequence[RowGroup],
         columns: Sequence[str],
         bounds: tuple[int, int],
         ranges: SourceRanges | None,
@@ -296,6 +292,8 @@ class RunRows:
         needed = [*columns, "event_time_ms", "output_partition", "reason"]
         if ranges is not None:
             needed += SOURCE_ORDER
+        if self._spread is not None:
+            needed += ("key", "partition")
         path = groups[0].path
         with (
             open_rows(path) as opened,
@@ -310,70 +308,21 @@ class RunRows:
         if "event_time_ms" in known:
             within = max(bounds[0], part.first_ms), min(bounds[1], part.last_ms)
             wanted &= _in_time(rows["event_time_ms"], within, untimed=part.untimed)
+        if part.reasons != ():
+            wanted &= _is_marked(rows["reason"], part.reasons)
+        if ranges is not None:
+            wanted &= _in_ranges(rows, ranges)
+        if self._spread is not None:
+            rows = _spread(rows.filter(pa.array(wanted)), self._spread)
+            wanted = np.ones(len(rows), np.bool_)
         if self.partitions is not None:
             outputs = rows["output_partition"].to_numpy()
             wanted &= (outputs >= self.partitions.start) & (outputs < self.partitions.stop)
-        if part.reasons is None:
-            wanted &= rows["reason"].is_null().to_numpy()
-        elif part.reasons:
-            among = pc.is_in(rows["reason"], pa.array(part.reasons, pa.string()))
-            wanted &= among.to_numpy()
-        if ranges is not None:
-            wanted &= _in_ranges(rows, ranges)
         for name in columns:
             if name not in known:
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.int64()))
         rows = rows.select(columns)
         return rows if wanted.all() else rows.filter(pa.array(wanted))
-
-
-def _side_by_side(groups: Sequence[_Group], slice_bytes: int) -> Iterator[list[_Group]]:
-    """Group row groups that are read at once: of one file, not more than a slice has."""
-    some: list[_Group] = []
-    size = 0
-    for group in groups:
-        size += group.size_bytes
-        if some and (size > slice_bytes or not group.is_beside(some[0])):
-            yield some
-            some, size = [], group.size_bytes
-        some.append(group)
-    if some:
-        yield some
-
-
-def _read_ahead(
-    groups: Iterable[list[_Group]],
-    read: Callable[[Sequence[_Group]], pa.Table],
-    most_bytes: int,
-) -> Iterator[pa.Table]:
-    """Read row groups in their order; where they are far away, some of them at once.
-
-    Args:
-        groups: Those that are read with one call.
-        read: Reads them.
-        most_bytes: Not more than that is on its way, or waits, beside what is read next.
-    """
-    waiting: deque[tuple[int, Future[pa.Table]]] = deque()
-    ahead = 0
-    for several in groups:
-        if not is_remote(several[0].path):
-            yield read(several)
-            continue
-        size = _size(several)
-        while waiting and (ahead + size > most_bytes or len(waiting) >= _READERS):
-            freed, rows = waiting.popleft()
-            ahead -= freed
-            yield rows.result()
-        waiting.append((size, _readers().submit(read, several)))
-        ahead += size
-    while waiting:
-        yield waiting.popleft()[1].result()
-
-
-@functools.cache
-def _readers() -> ThreadPoolExecutor:
-    """Return this process's threads that wait for an object store."""
-    return ThreadPoolExecutor(_READERS, thread_name_prefix="rows")
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -383,12 +332,39 @@ def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(several)
 
 
-def _size(groups: Iterable[_Group]) -> int:
-    return sum(group.size_bytes for group in groups)
+def _row_bytes(groups: Sequence[RowGroup]) -> float:
+    return size_of(groups) / max(1, sum(group.rows for group in groups))
 
 
-def _row_bytes(groups: Sequence[_Group]) -> float:
-    return _size(groups) / max(1, sum(group.rows for group in groups))
+def _is_marked(found: pa.ChunkedArray, reasons: tuple[str, ...] | None) -> Bools:
+    """Tell which rows have one of these reasons; of None, which have none."""
+    if reasons is None:
+        unmarked: Bools = found.is_null().to_numpy()
+        return unmarked
+    marked: Bools = pc.is_in(found, pa.array(reasons, pa.string())).to_numpy()
+    return marked
+
+
+def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
+    """Return the partition that each row goes to, as `rows.columns.output_partition` does.
+
+    Args:
+        partitioner: That of the topic they go to.
+        keys: Their keys.
+        numbers: Their source partitions.
+    """
+    outputs: Longs = numbers.astype(np.int64) % partitioner.partitions
+    if keyed := [place for place, key in enumerate(keys) if key is not None]:
+        outputs[keyed] = partitioner.each([key for key in keys if key is not None])
+    return outputs
+
+
+def _spread(rows: pa.Table, partitions: int) -> pa.Table:
+    """Have rows go to other output partitions than those they stand by."""
+    partitioner = KeyPartitioner(partitions)
+    outputs = outputs_of(partitioner, rows["key"].to_pylist(), rows["partition"].to_numpy())
+    place = rows.schema.get_field_index("output_partition")
+    return rows.set_column(place, "output_partition", pa.array(outputs))
 
 
 def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:

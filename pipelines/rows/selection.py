@@ -34,8 +34,7 @@ from sequitur.pipelines.rows.run_writer import (
     payload_sizes,
     sources,
 )
-from sequitur.pipelines.spark.partition_blocks import halves, stretches
-from sequitur.producer.batching.partitioner import KeyPartitioner
+from sequitur.pipelines.spark.partition_blocks import stretches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -101,33 +100,21 @@ class Selection:
             partitions: The output partitions, a block of `blocks_of`.
             rule: Which timestamps the records get.
         """
-        columns = self._columns(rule)
+        columns = ("output_partition", *self._columns(rule))
         left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
-        read = tuple(dict.fromkeys((*self.order, "output_partition", *columns)))
-        for block in RunRows(self.parts, partitions, read, self.limits).blocks():
+        for block in self._rows(partitions, columns).blocks():
             if block.partition is not None:
                 yield block.partition, functools.partial(self.batches, block.partition, rule=rule)
                 continue
             if (found := block.together()) is None:
                 continue
             rows = unfinished.without(left_out.without(found))
+            order = order_of(rows, self.order)
             outputs = rows["output_partition"].to_numpy()
-            for partition, some in _by_partition(rows, outputs, self.order):
-                yield partition, functools.partial(self._laid_out, some, rule=rule)
-
-    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
-        why = () if self.flagged_ms is None else _WHY
-        return tuple(dict.fromkeys((*RECORD, *timestamp_columns(rule), *why)))
-
-    def _laid_out(self, rows: pa.Table, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
-        headers = Headers.of(rows["headers"].combine_chunks())
-        if self.flagged_ms is not None:
-            headers = headers.and_(_reason_headers(rows, self.flagged_ms))
-        yield from _laid_out(rows, headers, limit, rule)
-
-    def rows_at_most(self, partition: int) -> int:
-        """Return how many rows an output partition has at most, by the footers of files."""
-        return RunRows(self.parts, range(partition, partition + 1), ()).rows_at_most()
+            order = order[np.argsort(outputs[order], kind="stable")]
+            rows = rows.take(pa.array(order))
+            for partition, own in stretches(outputs[order]):
+                yield partition, functools.partial(self._laid_out, rows[own], rule=rule)
 
     def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Return the rows of an output partition in their order, some at a time.
@@ -137,105 +124,61 @@ class Selection:
             columns: What is wanted of them.
         """
         left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
-        read = tuple(dict.fromkeys((*self.order, *columns)))
-        for found in RunRows(
-            self.parts, range(partition, partition + 1), read, self.limits
-        ).slices():
+        for found in self._slices(self._rows(range(partition, partition + 1), columns)):
             rows = unfinished.without(left_out.without(found))
             order = order_of(rows, self.order)
             for begin in range(0, len(order), _ROWS_AT_ONCE):
                 yield rows.select(columns).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
 
+    def rows_at_most(self, partition: int) -> int:
+        """Return how many rows an output partition has at most, by the footers of files."""
+        return RunRows(self.parts, range(partition, partition + 1), ()).rows_at_most()
 
-@dataclass(frozen=True, slots=True)
-class SideSelection:
+    def _rows(self, partitions: range, columns: Sequence[str]) -> RunRows:
+        return RunRows(self.parts, partitions, (*self.order, *columns), self.limits)
+
+    def _slices(self, rows: RunRows) -> Iterator[pa.Table]:
+        return rows.slices()
+
+    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
+        why = () if self.flagged_ms is None else _WHY
+        return tuple(dict.fromkeys((*RECORD, *timestamp_columns(rule), *why)))
+
+    def _laid_out(self, rows: pa.Table, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
+        added = [] if self.flagged_ms is None else _reason_headers(rows, self.flagged_ms)
+        rows, added = self._fitting(rows, added)
+        headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
+        timestamps, headers = with_timestamps(rows, headers, rule)
+        yield from record_batches(rows["key"], rows["value"], headers, timestamps, limit)
+
+    def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
+        return rows, added
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideSelection(Selection):
     """Rows that a step sends to a side topic, in source order, with headers that say why.
 
     Attributes:
-        part: The rows.
-        frontier_ms: What they were held against.
-        partitions: Partitions of the side topic.
-        outputs: Partitions of the output topic, by which the rows stand in files.
         limit: What the side topic takes of one row.
         root: The checkpoint, where a row that is too large is left whole.
-        duplicates: Files with the places of rows to leave out.
-        limits: How much is in memory at once.
+        spread: See `RunRows`.
     """
 
-    part: Part
-    frontier_ms: int
-    partitions: int
-    outputs: int
+    order: tuple[str, ...] = SOURCE_ORDER
     limit: RecordLimit
     root: Location
-    duplicates: tuple[Location, ...] = ()
-    limits: RowLimits = ROW_LIMITS
+    spread: int | None
 
-    def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
-        """Return the records as batches, see `Selection.batches`."""
-        left_out = Places(self.duplicates, self.limits)
-        for found in self._rows(range(partition, partition + 1)).in_source_order():
-            rows = left_out.without(found)
-            rows = rows.filter(pa.array(self._outputs(rows) == partition))
-            rows = rows.take(pa.array(order_of(rows, SOURCE_ORDER)))
-            if len(rows):
-                yield from self._with_reasons(rows, limit, rule)
+    def _rows(self, partitions: range, columns: Sequence[str]) -> RunRows:
+        return RunRows(self.parts, partitions, columns, self.limits, spread=self.spread)
 
-    def each(self, partitions: range, rule: TimestampRule) -> Iterator[Batches]:
-        """Return the records of some partitions of the side topic, see `Selection.each`.
+    def _slices(self, rows: RunRows) -> Iterator[pa.Table]:
+        return rows.in_source_order()
 
-        Where it has as many partitions as the output topic, these rows stand together in files.
-        Else all rows are looked at, once for as many as fit into a slice.
-        """
-        left_out = Places(self.duplicates, self.limits)
-        for block in self._blocks(partitions):
-            if len(block) == 1:
-                yield block.start, functools.partial(self.batches, block.start, rule=rule)
-                continue
-            pieces = [left_out.without(piece) for piece in self._own_pieces(block)]
-            if not pieces:
-                continue
-            rows = pa.concat_tables(pieces)
-            for partition, some in _by_partition(rows, self._outputs(rows), SOURCE_ORDER):
-                yield partition, functools.partial(self._with_reasons, some, rule=rule)
-
-    def _blocks(self, partitions: range) -> Iterator[range]:
-        """Cut partitions so that the rows of each cut fit into a slice, or are of one."""
-        rows = self._rows(partitions)
-        size = rows.wanted_bytes
-        if not self._is_alike:
-            size *= len(partitions) / self.partitions
-        if len(partitions) == 1 or size <= self.limits.slice_bytes:
-            yield partitions
-            return
-        for half in halves(partitions):
-            yield from self._blocks(half)
-
-    def _own_pieces(self, partitions: range) -> Iterator[pa.Table]:
-        """Read the rows that go to some partitions, in no order."""
-        for some in self._rows(partitions).pieces():
-            if self._is_alike:
-                yield some
-                continue
-            outputs = self._outputs(some)
-            own = (outputs >= partitions.start) & (outputs < partitions.stop)
-            yield some.filter(pa.array(own))
-
-    @property
-    def _is_alike(self) -> bool:
-        return self.partitions == self.outputs
-
-    def _rows(self, partitions: range) -> RunRows:
-        columns = (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
-        own = partitions if self._is_alike else None
-        return RunRows((self.part,), own, columns, self.limits)
-
-    def _with_reasons(
-        self, rows: pa.Table, limit: int, rule: TimestampRule
-    ) -> Iterator[KafkaBatch]:
-        rows, added = self._fitting(rows, _reason_headers(rows, self.frontier_ms))
-        headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
-        yield from _laid_out(rows, headers, limit, rule)
+    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
+        del rule
+        return (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
         """Make rows as their topic takes them: of a large one only what is added is left."""
@@ -255,11 +198,6 @@ class SideSelection:
             number = rows.schema.get_field_index(name)
             rows = rows.set_column(number, name, rows[name].take(places))
         return rows, [*added, (OVERSIZED_HEADER, pa.array(names, pa.string()))]
-
-    def _outputs(self, rows: pa.Table) -> Longs:
-        """Return each row's partition of the side topic."""
-        partitioner = KeyPartitioner(self.partitions)
-        return outputs_of(partitioner, rows["key"].to_pylist(), rows["partition"].to_numpy())
 
 
 def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
@@ -294,30 +232,6 @@ def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
     return [
         (name, pc.if_else(has_reason, column.cast(pa.string()), none)) for name, column in added
     ]
-
-
-def _by_partition(
-    rows: pa.Table, outputs: Longs, order: Sequence[str]
-) -> Iterator[tuple[int, pa.Table]]:
-    """Sort rows, and give those of each partition.
-
-    Args:
-        rows: The rows.
-        outputs: The partition of each.
-        order: Columns they are sorted by within it, the first of them deciding first.
-    """
-    places = order_of(rows, order)
-    places = places[np.argsort(outputs[places], kind="stable")]
-    rows, outputs = rows.take(pa.array(places)), outputs[places]
-    for partition, own in stretches(outputs):
-        yield partition, rows[own]
-
-
-def _laid_out(
-    rows: pa.Table, headers: Headers, limit: int, rule: TimestampRule
-) -> Iterator[KafkaBatch]:
-    timestamps, headers = with_timestamps(rows, headers, rule)
-    yield from record_batches(rows["key"], rows["value"], headers, timestamps, limit)
 
 
 class Places:
@@ -367,20 +281,6 @@ class Roots:
 
 def _roots(rows: pa.Table) -> Any:
     return rows["root"].to_numpy()
-
-
-def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
-    """Return the partition that each row goes to, as `rows.columns.output_partition` does.
-
-    Args:
-        partitioner: That of the topic they go to.
-        keys: Their keys.
-        numbers: Their source partitions.
-    """
-    outputs: Longs = numbers.astype(np.int64) % partitioner.partitions
-    if keyed := [place for place, key in enumerate(keys) if key is not None]:
-        outputs[keyed] = partitioner.each([key for key in keys if key is not None])
-    return outputs
 
 
 def order_of(rows: pa.Table, names: Sequence[str]) -> Longs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.pipelines.rows.selection import Selection, SideSelection
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
-
-Rows: TypeAlias = "Selection | SideSelection"
-"""Rows to be written, as tasks will find them in files, in their order."""
 
 _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
 _BATCH_BYTES: Final = 256 << 10
@@ -71,14 +68,14 @@ class Outgoing:
     """Rows for a topic.
 
     Attributes:
-        rows: The rows.
+        rows: The rows, as tasks will find them in files, in their order.
         topic: The topic.
         timestamps: What the records' timestamps are taken from.
         tells_event_time: Whether a record whose timestamp is not its event time carries it in a
             header.
     """
 
-    rows: Rows
+    rows: Selection
     topic: OutputTopic
     timestamps: OutputTimestamp = OutputTimestamp.NOW
     tells_event_time: bool = True
@@ -231,7 +228,7 @@ class _Send:
 
     place: int
     writer: PartitionWriter
-    rows: Selection | SideSelection
+    rows: Selection
     partitions: range
     rule: TimestampRule
 

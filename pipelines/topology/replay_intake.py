@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sequitur.consumer.topology.step.events import PendingEvent
-from sequitur.pipelines.rows.selection import outputs_of
+from sequitur.pipelines.rows.run_rows import outputs_of
 from sequitur.pipelines.store.files import sync
 from sequitur.pipelines.topology.event_columns import events
 from sequitur.pipelines.topology.pending_files import write_waiting

@@ -192,13 +192,12 @@ def test_side_rows_come_out_in_source_order(
     )
     for part, expected in cases:
         side = SideSelection(
-            part,
-            BASE_MS + frontier,
-            partitions=partitions,
-            outputs=OUTPUTS,
+            (part,),
+            parquet_files(root / "repeats"),
+            flagged_ms=BASE_MS + frontier,
             limit=RecordLimit(),
             root=root,
-            duplicates=parquet_files(root / "repeats"),
+            spread=None if partitions == OUTPUTS else partitions,
             limits=limits,
         )
         kept = [row for row in expected if row.offset not in left_out]
