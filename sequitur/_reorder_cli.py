@@ -98,7 +98,7 @@ def _tables(report: CheckpointReport) -> list[RenderableType]:
     return tables
 
 
-def _overview(report: CheckpointReport, document: dict[str, object]) -> Table:
+def _overview(report: CheckpointReport, document: dict[str, Any]) -> Table:
     table = Table(title=f"Reorder job in {report.root}", title_justify="left", show_header=False)
     for name, value in report.job.items():
         if value:
@@ -119,8 +119,8 @@ def _overview(report: CheckpointReport, document: dict[str, object]) -> Table:
         table.add_row("staged", f"{rows:,} rows in {len(report.staged)} steps not decided yet")
     if totals.missing:
         table.add_row("missing", f"{totals.missing:,}")
-    keys = report.keys
-    table.add_row("keys", f"{keys.rows:,} rows, {keys.size_bytes:,} B in {keys.files:,} files")
+    keys = "{rows:,} rows, {size_bytes:,} B in {files:,} files"
+    table.add_row("keys", keys.format(**document["keys"]))
     learned = document["learned"]
     if isinstance(learned, dict):
         text = (

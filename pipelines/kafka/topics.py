@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 30.0
 _LEARNS_IN_S: Final = 5.0
+_KNOWN_FOR_S: Final = 60.0
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Internal topics: Spark subscribes to none of them by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
@@ -91,6 +92,7 @@ class KafkaTopics:
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
         self._admin = AdminClient(kafka.librdkafka())
         self._outages = outages or brief_outages()
+        self._limits: dict[str, tuple[float, RecordLimit]] = {}
 
     def partitions(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when there is no such topic.
@@ -213,10 +215,17 @@ class KafkaTopics:
     def record_limit(self, topic: str) -> RecordLimit:
         """Return what a topic takes of one record; a broker's default without the right to ask.
 
+        The brokers are asked again after a minute.
+
         Raises:
-            TopicError: The brokers do not answer.
+            TopicError: They do not answer.
         """
-        return RecordLimit.of(self._configuration(topic))
+        now_s = time.monotonic()
+        asked_s, limit = self._limits.get(topic, (now_s, None))
+        if limit is None or now_s - asked_s >= _KNOWN_FOR_S:
+            limit = RecordLimit.of(self._configuration(topic))
+            self._limits[topic] = now_s, limit
+        return limit
 
     def require_keyless(self, topic: str) -> None:
         """Check that a topic takes records without a key, as late and bad rows may be.

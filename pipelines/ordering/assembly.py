@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.input_topics import input_topics
 from sequitur.pipelines.sink.sink import Outputs, OutputTopic
-from sequitur.pipelines.sink.topic_limits import TopicLimits
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.topology.checks import check_settings
 from sequitur.pipelines.topology.processing import Processing
@@ -66,7 +65,6 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
             topology=None if process is None else process.topology.name,
         )
     )
-    limits = TopicLimits(topics, settings, releases=process is None)
     processing = None
     if process is not None:
         output = settings.output_topic
@@ -81,7 +79,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
             },
             default=outputs.released,
             dead_letters=ensure_aside(process.settings.dead_letters(output)),
-            limits=limits,
+            limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,
         )
-    return ReorderEngine(job, outputs, limits, processing)
+    return ReorderEngine(job, outputs, processing)

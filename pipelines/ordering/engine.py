@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from sequitur.consumer import LearnedDelays, StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.sink.sink import Outputs
-    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.topology.processing import Processing
 
 
@@ -70,26 +69,19 @@ class ReorderEngine:
     Args:
         job: What its parts share; the checkpoint is claimed already.
         outputs: The output topics.
-        limits: What they take of one record.
         processing: A topology that is given what steps release, instead of the output topic.
 
     Attributes:
         input: What the job reads, as the log has it.
     """
 
-    def __init__(
-        self,
-        job: JobContext,
-        outputs: Outputs,
-        limits: TopicLimits,
-        processing: Processing | None,
-    ) -> None:
+    def __init__(self, job: JobContext, outputs: Outputs, processing: Processing | None) -> None:
         self._job = job
         self._processing = processing
         self._checks = InputChecks(job.checkpoint, job.topics)
         self._newest = newest = NewestStep(job.checkpoint)
         self._frontier = Frontier(job.settings, job.outages, is_bounded=job.is_bounded)
-        runs = SortedRuns(job, outputs, limits)
+        runs = SortedRuns(job, outputs, releases=processing is None)
         partitions = outputs.released.partitions
         self._steps = steps = Steps(
             job,

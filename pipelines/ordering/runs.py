@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from sequitur.pipelines.rows.columns import (
     output_partition,
     payload_bytes,
 )
+from sequitur.pipelines.rows.oversized import MOST_ADDED
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import (
     LARGE_ROW_BYTES,
@@ -66,9 +67,9 @@ if TYPE_CHECKING:
     )
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
-    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
+    from sequitur.producer.kafka.record_limit import RecordLimit
 
 _BATCH_ROWS: Final = 1024
 """Rows that go to Python together: 16 MiB where none of them is large."""
@@ -101,14 +102,14 @@ class SortedRuns:
     Args:
         job: What its parts share.
         outputs: The output topics.
-        limits: What they take of one record.
+        releases: Whether rows go to the output topic, and not to a topology.
     """
 
-    def __init__(self, job: JobContext, outputs: Outputs, limits: TopicLimits) -> None:
+    def __init__(self, job: JobContext, outputs: Outputs, *, releases: bool) -> None:
+        self._job = job
         self._checkpoint = job.checkpoint
-        self._event_time = job.settings.event_time
         self._outputs = outputs
-        self._limits = limits
+        self._releases = releases
         self._output = output_partition(job.spark, outputs.released.partitions)
         self._expects_large = False
 
@@ -143,11 +144,11 @@ class SortedRuns:
         columns = [*SOURCE_COLUMNS, "output_partition"]
         writer = RunWriter(
             folder=folder,
-            event_time=self._event_time,
+            event_time=self._job.settings.event_time,
             frontier_ms=frontier_ms,
             bounds=bounds,
             clocks=None if learn_from is None else _clocks(learn_from),
-            limit=self._limits.released(),
+            limit=self._limit(),
         )
         if self._expects_large:
             found = _written(rows.select(*columns), writer, by_size=True)
@@ -163,6 +164,16 @@ class SortedRuns:
         self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
         files = {one.file: one.read for one in found if one.file is not None}
         return _staged(step, name, found, partitions, files)
+
+    def _limit(self) -> RecordLimit | None:
+        """Return what the output topic takes of a row; None when no row goes there."""
+        if not self._releases:
+            return None
+        limit = self._job.topics.record_limit(self._outputs.released.name)
+        if self._job.settings.late_policy is LatePolicy.EMIT:
+            # A late row that is emitted in place has headers that say so.
+            return replace(limit, max_bytes=limit.max_bytes - MOST_ADDED)
+        return limit
 
     def due(self, entry: StepEntry) -> Selection | None:
         """Return the rows that a step writes to the output; None when there are none for sure."""
@@ -221,7 +232,7 @@ class SortedRuns:
             (part,),
             duplicates_files(self._checkpoint, entry),
             flagged_ms=entry.previous_frontier_ms,
-            limit=self._limits.of(topic.name),
+            limit=self._job.topics.record_limit(topic.name),
             root=self._checkpoint.location(),
             spread=None if topic.partitions == outputs else topic.partitions,
         )

@@ -58,7 +58,7 @@ class StagedSteps:
         Raises:
             OwnershipError: Another process has staged it.
         """
-        self._runner.stage(staged)
+        self._newest.stage(staged)
         if self._thread is None:
             self._thread = threading.Thread(target=self._finish, name="steps", daemon=True)
             self._thread.start()

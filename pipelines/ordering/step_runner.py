@@ -72,13 +72,9 @@ class StepRunner:
         """Count the time of a step from now on."""
         self._begun_s[step] = time.monotonic()
 
-    def stage(self, staged: StagedStep) -> None:
-        """Log what a step staged; `finish_staged` does the rest."""
-        self._newest.stage(staged)
-
     def run(self, staged: StagedStep) -> None:
         """Log a step, and finish it; all before it are done."""
-        self.stage(staged)
+        self._newest.stage(staged)
         self.finish_staged(staged)
 
     def finish_staged(self, staged: StagedStep) -> None:
@@ -94,9 +90,7 @@ class StepRunner:
 
     def finish(self, entry: StepEntry) -> None:
         """Write the outputs of a logged step, account for them, and mark the step as done."""
-        begun_s = self._begun_s.pop(entry.step, None)
-        if begun_s is None:
-            begun_s = time.monotonic()
+        begun_s = self._begun_s.pop(entry.step, time.monotonic())
         with self._naming_lost_files():
             done = self._outputs.write(entry, self._newest.done, begun_s)
         self._newest.mark_done(done)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sequitur.consumer.topology.step.task_result import TaskResult
-    from sequitur.consumer.topology.step.trial import Trial
     from sequitur.pipelines.store.files import Location
 
     T = TypeVar("T")
@@ -40,34 +39,12 @@ _FRUITLESS: Final = 3
 _POOL: Final = "spark.scheduler.pool"
 
 
-class Repeatable(Protocol):
-    """A task that can be run on a part of its input."""
-
-    @property
-    def trial(self) -> Trial:
-        """What of its input is given out."""
-
-    @property
-    def weight(self) -> int:
-        """About how much input there is."""
-
-    def count(self) -> int:
-        """How much input there is."""
-
-    def __call__(self) -> TaskResult:
-        """Run it."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Recorded:
     """A task that leaves its result in a file."""
 
     task: Any
     path: Location
-
-    @classmethod
-    def of(cls, task: Any, folder: Location) -> Self:
-        return cls(task, folder / f"result-{uuid4().hex}.pickle")
 
     def __call__(self) -> None:
         write_aside(self.path, pickle.dumps(self.task()))
@@ -78,14 +55,6 @@ class _Recorded:
             return pickle.loads(self.path.read_bytes())  # noqa: S301 - our own
         except FileNotFoundError:
             return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    task: Repeatable
-
-    def __call__(self) -> int:
-        return self.task.count()
 
 
 class SurvivingTasks:
@@ -106,13 +75,13 @@ class SurvivingTasks:
         self._folder = folder
         self._max_crashes = max_crashes
 
-    def run(self, tasks: Sequence[Repeatable]) -> list[TaskResult]:
+    def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Run tasks side by side, and give their results in order.
 
         Raises:
             BoltCrashError: A task dies again and again, and no single event does it.
         """
-        recorded = [_Recorded.of(task, self._folder) for task in tasks]
+        recorded = [self._recorded(task) for task in tasks]
         # Those with most to do first, so that none of them is what all others wait for.
         order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
         if self._survives([recorded[place] for place in order]):
@@ -129,7 +98,7 @@ class SurvivingTasks:
             BoltCrashError: They die again and again.
         """
         for _ in range(_FRUITLESS):
-            recorded = [_Recorded.of(task, self._folder) for task in tasks]
+            recorded = [self._recorded(task) for task in tasks]
             if self._survives(recorded):
                 return [one.result() for one in recorded]
         raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
@@ -161,7 +130,7 @@ class SurvivingTasks:
         """
         if self._kills(task, 0, 0):
             return None
-        (count,) = all_of(self._spark, [_Count(task)])
+        (count,) = all_of(self._spark, [task.count])
         first, last = 0, count
         while last - first > 1:
             middle = (first + last) // 2
@@ -176,8 +145,11 @@ class SurvivingTasks:
         return self._tried(replace(task, trial=part)) is None
 
     def _tried(self, task: Any) -> TaskResult | None:
-        one = _Recorded.of(task, self._folder)
+        one = self._recorded(task)
         return one.result() if self._survives([one]) else None
+
+    def _recorded(self, task: Any) -> _Recorded:
+        return _Recorded(task, self._folder / f"result-{uuid4().hex}.pickle")
 
     def _survives(self, recorded: Sequence[_Recorded]) -> bool:
         """Run tasks; whether no process has died."""

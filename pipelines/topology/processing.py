@@ -33,7 +33,7 @@ from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replay_intake import ReplayIntake, write_replayed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.pipelines.sink.sink import OutputTopic
-    from sequitur.pipelines.sink.topic_limits import TopicLimits
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
     from sequitur.producer.kafka.record_limit import RecordLimit
@@ -61,7 +60,7 @@ class Processing:
         default: The topic of outputs without one of their own; the first stage has a task for each
             of its partitions.
         dead_letters: The topic for events given up.
-        limits: What the topics take of one record.
+        limit_of: Tells what a topic takes of one record.
         timestamps: What the timestamps of outputs are taken from.
     """
 
@@ -75,7 +74,7 @@ class Processing:
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
         dead_letters: OutputTopic,
-        limits: TopicLimits,
+        limit_of: Callable[[str], RecordLimit],
         timestamps: OutputTimestamp,
     ) -> None:
         self._spark = spark
@@ -86,7 +85,7 @@ class Processing:
         self._outputs = dict(outputs)
         self._default = default
         self._dead_letters = dead_letters
-        self._limits = limits
+        self._limit_of = limit_of
         self._plan = plan(topology, default.partitions)
         self._newest = Processed()
         self._requests = ReplayIntake(checkpoint.location("replays"))
@@ -251,7 +250,7 @@ class Processing:
             topics=self._topics,
             dead_letters=(DEAD_LETTERS, self._dead_letters.partitions),
             root=self._checkpoint.location(),
-            letter_limit=self._limits.of(self._dead_letters.name),
+            letter_limit=self._limit_of(self._dead_letters.name),
             watermark_ms=before.watermark_ms,
             ticks=ticks,
             life=self._life,
@@ -301,7 +300,7 @@ class Processing:
 
     def _output_limits(self) -> dict[str, RecordLimit]:
         return {
-            one.id: self._limits.of(one.output.topic or self._default.name)
+            one.id: self._limit_of(one.output.topic or self._default.name)
             for one in self._topology.outputs
             if one.output is not None
         }
