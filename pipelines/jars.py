@@ -38,38 +38,30 @@ _ASKED_FOR: Final = ("s3",)
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """What `lock` starts from: coordinates, and whether their dependencies come along."""
-
-    coordinates: str
-    transitive: bool
-
-
-ROOTS: Final[Mapping[Group, tuple[Root, ...]]] = {
+ROOTS: Final[Mapping[Group, tuple[str, ...]]] = {
     "broker": (
-        Root("org.apache.kafka:kafka_2.13:4.3.1", transitive=True),
+        "org.apache.kafka:kafka_2.13:4.3.1",
         # Kafka logs through slf4j; without a binding to log4j it would log nothing.
-        Root("org.apache.logging.log4j:log4j-slf4j-impl:2.25.4", transitive=True),
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
     ),
-    # Not transitive: Spark itself brings the rest, and some of it in other versions.
     "spark": (
-        Root("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0", transitive=False),
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
         # 4.2.0 of this one is missing from some mirrors; 4.0.0 works with connector 4.2.0.
-        Root("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0", transitive=False),
-        Root("org.apache.kafka:kafka-clients:3.9.2", transitive=False),
-        Root("org.apache.commons:commons-pool2:2.13.1", transitive=False),
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "org.apache.commons:commons-pool2:2.13.1",
     ),
     # By which Spark writes its own checkpoint to S3; the SDK has 690 MB.
     "s3": (
-        Root("org.apache.hadoop:hadoop-aws:3.5.0", transitive=False),
-        Root("software.amazon.awssdk:bundle:2.35.4", transitive=False),
-        Root(
-            "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
-            transitive=False,
-        ),
+        "org.apache.hadoop:hadoop-aws:3.5.0",
+        "software.amazon.awssdk:bundle:2.35.4",
+        "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
     ),
 }
+"""What `lock` starts from."""
+_TRANSITIVE: Final = ("broker",)
+"""Groups whose dependencies come along: Spark itself brings those of the others, and some of them
+in other versions."""
 
 _FETCH_ATTEMPTS: Final = 3
 _FETCH_TIMEOUT_S: Final = 600
@@ -275,11 +267,11 @@ def _fetch_by_ivy(jars: Sequence[LockedJar], target: Path) -> None:
     not mind that some are packaged as ``bundle``; its own checksums add nothing to a SHA-256.
     """
     _log(f"fetching {len(jars)} jars into {target.parent}")
-    dependencies = [(jar.coordinates, False) for jar in jars]
+    wanted = [jar.coordinates for jar in jars]
     pattern = target / "[organisation]" / "[artifact]-[revision].[ext]"
     for attempt in range(1, _FETCH_ATTEMPTS + 1):
         try:
-            _run_ivy(dependencies, pattern, descriptors=False)
+            _run_ivy(wanted, pattern)
         except JarFetchError as error:
             if attempt == _FETCH_ATTEMPTS:
                 raise
@@ -288,12 +280,20 @@ def _fetch_by_ivy(jars: Sequence[LockedJar], target: Path) -> None:
             return
 
 
-def _run_ivy(dependencies: Iterable[tuple[str, bool]], pattern: Path, *, descriptors: bool) -> None:
-    """Let Ivy resolve coordinates (each with whether it is transitive) to paths of a pattern."""
+def _run_ivy(wanted: Iterable[str], pattern: Path, transitive: bool | None = None) -> None:
+    """Let Ivy resolve coordinates to paths of a pattern.
+
+    Args:
+        wanted: The coordinates.
+        pattern: Where each jar goes.
+        transitive: Whether their dependencies come along; None: no, nor are descriptors asked for.
+    """
     with tempfile.TemporaryDirectory(prefix="sequitur-ivy-") as name:
         work = Path(name)
-        (work / "ivy.xml").write_text(_ivy_module(dependencies), "utf-8")
-        (work / "settings.xml").write_text(_ivy_settings(descriptors=descriptors), "utf-8")
+        (work / "ivy.xml").write_text(_ivy_module(wanted, transitive=bool(transitive)), "utf-8")
+        (work / "settings.xml").write_text(
+            _ivy_settings(descriptors=transitive is not None), "utf-8"
+        )
         settings = os.environ.get("SEQUITUR_IVY_SETTINGS") or work / "settings.xml"
         command: list[str | Path] = [find_java().program, f"-Divy.home={work}"]
         command += ["-cp", _ivy_jar(), "org.apache.ivy.Main"]
@@ -325,10 +325,10 @@ def _ivy_jar() -> Path:
     return found[0]
 
 
-def _ivy_module(dependencies: Iterable[tuple[str, bool]]) -> str:
+def _ivy_module(wanted: Iterable[str], *, transitive: bool) -> str:
     lines = ['<ivy-module version="2.0"><info organisation="sequitur" module="jars"/>']
     lines.append("<dependencies>")
-    for coordinates, transitive in dependencies:
+    for coordinates in wanted:
         organisation, name, revision = map(quoteattr, coordinates.split(":"))
         lines.append(
             f"<dependency org={organisation} name={name} rev={revision} "
@@ -358,8 +358,7 @@ def write_lock(lock_file: Path = LOCK_FILE) -> None:
         text.append(f"\n[{group}]")
         with tempfile.TemporaryDirectory(prefix="sequitur-lock-") as name:
             pattern = Path(name, "[organisation]:[artifact]:[revision].[ext]")
-            wanted = [(root.coordinates, root.transitive) for root in roots]
-            _run_ivy(wanted, pattern, descriptors=True)
+            _run_ivy(roots, pattern, transitive=group in _TRANSITIVE)
             text += [f'"{jar.stem}" = "{_sha256(jar)}"' for jar in sorted(Path(name).iterdir())]
     _write_whole(lock_file, "\n".join(text) + "\n")
 

@@ -25,7 +25,8 @@ _REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 _PATIENCE_S: Final = 120.0
 _RELIED_ON_S: Final = 60.0
 _KNOWN_FOR_S: Final = 60.0
-_BATCH_BYTES: Final = 768 << 10
+_BATCH_BYTES: Final = 256 << 10
+"""Of a batch, whatever its topic takes."""
 _BATCH_OVERHEAD: Final = 128
 
 _kept: dict[str, Connections] = {}

@@ -82,7 +82,7 @@ def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | Non
 
 
 class KafkaTopics:
-    """A small admin client.
+    """A small admin client; where the brokers do not answer, all of it raises `TopicError`.
 
     Args:
         kafka: How to reach the brokers.
@@ -95,11 +95,7 @@ class KafkaTopics:
         self._limits: dict[str, tuple[float, RecordLimit]] = {}
 
     def partitions(self, topic: str) -> int | None:
-        """Number of partitions of a topic, None when there is no such topic.
-
-        Raises:
-            TopicError: The brokers do not answer, or not about this topic.
-        """
+        """Number of partitions of a topic, None when there is no such topic."""
         # All topics and not this one: asking for one by name may create it.
         return self._all().get(topic)
 
@@ -144,9 +140,6 @@ class KafkaTopics:
         """Return the brokers' ids of topics: a topic that is recreated gets another.
 
         Topics that are not there are left out, and so are all where brokers give no ids.
-
-        Raises:
-            TopicError: The brokers do not answer.
         """
         wanted = sorted(topics)
         if not wanted:
@@ -216,9 +209,6 @@ class KafkaTopics:
         """Return what a topic takes of one record; a broker's default without the right to ask.
 
         The brokers are asked again after a minute.
-
-        Raises:
-            TopicError: They do not answer.
         """
         now_s = time.monotonic()
         asked_s, limit = self._limits.get(topic, (now_s, None))
@@ -241,11 +231,7 @@ class KafkaTopics:
             )
 
     def timestamps(self, topic: str) -> TopicTimestamps:
-        """Return what a topic does with timestamps.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return what a topic does with timestamps."""
         return TopicTimestamps.of(self._configuration(topic))
 
     def _configuration(self, topic: str) -> dict[str, str]:
@@ -266,19 +252,11 @@ class KafkaTopics:
         return self._told(Request.TOPIC_CONFIGS, message, describe)
 
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Return the offset behind the last record of each partition.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return the offset behind the last record of each partition."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call] # has no annotations
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Return the offset of the first record that is still there of each partition.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return the offset of the first record that is still there of each partition."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call] # has no annotations
 
     def _offsets(

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 
 class DuplicateFinder:
-    """Finds duplicates by a header.
-
-    Args:
-        job: What its parts share.
-        output_partitions: Partitions of the output topic.
-    """
+    """Finds duplicates by a header."""
 
     def __init__(self, job: JobContext, output_partitions: int) -> None:
         self._job = job

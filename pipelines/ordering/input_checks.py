@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class InputChecks:
-    """Holds the input against the log.
-
-    Args:
-        checkpoint: The job's folder.
-        topics: Admin client.
-    """
+    """Holds the input against the log."""
 
     def __init__(self, checkpoint: Checkpoint, topics: KafkaTopics) -> None:
         self._checkpoint = checkpoint

@@ -1,36 +1,18 @@
-"""The topics that a job reads, as they are now, and where its query begins in them."""
+"""The topics that a job reads, as they are now."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import TopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from sequitur.pipelines.ordering.context import JobContext
-
-_EARLIEST: Final = -2
-"""What Spark takes for the offset of a partition's first record."""
-
-
-def starting_offsets(topics: Mapping[str, int], begins_at: Mapping[SourcePartition, int]) -> str:
-    """Return where Spark's query begins, as its option takes it, with each partition named."""
-    return json.dumps(
-        {
-            topic: {
-                str(number): begins_at.get(SourcePartition(topic, number), _EARLIEST)
-                for number in range(partitions)
-            }
-            for topic, partitions in topics.items()
-        }
-    )
 
 
 def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]:

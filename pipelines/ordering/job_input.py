@@ -7,7 +7,8 @@ has got to, or behind lost rows.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import SourcePartition, StepKind
 from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
@@ -24,18 +25,12 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.step_runner import StepRunner
     from sequitur.pipelines.ordering.steps import Steps
 
+_EARLIEST: Final = -2
+"""What Spark takes for the offset of a partition's first record."""
+
 
 class JobInput:
-    """The input of a job, as the log has it.
-
-    Args:
-        job: What its parts share.
-        lock: The engine's: no step is staged meanwhile.
-        newest: The newest steps.
-        steps: Works out what a step decides.
-        runner: Runs steps.
-        checks: Holds the input against the log.
-    """
+    """The input of a job, as the log has it. The lock is the engine's, for staging, too."""
 
     def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
         self,
@@ -59,13 +54,32 @@ class JobInput:
         return f"{self._job.checkpoint.root}/{self._newest.source}"
 
     @property
-    def begins_at(self) -> Mapping[SourcePartition, int] | None:
-        """Where Spark is to begin: None says as the settings have it, or where it was.
+    def is_reset(self) -> bool:
+        """Whether Spark's part begins anew, where the log has got to."""
+        head = self._newest.head
+        return head is not None and head.batch_id < 0
 
-        A partition that is not named is to be read from its beginning.
+    def starting_offsets(self, topics: Mapping[str, int]) -> str | None:
+        """Return where Spark is to begin, as its option takes it, with each partition named.
+
+        Args:
+            topics: The input topics that are there, and how many partitions each has.
+
+        Returns:
+            None where it begins as the settings say, or goes on.
         """
         head = self._newest.head
-        return head.planned if head is not None and head.batch_id < 0 else None
+        if head is None or not self.is_reset:
+            return None
+        return json.dumps(
+            {
+                topic: {
+                    str(number): head.planned.get(SourcePartition(topic, number), _EARLIEST)
+                    for number in range(partitions)
+                }
+                for topic, partitions in topics.items()
+            }
+        )
 
     @property
     def has_log(self) -> bool:
@@ -107,9 +121,6 @@ class JobInput:
 
         Returns:
             Whether it was not given up: else nothing is reset.
-
-        Raises:
-            TopicError: The brokers do not answer.
         """
         with self._lock, self._runner.resetting(), contextlib.suppress(StopRequestedError):
             self._reset(wait)
@@ -168,9 +179,6 @@ class JobInput:
 
         Returns:
             What was lost.
-
-        Raises:
-            TopicError: The brokers do not answer.
             SinkError: The newest step was not done, and cannot be written.
         """
         with self._lock:
@@ -192,9 +200,6 @@ class JobInput:
 
         Args:
             topics: The input topics that are there, and how many partitions each has.
-
-        Raises:
-            TopicError: The brokers do not answer.
         """
         head = self._newest.head
         known = {} if head is None else head.clock.partitions

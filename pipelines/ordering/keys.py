@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 class KeyHistory:
-    """The last released event time of keys.
-
-    Args:
-        job: What its parts share.
-        output_partitions: Partitions of the output topic.
-    """
+    """The last released event time of keys."""
 
     def __init__(self, job: JobContext, output_partitions: int) -> None:
         self._job = job

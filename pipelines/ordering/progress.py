@@ -154,12 +154,7 @@ def wall_clock_ms() -> int:
 
 
 class LiveLine:
-    """One line on a terminal, renewed by each step and each second while this is entered.
-
-    Args:
-        console: The terminal.
-        now_ms: The wall clock.
-    """
+    """One line on a terminal, renewed by each step and each second while this is entered."""
 
     def __init__(self, console: Console, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._now_ms = now_ms

@@ -14,7 +14,7 @@ from sequitur.pipelines._errors import (
 )
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.data_loss import in_words, rows_lost
-from sequitur.pipelines.ordering.input_topics import input_topics, starting_offsets
+from sequitur.pipelines.ordering.input_topics import input_topics
 from sequitur.pipelines.ordering.query import (
     POLL_S,
     Batches,
@@ -38,13 +38,7 @@ _LONGEST_TICK_S: Final = 1.0
 
 
 class RestartingQuery:
-    """The query of a job, restarted after errors that pass by themselves.
-
-    Args:
-        job: What its parts share.
-        engine: The engine, recovered.
-        stop: Ends the job, after the running batch.
-    """
+    """The query of a job, restarted after errors that pass by themselves."""
 
     def __init__(self, job: JobContext, engine: ReorderEngine, stop: Stop) -> None:
         self._job = job
@@ -122,13 +116,11 @@ class RestartingQuery:
     def _life(self) -> Exception | None:
         """Start the query, and tick the engine until it ends; what ended it but for a stop."""
         job, engine = self._job, self._engine
-        starting = None
         topics = input_topics(job)
-        if engine.input.begins_at is not None:
+        if engine.input.is_reset:
             # Told where to begin, Spark does not look whether a partition that is new begins at 0.
             self._is_passed_over(topics, None)
-        if (begins_at := engine.input.begins_at) is not None:
-            starting = starting_offsets(topics, begins_at)
+        starting = engine.input.starting_offsets(topics)
         engine.input.forget_unfinished()
         row_bytes = mean_row_bytes(job.kafka, engine.input.unread(topics))
         most_rows = job.settings.max_offsets_per_trigger

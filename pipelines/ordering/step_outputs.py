@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 
 class StepOutputs:
-    """Writes the outputs of steps, and accounts for them.
-
-    Args:
-        job: What its parts share.
-        runs: The rows of steps.
-        outputs: The output topics.
-        processing: A topology that is given what steps release, instead of the output topic.
-    """
+    """Writes the outputs of steps, and accounts for them."""
 
     def __init__(
         self,

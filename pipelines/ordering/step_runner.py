@@ -28,13 +28,6 @@ class StepRunner:
 
     Steps are staged by whoever holds the engine's lock. They are finished by the thread of
     `StagedSteps`, and where that has nothing to do by whoever holds the lock.
-
-    Args:
-        job: What its parts share.
-        newest: The newest steps; written here alone.
-        steps: Works out what a step decides.
-        outputs: Writes what it sends out.
-        processing: A topology that is given what steps release; None without one.
     """
 
     def __init__(

@@ -30,17 +30,7 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Works out the step behind the newest, and what a staged step decides.
-
-    Args:
-        job: What its parts share.
-        newest: The newest steps.
-        frontier: Moves the frontier.
-        runs: Stages batches.
-        history: How far keys have been released.
-        duplicates: Finds duplicates.
-        checks: Holds the input against the log.
-    """
+    """Works out the step behind the newest, and what a staged step decides."""
 
     def __init__(
         self,

@@ -13,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp
 from sequitur.producer.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, varint
 from sequitur.producer.kafka.varint_arrays import TABLE_SIZE, varints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from sequitur.consumer import TimestampRule
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -26,6 +29,8 @@ _SAME_TIMESTAMP: Final = varint(0)
 MOST_RECORD_OVERHEAD: Final = 5 * 6
 """Bytes of a record beside its key, its value and its headers, at most."""
 MOST_BATCH_ROWS: Final = TABLE_SIZE
+_EVENT_TIME: Final = "event_time_ms"
+_SOURCE: Final = "timestamp_ms"
 PIECE_BYTES: Final = 4 << 20
 
 
@@ -108,6 +113,42 @@ class Headers:
         if self.data is None:
             return [NO_HEADERS]
         return [varints(self.counts), self.data]
+
+
+def timestamp_columns(rule: TimestampRule) -> tuple[str, ...]:
+    """Return the columns that timestamps and their headers are made from."""
+    if rule.taken_from is OutputTimestamp.SOURCE:
+        return (_EVENT_TIME, _SOURCE)
+    return (_EVENT_TIME,)
+
+
+def with_timestamps(rows: pa.Table, headers: Headers, rule: TimestampRule) -> tuple[Longs, Headers]:
+    """Return the timestamps of records, and their headers with what the timestamps do not say.
+
+    `sequitur.consumer.TimestampRule.of` is the reference; a test holds the two together.
+
+    Args:
+        rows: `timestamp_columns`.
+        headers: The records' headers so far.
+        rule: Which timestamps.
+    """
+    event_times = rows[_EVENT_TIME]
+    has_time = event_times.is_valid().to_numpy()
+    times: Longs = event_times.fill_null(rule.now_ms).to_numpy()
+    match rule.taken_from:
+        case OutputTimestamp.EVENT_TIME:
+            wanted = times
+        case OutputTimestamp.SOURCE:
+            wanted = rows[_SOURCE].to_numpy()
+        case OutputTimestamp.NOW:
+            wanted = np.full(len(rows), rule.now_ms, np.int64)
+    timestamps: Longs = np.clip(wanted, rule.earliest_ms, rule.now_ms)
+    if not rule.tells_event_time:
+        return timestamps, headers
+    told = has_time & ((timestamps != times) | (not rule.is_kept))
+    if told.any():
+        headers = headers.and_([(EVENT_TIME_HEADER, pa.array(times, mask=~told))])
+    return timestamps, headers
 
 
 def record_batches(

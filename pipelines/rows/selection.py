@@ -25,8 +25,12 @@ from sequitur.consumer import (
 from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.oversized import MOST_ADDED, MOST_KEY_BYTES, write_oversized
-from sequitur.pipelines.rows.record_layout import Headers, record_batches
-from sequitur.pipelines.rows.record_timestamps import timestamp_columns, with_timestamps
+from sequitur.pipelines.rows.record_layout import (
+    Headers,
+    record_batches,
+    timestamp_columns,
+    with_timestamps,
+)
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import (
     RUN_ARROW_SCHEMA,

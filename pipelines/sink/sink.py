@@ -20,19 +20,17 @@ from sequitur.pipelines.spark.tasks import all_of, parallelism, reason_of
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
 
 _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
-_BATCH_BYTES: Final = 256 << 10
 _UNANSWERED: Final = re.compile(
     "(TransactionUnanswered|TransactionOutcome|Retriable|BrokerUnreachable)Error: "
 )
@@ -82,15 +80,7 @@ class Outgoing:
 
 
 class TopicSink:
-    """Writes rows to topics.
-
-    Args:
-        spark: The session.
-        kafka: How to reach the brokers.
-        settings: The job's settings.
-        checkpoint: The job's folder, claimed already.
-        outages: How long brokers that do not answer are waited for.
-    """
+    """Writes rows to topics."""
 
     def __init__(
         self,
@@ -235,16 +225,9 @@ class _Send:
     def __call__(self) -> int:
         """Send them; how many they are."""
         return sum(
-            self.writer.send(partition, _bounded(batches))[0]
+            self.writer.send(partition, batches)[0]
             for partition, batches in self.rows.each(self.partitions, self.rule)
         )
-
-
-def _bounded(
-    batches: Callable[[int], Iterator[KafkaBatch]],
-) -> Callable[[int], Iterator[KafkaBatch]]:
-    """Return what gives batches that are not larger than ours are, whatever the topic takes."""
-    return lambda limit: batches(min(limit, _BATCH_BYTES))
 
 
 def _passes(error: Exception) -> str | None:

@@ -38,11 +38,7 @@ def settle() -> None:
 
 
 class _Settled:
-    """A task in a process that is settled.
-
-    Args:
-        task: The task.
-    """
+    """A task in a process that is settled."""
 
     def __init__(self, task: Callable[[int], Any]) -> None:
         self._task = task

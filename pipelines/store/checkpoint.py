@@ -61,6 +61,10 @@ _Found = TypeVar("_Found")
 class Checkpoint:
     """The folder, and what stands in it.
 
+    What reads a document raises `CheckpointError` if it cannot be read. What writes one that
+    decides something raises `OwnershipError` if it is there already, or another process has taken
+    the folder over.
+
     Args:
         storage: Where it is.
         spark_folder: The same as Spark reaches it, where that is another way.
@@ -258,11 +262,7 @@ class Checkpoint:
             )
 
     def write_staged(self, staged: StagedStep) -> None:
-        """Log what a step staged: from here on Spark need not give its rows again.
-
-        Raises:
-            OwnershipError: Another process has staged the step, or has taken over.
-        """
+        """Log what a step staged: from here on Spark need not give its rows again."""
         # What is staged is taken for read: Spark must not plan it anew.
         written = files_around(staged.source, staged.batch_id) if staged.batch_id >= 0 else []
         written += [] if staged.run is None else [f"runs/{staged.run.name}"]
@@ -278,11 +278,7 @@ class Checkpoint:
             self._storage.delete(f"runs/{name}")
 
     def write_entry(self, entry: StepEntry) -> None:
-        """Log what a step decided, and let go of what no step from it on will read.
-
-        Raises:
-            OwnershipError: Another process has logged the step, or has taken over.
-        """
+        """Log what a step decided, and let go of what no step from it on will read."""
         self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
         self._log(f"frontier/{_name(entry.step)}", entry.to_document())
         keys = () if entry.keys is None else entry.keys.folds
@@ -292,11 +288,7 @@ class Checkpoint:
         self._sweeper.keep_sources({entry.source})
 
     def write_done(self, done: StepDone) -> None:
-        """Mark a step as done, and forget one that is long over.
-
-        Raises:
-            OwnershipError: Another process has marked it, or has taken over.
-        """
+        """Mark a step as done, and forget one that is long over."""
         self._log(f"done/{_name(done.step)}", done.to_document())
         over = done.step - _KEPT_STEPS
         if over >= 0:
@@ -310,11 +302,7 @@ class Checkpoint:
         self._sweeper.keep(entry.step, {"runs": runs, "behind": (), "repeats": ()})
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
-        """Return what became of a step's events; None as long as it is not known.
-
-        Raises:
-            CheckpointError: It cannot be read.
-        """
+        """Return what became of a step's events; None as long as it is not known."""
         return self.read_document(f"processed/{_name(step)}", meaning)
 
     def write_processed(
@@ -327,9 +315,6 @@ class Checkpoint:
             document: What became of them.
             written: Name of the folder that this attempt has written, if it has.
             kept: Names of the folders of earlier steps that are needed.
-
-        Raises:
-            OwnershipError: Another process has written it, or has taken over.
         """
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
@@ -341,19 +326,11 @@ class Checkpoint:
     def read_document(
         self, name: str, meaning: Callable[[dict[str, Any]], _Found]
     ) -> _Found | None:
-        """Return what a document says; None when there is none.
-
-        Raises:
-            CheckpointError: It cannot be read.
-        """
+        """Return what a document says; None when there is none."""
         return read_document(self._storage, name, meaning)
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a document, whole or not at all.
-
-        Raises:
-            OwnershipError: It is there already, or another process has taken over.
-        """
+        """Write a document, whole or not at all."""
         self._log(name, document)
 
     def _log(self, name: str, document: Mapping[str, Any]) -> None:

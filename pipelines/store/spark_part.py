@@ -32,11 +32,7 @@ _HEAD_LINES: Final = {"offsets": 2, "commits": 1}
 
 
 class SparkPart:
-    """What stands in the folders of Spark's.
-
-    Args:
-        storage: The checkpoint's folder.
-    """
+    """What stands in the folders of Spark's."""
 
     def __init__(self, storage: SparkFolder) -> None:
         self._storage = storage

@@ -28,11 +28,7 @@ _READ_AHEAD: Final = 1 << 18
 
 
 class ExchangeFile:
-    """A task's tuples for tasks of later stages.
-
-    Args:
-        folder: Where it is written.
-    """
+    """A task's tuples for tasks of later stages."""
 
     def __init__(self, folder: Location) -> None:
         self.path = folder / f"tuples-{uuid4().hex}.pickle"

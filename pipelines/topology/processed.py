@@ -6,7 +6,7 @@ checkpoint can be moved.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.pipelines._errors import CheckpointError
@@ -115,22 +115,12 @@ class Processed:
                 f"this version reads {PROCESSED_FORMAT}: go on with the version that wrote it, "
                 "or give the job a checkpoint of its own"
             )
-        found = cls(
-            step=document["step"],
-            taken=document["taken"],
-            totals=ProcessTotals(**document["totals"]),
-            next_due_ms=document["next_due_ms"],
-            requests=tuple(document["requests"]),
-            records=document["records"],
-            dead=document["dead"],
-            unfinished=document["unfinished"],
-            waiting={place: tuple(paths) for place, paths in document["waiting"]},
-            states=[(component, task, path) for component, task, path in document["states"]],
-            tasks=document["tasks"],
-            time_ms=document["time_ms"],
-            watermark_ms=document["watermark_ms"],
-            least_waiting_ms=document["least_waiting_ms"],
-        )
+        values = {one.name: document[one.name] for one in fields(cls)}
+        values["totals"] = ProcessTotals(**values["totals"])
+        values["requests"] = tuple(values["requests"])
+        values["waiting"] = {place: tuple(paths) for place, paths in values["waiting"]}
+        values["states"] = [tuple(one) for one in values["states"]]
+        found = cls(**values)
         return found._with_files(lambda path: root / path)
 
     def folders(self) -> set[str]:

@@ -9,7 +9,7 @@ records in the same order.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import OutputTimestamp, StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
-    from sequitur.consumer.topology.step.run import StepResult
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
@@ -276,7 +275,7 @@ class Processing:
         delete_all(folder / "work")
         added = sum(count for count, _ in replayed)
         busy_ms = round(1000 * (time.monotonic() - begun_s))
-        totals = _added(before.totals, result, replayed=added, busy_ms=busy_ms)
+        totals = _added(before.totals, result.counts, replayed=added, busy_ms=busy_ms)
         if totals.taken + totals.replayed != totals.acked + totals.dead + totals.pending:
             raise ConservationError(f"step {entry.step}: an event is unaccounted for: {totals}")
         return Processed(
@@ -329,20 +328,9 @@ def reached_ms(entry: StepEntry) -> int | None:
     return clock.frontier_ms + max(0, silent_ms)
 
 
-def _added(
-    before: ProcessTotals, result: StepResult, *, replayed: int, busy_ms: int
-) -> ProcessTotals:
-    counts = result.counts
+def _added(before: ProcessTotals, counts: Mapping[str, int], **more: int) -> ProcessTotals:
+    """Return the counts with those of a step added; how many wait now is one of these."""
+    added = {**counts, **more, "pending": counts["waiting"] - before.pending}
     return ProcessTotals(
-        taken=before.taken + counts["taken"],
-        replayed=before.replayed + replayed,
-        acked=before.acked + counts["acked"],
-        dead=before.dead + counts["dead"],
-        pending=counts["waiting"],
-        failed=before.failed + counts["failed"],
-        outputs=before.outputs + counts["outputs"],
-        late_acks=before.late_acks + counts["late_acks"],
-        untracked_failures=before.untracked_failures + counts["untracked_failures"],
-        crashes=before.crashes + counts["crashes"],
-        busy_ms=before.busy_ms + busy_ms,
+        **{name: count + added.get(name, 0) for name, count in asdict(before).items()}
     )

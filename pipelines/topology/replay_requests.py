@@ -24,7 +24,7 @@ from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.documents import understood
 from sequitur.pipelines.store.files import files_in, open_file, write_whole
-from sequitur.pipelines.store.job_identity import check_format
+from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.part_files import is_rows_file
 from sequitur.pipelines.store.storage import location_of
 
@@ -59,20 +59,15 @@ def replays_folder(settings: ReorderSettings) -> Location:
         raise CheckpointError(f"{location} is not a job's checkpoint: has it ever run?") from None
     except OSError as error:
         raise CheckpointError(f"{location} cannot be read: {error}") from error
-    check_format(location, found)
-    if found.get("topology") is None:
-        raise CheckpointError(f"{location}: no topology runs there that events could be given to")
     wanted: dict[str, Any] = {
         "input_topics": sorted(settings.input_topics),
         "input_pattern": settings.input_pattern,
         "event_time": str(settings.event_time),
         "output_topic": settings.output_topic,
     }
-    for name, value in wanted.items():
-        if found.get(name) != value:
-            raise CheckpointError(
-                f"{location} belongs to a job with {name} = {found.get(name)!r}, not {value!r}"
-            )
+    check_identity(location, found, wanted)
+    if found.get("topology") is None:
+        raise CheckpointError(f"{location}: no topology runs there that events could be given to")
     return root / REPLAYS_FOLDER
 
 

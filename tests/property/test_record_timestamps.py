@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp, TimestampRule, now_of_step
-from sequitur.pipelines.rows.record_layout import Headers, record_batches
-from sequitur.pipelines.rows.record_timestamps import with_timestamps
+from sequitur.pipelines.rows.record_layout import Headers, record_batches, with_timestamps
 from sequitur.producer.kafka.record_batch import NO_STAMP, records_of, transactional_batch
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

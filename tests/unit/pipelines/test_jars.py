@@ -176,7 +176,7 @@ def test_the_project_s_lock_holds_its_roots() -> None:
     """What `lock` starts from is in the lock, and the lock names no host."""
     for group in GROUPS:
         locked = {jar.coordinates for jar in read_lock(group)}
-        assert {root.coordinates for root in ROOTS[group]} <= locked
+        assert {*ROOTS[group]} <= locked
     assert "://" not in LOCK_FILE.read_text()
 
 
