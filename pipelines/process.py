@@ -15,6 +15,11 @@ if __name__ == "__main__":
     # Until the job handles it: a Ctrl-C while modules load, or Spark starts, says nothing.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from sequitur.pipelines.python_path import leave_out_archives
+
+if __name__ == "__main__":
+    leave_out_archives()
+
 from pathlib import Path
 from typing import Annotated
 

@@ -14,6 +14,11 @@ import sys
 import traceback
 from typing import Any
 
+from sequitur.pipelines.python_path import leave_out_archives
+
+if __name__ == "__main__":
+    leave_out_archives()
+
 from pyspark import daemon
 
 import sequitur.pipelines.ordering.key_tasks

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark import TaskContext
 
@@ -141,6 +142,15 @@ def test_queries_and_other_tasks_are_forked_by_one_daemon(spark: SparkSession) -
     of_tasks = each_partition(spark, lambda _: os.getppid(), 2)
     rows = spark.range(0, 2, 1, 2).mapInArrow(_daemons, "daemon long").collect()
     assert len({*of_tasks, *(row.daemon for row in rows)}) == 1
+
+
+def test_tasks_import_the_installed_pyspark(spark: SparkSession) -> None:
+    """Spark's archive of it holds no bytecode, and each start of a daemon would compile it."""
+
+    def found(_: int) -> str:
+        return str(pyspark.__file__)
+
+    assert each_partition(spark, found, 2) == [pyspark.__file__] * 2
 
 
 def test_rows_are_judged_alike_whatever_else_is_read(job: Job) -> None:
