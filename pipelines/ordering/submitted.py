@@ -19,6 +19,7 @@ from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.pipelines.ordering.progress import LiveLine, ProgressStyle, print_step, report_table
 from sequitur.pipelines.ordering.stop import Stop, stop_on_signals
 from sequitur.pipelines.session import build_session, log_level
+from sequitur.pipelines.spark.first_task import start_python
 from sequitur.producer import ProducerError
 from sequitur.producer.program import run_program
 
@@ -65,6 +66,7 @@ def run_submitted(
     spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint)
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
     spark.sparkContext.setLogLevel(log_level())
+    start_python(spark)
     if file is not None:
         spark.sparkContext.addPyFile(str(file))
     with stop_on_signals(stop, spark):

@@ -47,7 +47,8 @@ def test_own_java_options_join_ours() -> None:
     command = launch.spark_submit_command([], options={"spark.driver.extraJavaOptions": "-Xint"})
     options = _settings(command)["spark.driver.extraJavaOptions"].split()
     assert options[0].startswith("-Dlog4j2.configurationFile=file:")
-    assert options[1:] == ["-XX:+UseParallelGC", "-Xint"]
+    assert options[1] == "-XX:+UseParallelGC"
+    assert options[-1] == "-Xint"
 
 
 def test_local_driver_has_memory_for_a_full_batch() -> None:
@@ -72,4 +73,14 @@ def test_collector_of_the_users_choice_is_the_only_one() -> None:
     chosen = {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}
     command = launch.spark_submit_command([], options=chosen)
     options = _settings(command)["spark.driver.extraJavaOptions"].split()
-    assert options[1:] == ["-XX:+UseZGC"]
+    assert [option for option in options if option.endswith("GC")] == ["-XX:+UseZGC"]
+
+
+def test_compiler_of_the_users_choice_is_left_alone() -> None:
+    """Our thresholds are for who has not chosen."""
+    ours = _settings(launch.spark_submit_command([]))["spark.driver.extraJavaOptions"]
+    assert "-XX:Tier4InvocationThreshold=" in ours
+    for chosen in ("-XX:TieredStopAtLevel=1", "-XX:-TieredCompilation"):
+        command = launch.spark_submit_command([], options={"spark.driver.extraJavaOptions": chosen})
+        options = _settings(command)["spark.driver.extraJavaOptions"].split()
+        assert [option for option in options if ":Tier" in option or "Tiered" in option] == [chosen]
