@@ -17,7 +17,7 @@ from sequitur.consumer import BEFORE_ALL_TIME_MS, LateJudge, ReorderMode
 from sequitur.pipelines.rows.columns import RELEASE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, payload_sizes
 from sequitur.pipelines.rows.selection import Places, comparable, order_of
 from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import PartFile
@@ -212,7 +212,8 @@ def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:
     if outputs.min() != outputs.max():
         order = np.argsort(outputs, kind="stable")
         rows, outputs = rows.take(pa.array(order)), outputs[order]
-    for block in packed(outputs, limits.packed_rows):
+    sizes = payload_sizes(rows) if "value" in rows.column_names else np.zeros_like(outputs)
+    for block in packed(outputs, sizes, limits.packed_rows, limits.packed_bytes):
         yield rows.slice(block.start, block.stop - block.start)
 
 

@@ -18,11 +18,14 @@ class RowLimits:
         slice_bytes: So much of what is due is read at once.
         row_group_rows: Most rows of a row group: small ones let a reader skip what it does not
             want.
+        packed_bytes: So much may stand in a row group with several output partitions: whoever wants
+            one of them reads the others, too.
     """
 
     chunk_bytes: int = 64 << 20
     slice_bytes: int = 32 << 20
     row_group_rows: int = ROW_GROUP_ROWS
+    packed_bytes: int = 1 << 20
 
     @property
     def packed_rows(self) -> int:

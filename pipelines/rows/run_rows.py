@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _MOST_SLICES: Final = 2
-"""Of so many slices' size one may be, before it is counted what is in it and where to cut it."""
+"""Of so many slices' size one may be, before it is counted what is in it and where to cut it, and
+what was taken for one slice may turn out to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +136,6 @@ class RunRows:
         self._groups = [group for path, part in wanted for group in self._matching(path, part)]
 
     @property
-    def partition(self) -> int | None:
-        """The output partition, where it is a single one."""
-        partitions = self.partitions
-        return None if partitions is None or len(partitions) > 1 else partitions.start
-
-    @property
     def wanted_bytes(self) -> float:
         """About how many bytes the rows have."""
         return sum(group.wanted_bytes(self.partitions) for group in self._groups)
@@ -151,19 +146,41 @@ class RunRows:
 
     def blocks(self) -> Iterator[Self]:
         """Cut the partitions so that the rows of each cut fit into a slice, or are of one."""
-        partitions, groups = self.partitions, self._groups
+        partitions = self.partitions
         if partitions is None:
             raise ValueError("of all partitions there are no blocks")
-        if not groups:
+        if not self._groups:
             return
         if len(partitions) == 1 or self.wanted_bytes <= self._slice_bytes:
             yield self
             return
+        for half in self._halves(partitions):
+            yield from half.blocks()
+
+    def together(self) -> Iterator[tuple[range, pa.Table | None]]:
+        """Read the rows of some partitions at a time, in no order, without empty ones.
+
+        None stands for those of a single partition, which may be more than fit into memory. What
+        footers say of several is an estimate: a block that turns out to be larger is cut again.
+        """
+        for block in self.blocks():
+            partitions = block.partitions or range(0)
+            if len(partitions) == 1:
+                yield partitions, None
+                continue
+            found = _at_most(block.pieces(), _MOST_SLICES * self._slice_bytes)
+            if found is None:
+                for half in block._halves(partitions):  # noqa: SLF001 - ours
+                    yield from half.together()
+            elif found:
+                yield partitions, pa.concat_tables(found)
+
+    def _halves(self, partitions: range) -> Iterator[Self]:
         for half in halves(partitions):
             rows = copy.copy(self)
             rows.partitions = half
-            rows._groups = [group for group in groups if group.is_in(half)]  # noqa: SLF001 - ours
-            yield from rows.blocks()
+            rows._groups = [group for group in self._groups if group.is_in(half)]  # noqa: SLF001 - ours
+            yield rows
 
     def slices(self) -> Iterator[pa.Table]:
         """Read the rows in tables that follow each other in release order; not sorted within.
@@ -201,11 +218,6 @@ class RunRows:
                 waiting, size = [], 0
         if waiting:
             yield pa.concat_tables(waiting)
-
-    def together(self) -> pa.Table | None:
-        """Read all rows into one table, in no order; None without any."""
-        found = list(self._read(self._groups, self._columns, *ALL_TIME))
-        return pa.concat_tables(found) if found else None
 
     def _cut_down(self, first_ms: int, last_ms: int) -> Iterator[pa.Table]:
         """Cut a slice into smaller ones if its rows are not spread evenly."""
@@ -323,6 +335,17 @@ class RunRows:
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.int64()))
         rows = rows.select(columns)
         return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | None:
+    """Take tables in, as long as they are not more than so many bytes; None where they are."""
+    found = []
+    for table in tables:
+        most_bytes -= table.nbytes
+        if most_bytes < 0:
+            return None
+        found.append(table)
+    return found
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -173,7 +173,9 @@ class RunWriter:
         is_plain = reasons == _NO_REASON
         if not is_plain.all():
             order = order[np.argsort(is_plain[order], kind="stable")]
-        times, reasons, usable, outputs = (one[order] for one in (times, reasons, usable, outputs))
+        times, reasons, usable, outputs, sizes = (
+            one[order] for one in (times, reasons, usable, outputs, sizes)
+        )
         sorted_rows = rows.select(RUN_ARROW_SCHEMA.names[:-2]).take(pa.array(order))
         named = pa.nulls(len(order), pa.string())
         if (reasons != _NO_REASON).any():
@@ -185,7 +187,8 @@ class RunWriter:
         marked = len(order) - int(np.count_nonzero(is_plain))
         for section in (slice(0, marked), slice(marked, len(order))):
             own = sorted_rows.slice(section.start, section.stop - section.start)
-            for block in packed(outputs[section], self.limits.packed_rows):
+            limits = self.limits.packed_rows, self.limits.packed_bytes
+            for block in packed(outputs[section], sizes[section], *limits):
                 yield own.slice(block.start, block.stop - block.start)
 
     def _mark(self, rows: pa.Table, times: Longs, reasons: Any, sizes: Longs) -> None:

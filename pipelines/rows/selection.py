@@ -106,11 +106,9 @@ class Selection:
         """
         columns = ("output_partition", *self._columns(rule))
         left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
-        for block in self._rows(partitions, columns).blocks():
-            if block.partition is not None:
-                yield block.partition, functools.partial(self.batches, block.partition, rule=rule)
-                continue
-            if (found := block.together()) is None:
+        for block, found in self._rows(partitions, columns).together():
+            if found is None:
+                yield block.start, functools.partial(self.batches, block.start, rule=rule)
                 continue
             rows = unfinished.without(left_out.without(found))
             order = order_of(rows, self.order)

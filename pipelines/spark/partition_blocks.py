@@ -50,19 +50,23 @@ def stretches(numbers: Ints) -> Iterator[tuple[int, slice]]:
             yield int(numbers[begin]), slice(begin, end)
 
 
-def packed(outputs: Ints, most_rows: int) -> Iterator[slice]:
-    """Cut rows into blocks of not more than so many rows, or of one partition.
+def packed(outputs: Ints, sizes: Ints, most_rows: int, most_bytes: int) -> Iterator[slice]:
+    """Cut rows into blocks of not more than so many rows and bytes, or of one partition.
 
     Args:
         outputs: The output partition of each row, in their order.
+        sizes: Bytes of each row.
         most_rows: Most rows of a block with several partitions.
+        most_bytes: Most bytes of one.
     """
+    reached = np.concatenate(([0], np.cumsum(sizes)))
     waiting = [(0, _ALL, 0, len(outputs))]
     while waiting:
         first, size, begin, end = waiting.pop()
         if begin == end:
             continue
-        if end - begin <= most_rows or outputs[begin] == outputs[end - 1]:
+        is_small = end - begin <= most_rows and reached[end] - reached[begin] <= most_bytes
+        if is_small or outputs[begin] == outputs[end - 1]:
             yield slice(begin, end)
             continue
         size //= 2

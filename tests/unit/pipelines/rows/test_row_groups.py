@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,12 +13,16 @@ from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
 from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows import footers
 from sequitur.pipelines.rows.kept_values import KeptValues
+from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RunWriter
-from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.producer.batching.partitioner import KeyPartitioner
+from sequitur.producer.kafka.record_limit import RecordLimit
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPARK_SCHEMA, SPEC
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _PARTITIONS = 256
@@ -127,3 +132,80 @@ def test_late_rows_are_read_without_those_on_time(run: Path, tmp_path: Path, rea
     judge = JudgeTask(tmp_path / "judged", behind, (), LateJudge(horizon_ms=BASE_MS))
     assert judge(range(_PARTITIONS)).rows == _ROWS * _LATE_MS // 1_000
     assert reads.groups == [1, 1]
+
+
+_OUTPUTS: Final = 64
+_HOT: Final = b"3"
+"""A key of which nearly all rows are."""
+
+
+def _written(
+    folder: Path, rows: Iterable[tuple[bytes, int]], frontier_ms: int, first: int = 0
+) -> Path:
+    """A run of one file: rows of these keys, and so large."""
+    keys, sizes = zip(*rows, strict=True)
+    columns = {
+        "topic": ["t"] * len(keys),
+        "partition": [0] * len(keys),
+        "offset": [*range(first, first + len(keys))],
+        "timestamp_ms": [0] * len(keys),
+        "key": keys,
+        "value": [b'{"at":%d,"%s":0}' % (BASE_MS, b"x" * size) for size in sizes],
+        "headers": [None] * len(keys),
+        "output_partition": KeyPartitioner(_OUTPUTS).each(keys),
+    }
+    folder.mkdir()
+    batch = pa.RecordBatch.from_pydict(columns, SPARK_SCHEMA)
+    file = RunWriter(folder, SPEC, frontier_ms, BOUNDS).write(iter([batch])).file
+    assert file is not None
+    return folder / file
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_large_rows_share_no_row_group(tmp_path: Path, *, judged: bool) -> None:
+    """Who wants those of one partition reads no large ones of others."""
+    large = [(b"%d" % (number % _OUTPUTS), 400_000) for number in range(_OUTPUTS)]
+    small = [(b"%d" % (number % _OUTPUTS), 100) for number in range(10 * _OUTPUTS)]
+    run = _written(tmp_path / "run", large + small, BASE_MS + judged)
+    if judged:
+        behind = Part((run,), last_ms=BASE_MS, reasons=(LATE,))
+        file = JudgeTask(tmp_path, behind, (), LateJudge(horizon_ms=BASE_MS))(range(_OUTPUTS)).file
+        run = tmp_path / str(file)
+    footer = footers.footer_of(run)
+    assert sum(footer.rows) == 11 * _OUTPUTS
+    is_shared = footer.first_partition != footer.last_partition
+    assert max(footer.size_bytes[is_shared], default=0) < 1.2 * (1 << 20)
+
+
+def test_rows_of_a_hot_key_are_not_read_at_once(tmp_path: Path) -> None:
+    """Footers do not say that nearly all rows of a row group are of one of its partitions."""
+    cold = [(b"%d" % number, 10) for number in range(_OUTPUTS)]
+    rows = [*cold, *[(_HOT, 1_000)] * 500]
+    limits = RowLimits(slice_bytes=128 << 10)
+    runs, late = (
+        tuple(
+            _written(tmp_path / f"{ahead_ms} {first}", rows, BASE_MS + ahead_ms, first)
+            for first in range(0, 5_000, 1_000)
+        )
+        for ahead_ms in (0, 1)
+    )
+    behind = Part(late, reasons=(LATE,))
+    aside = SideSelection(
+        (behind,),
+        flagged_ms=BASE_MS,
+        limit=RecordLimit(),
+        root=tmp_path,
+        spread=None,
+        limits=limits,
+    )
+    due = Selection((Part(runs),), limits=limits)
+    for selected, partitions in (
+        (due, _OUTPUTS), (aside, _OUTPUTS), (replace(aside, spread=16), 16),
+    ):  # fmt: skip
+        before, most, found = pa.total_allocated_bytes(), 0, 0
+        for _, batches in selected.each(range(partitions), _RULE):
+            for batch in batches(1 << 18):
+                most = max(most, pa.total_allocated_bytes() - before)
+                found += batch.rows
+        assert found == 5 * len(rows)
+        assert most < 1 << 20

@@ -21,10 +21,11 @@ def test_tasks_do_not_grow_with_partitions(partitions: int, cores: int) -> None:
 
 def test_row_groups_have_whole_blocks() -> None:
     """Of not more than so many rows, or one partition; larger blocks end where row groups end."""
+    sizes = np.ones(20_000, np.int64)
     outputs = np.sort(np.random.default_rng(7).integers(500, size=20_000)).astype(np.int32)
     outputs[5_000:9_000] = outputs[5_000]
     outputs.sort()
-    groups = list(packed(outputs, 700))
+    groups = list(packed(outputs, sizes, 700, 1 << 20))
     assert [group.start for group in groups] == [0, *(group.stop for group in groups[:-1])]
     assert groups[-1].stop == len(outputs)
     reaches = [(outputs[group][0], outputs[group][-1]) for group in groups]
@@ -34,7 +35,15 @@ def test_row_groups_have_whole_blocks() -> None:
     assert len(groups) < 3 * len(outputs) / 700
     for block in blocks_of(500, 2):
         assert not any(first < block.start <= last for first, last in reaches)
-    assert list(packed(outputs[:0], 700)) == []
+    assert list(packed(outputs[:0], sizes[:0], 700, 1 << 20)) == []
+
+
+def test_row_groups_of_several_partitions_have_few_bytes() -> None:
+    """One large row among small ones stands apart, where it is not of the same partition."""
+    outputs, sizes = np.arange(64, dtype=np.int32), np.full(64, 10)
+    sizes[21] = 5_000
+    groups = [(group.start, group.stop) for group in packed(outputs, sizes, 700, 640)]
+    assert groups == [(0, 16), (16, 20), (20, 21), (21, 22), (22, 24), (24, 32), (32, 64)]
 
 
 def test_halves_are_those_of_row_groups() -> None:
