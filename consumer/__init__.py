@@ -30,7 +30,7 @@ from sequitur.consumer.lateness.runs import Run
 from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
 from sequitur.consumer.step_log.entry import StepEntry
 from sequitur.consumer.step_log.staged import StagedStep
-from sequitur.consumer.step_log.step_fields import StepKind
+from sequitur.consumer.step_log.step_fields import Step, StepKind
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.step_log.waiting import Awaited, awaited
 from sequitur.consumer.time.adaptive_delay import (
@@ -141,6 +141,7 @@ __all__ = [
     "SourcePartition",
     "StagedStep",
     "StateFormatError",
+    "Step",
     "StepDone",
     "StepEntry",
     "StepKind",

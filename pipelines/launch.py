@@ -118,23 +118,12 @@ def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
 
 
-def run_spark_submit(
-    arguments: Sequence[str],
-    *,
-    job: Path = REORDER_JOB,
-    master: str = DEFAULT_MASTER,
-    options: Mapping[str, str] | None = None,
-    checkpoint: str = "",
-) -> NoReturn:
-    """Become spark-submit: the process is replaced, so signals and the status are the job's own.
+def run_spark_submit(command: list[str]) -> NoReturn:
+    """Become `spark_submit_command`: the process is replaced, so signals and status are the job's.
 
     Raises:
-        JarError: The locked jars cannot be had.
         OSError: spark-submit cannot be started.
     """
-    command = spark_submit_command(
-        arguments, job=job, master=master, options=options, checkpoint=checkpoint
-    )
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, spark_submit_environment(os.environ))  # noqa: S606

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from sequitur.pipelines.java import find_java
-from sequitur.pipelines.launch import run_spark_submit
+from sequitur.pipelines.launch import run_spark_submit, spark_submit_command
 from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.pipelines.session import DEFAULT_MASTER, WAITING_MASTER
 from sequitur.producer.program import is_debugging
@@ -102,10 +102,11 @@ def submit(
         if secret is not None:
             os.environ[environment_name(section, name)] = secret.get_secret_value()
     waits = process is not None and process.topology.is_concurrent
-    run_spark_submit(
+    command = spark_submit_command(
         words,
         job=job,
         master=spark.master or (WAITING_MASTER if waits else DEFAULT_MASTER),
         options=spark_settings,
         checkpoint=settings.reorder.checkpoint,
     )
+    run_spark_submit(command)

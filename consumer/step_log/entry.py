@@ -21,39 +21,27 @@ judged stands in a file of the step, written before the entry.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from sequitur.consumer.lateness.key_state import KeyState
 from sequitur.consumer.lateness.policy import LatePolicy
 from sequitur.consumer.lateness.runs import Run
-from sequitur.consumer.step_log.step_fields import shared_document, shared_fields
-from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
+from sequitur.consumer.step_log.step_fields import Step, shared_fields
 from sequitur.consumer.step_log.totals import Totals
-from sequitur.consumer.time.adaptive_delay import LearnedDelays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sequitur.consumer.step_log.step_fields import StepKind
-    from sequitur.consumer.time.clock import EventClock, SourcePartition
 
-
-@dataclass(frozen=True, slots=True)
-class StepEntry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEntry(Step):
     """What a step decided, written before it acts.
 
     Attributes:
-        step: Number of the step, from 0, without a gap.
-        kind: What made it.
-        batch_id: Spark's id of the newest micro-batch up to this step; -1 before the first.
-        previous_frontier_ms: The frontier before; rows are late against this one.
-        clock: The clocks after, with the frontier that this step releases up to.
-        staged: Counts of the rows this step read; nothing of them is released yet.
         runs: The runs that hold rows to release now or later, this step's own last.
         before: Counts of all earlier steps.
         logged_ms: Wall-clock time at which that was decided.
-        learned: What the delays of this and the following step come from; None with a fixed delay.
         late_policy: What becomes of its late rows.
         rescued: Rows behind the frontier that go out after all, None when none were judged: then
             all of them are late.
@@ -63,26 +51,12 @@ class StepEntry:
         duplicates: Rows that this step drops as duplicates, whichever step read them.
         judged: Files of the rows behind the frontier, judged, and the rows of each.
         repeats: Files of the places of the duplicates, likewise.
-        owner: Owner generation of the driver's life that logged it.
         name: Name of the folders that this attempt at deciding has written.
-        source: Name of the folder with Spark's own checkpoint.
-        planned: Where `batch_id` ends in each source partition, as Spark planned it: another try
-            of that batch has to have the same.
-        topics: Ids of the input topics that have been read, by name, where brokers give them ids.
-        lost: Of each source partition that lost rows before they were read, the first offset of
-            these and the one behind the last.
     """
 
-    step: int
-    kind: StepKind
-    batch_id: int
-    previous_frontier_ms: int
-    clock: EventClock
-    staged: Totals
     runs: tuple[Run, ...]
     before: Totals
     logged_ms: int
-    learned: LearnedDelays | None = None
     late_policy: LatePolicy = LatePolicy.TOPIC
     rescued: int | None = None
     keys: KeyState | None = None
@@ -90,12 +64,13 @@ class StepEntry:
     duplicates: int = 0
     judged: Mapping[str, int] = field(default_factory=dict)
     repeats: Mapping[str, int] = field(default_factory=dict)
-    owner: int = 0
     name: str = ""
-    source: str = "spark"
-    planned: Mapping[SourcePartition, int] = field(default_factory=dict)
-    topics: Mapping[str, str] = field(default_factory=dict)
-    lost: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, staged: Step, **decided: Any) -> Self:
+        """Return the entry of a step that was staged, with what was decided since."""
+        shared = {one.name: getattr(staged, one.name) for one in fields(Step)}
+        return cls(**{**shared, **decided})
 
     @property
     def frontier_ms(self) -> int:
@@ -157,13 +132,11 @@ class StepEntry:
     def to_document(self) -> dict[str, Any]:
         """Return the entry as a JSON document."""
         return {
-            "format": STEP_FORMAT,
-            **shared_document(self),
+            **self.shared_document(),
             "frontier_ms": self.frontier_ms,
             "runs": [asdict(run) for run in self.runs],
             "before": asdict(self.before),
             "logged_ms": self.logged_ms,
-            "learned": None if self.learned is None else self.learned.to_document(),
             "late_policy": self.late_policy.value,
             "rescued": self.rescued,
             "keys": None if self.keys is None else self.keys.to_document(),
@@ -181,15 +154,12 @@ class StepEntry:
         Raises:
             StateFormatError: Written by something else, or by a newer version.
         """
-        check_format(document)
-        learned = document.get("learned")
-        keys = document["keys"]
+        shared, keys = shared_fields(document), document["keys"]
         return cls(
-            **shared_fields(document),
+            **shared,
             runs=tuple(Run(**run) for run in document["runs"]),
             before=Totals(**document["before"]),
             logged_ms=document["logged_ms"],
-            learned=None if learned is None else LearnedDelays.from_document(learned),
             late_policy=LatePolicy(document["late_policy"]),
             rescued=document["rescued"],
             keys=None if keys is None else KeyState.from_document(keys),

@@ -15,7 +15,7 @@ from sequitur.pipelines.store.spark_part import WAY_ON
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sequitur.consumer import StagedStep, StepEntry
+    from sequitur.consumer import Step
     from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
@@ -27,7 +27,7 @@ class InputChecks:
         self._checkpoint = checkpoint
         self._topics = topics
 
-    def check_start(self, entry: StagedStep | StepEntry) -> None:
+    def check_start(self, entry: Step) -> None:
         """Check what can be checked before Spark begins a batch; it may never begin one.
 
         Args:
@@ -41,7 +41,7 @@ class InputChecks:
             self.check_batch(entry, entry.batch_id)
         self.topic_ids(entry, entry.topics)
 
-    def check_batch(self, entry: StagedStep | StepEntry | None, batch_id: int) -> None:
+    def check_batch(self, entry: Step | None, batch_id: int) -> None:
         """Check that a batch that Spark begins is the one that was logged last, or the next.
 
         The one that was logged has to end where the log says, and the next to begin there.
@@ -77,9 +77,7 @@ class InputChecks:
             f"checkpoint's. Put it back, or {WAY_ON}"
         )
 
-    def topic_ids(
-        self, before: StagedStep | StepEntry | None, topics: Iterable[str]
-    ) -> dict[str, str]:
+    def topic_ids(self, before: Step | None, topics: Iterable[str]) -> dict[str, str]:
         """Ask for the ids of topics; those that were read must have the same ids as then.
 
         Args:

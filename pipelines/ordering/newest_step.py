@@ -9,7 +9,7 @@ from sequitur.consumer import BEFORE_ALL_TIME_MS, StepKind
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
-    from sequitur.consumer import Run, StagedStep, StepDone, StepEntry
+    from sequitur.consumer import Run, StagedStep, Step, StepDone, StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
@@ -35,7 +35,7 @@ class NewestStep:
         self.staged = checkpoint.staged(self.entry)
 
     @property
-    def head(self) -> StagedStep | StepEntry | None:
+    def head(self) -> Step | None:
         """The newest step of all, staged or logged; None before the first."""
         staged = self.staged
         return staged[-1] if staged else self.entry

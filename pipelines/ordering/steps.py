@@ -135,26 +135,16 @@ class Steps:
         else:
             runs, keys = self._history.begin(before, staged.step, name)
             runs = (*runs, staged.run)
-        entry = StepEntry(
-            step=staged.step,
-            kind=staged.kind,
-            batch_id=staged.batch_id,
-            previous_frontier_ms=staged.previous_frontier_ms,
-            clock=staged.clock,
-            staged=staged.staged,
+        entry = StepEntry.of(
+            staged,
+            owner=self._checkpoint.owner,
             runs=runs,
             before=self._newest.done.totals,
             logged_ms=self._job.now_ms(),
-            learned=staged.learned,
             late_policy=self._job.settings.late_policy,
             keys=keys,
             deduplicated_ms=self._duplicates.looked_for_from_ms(staged.previous_frontier_ms),
-            owner=self._checkpoint.owner,
             name=name,
-            source=staged.source,
-            planned=staged.planned,
-            topics=staged.topics,
-            lost=staged.lost,
         )
         entry = self._history.judge(self._duplicates.find(entry, staged), staged)
         if entry.staged.late and entry.late_policy is LatePolicy.FAIL:

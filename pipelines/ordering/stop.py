@@ -16,11 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
-
-_SIGNALS: Final = ("INT", "TERM")
 
 
 class Stop:
@@ -77,7 +73,7 @@ class stop_on_signals:  # noqa: N801 - reads as what it does, in a with statemen
         from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
 
         ensure_callback_server_started(self._context._gateway)  # type: ignore[no-untyped-call] # noqa: SLF001
-        for number in self._numbers():
+        for number in (signal.SIGINT, signal.SIGTERM):
             self._python[number] = signal.signal(number, lambda *_: self._stop.ask())
         misc = self._context._jvm.sun.misc  # noqa: SLF001
         handlers = {"INT": misc.SignalHandler.SIG_IGN, "TERM": self._java_handler}
@@ -90,7 +86,3 @@ class stop_on_signals:  # noqa: N801 - reads as what it does, in a with statemen
             misc.Signal.handle(misc.Signal(name), handler)
         for number, handler in self._python.items():
             signal.signal(number, handler)
-
-    @staticmethod
-    def _numbers() -> Iterator[signal.Signals]:
-        return (signal.Signals[f"SIG{name}"] for name in _SIGNALS)

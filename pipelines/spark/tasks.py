@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 
@@ -37,18 +37,6 @@ def settle() -> None:
         _settled = True
 
 
-class _Settled:
-    """A task in a process that is settled."""
-
-    def __init__(self, task: Callable[[int], Any]) -> None:
-        self._task = task
-
-    def __call__(self, number: int) -> Any:
-        answer = self._task(number)
-        settle()
-        return answer
-
-
 def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: int) -> list[T]:
     """Run a task for each partition, and give their answers in order.
 
@@ -59,8 +47,13 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
         task: Gets the number of its partition; it is pickled, and so is its answer.
         partitions: How many there are.
     """
-    numbers = spark.sparkContext.parallelize(range(partitions), partitions)
-    return numbers.map(_Settled(task)).collect()
+
+    def settled(number: int) -> T:
+        answer = task(number)
+        settle()
+        return answer
+
+    return spark.sparkContext.parallelize(range(partitions), partitions).map(settled).collect()
 
 
 def parallelism(spark: SparkSession) -> int:

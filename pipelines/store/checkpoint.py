@@ -48,7 +48,7 @@ from sequitur.pipelines.store.sweeper import Sweeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from sequitur.consumer import Fold
+    from sequitur.consumer import Fold, Step
     from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.store.job_identity import JobIdentity
     from sequitur.pipelines.store.storage import SparkFolder, Storage
@@ -239,7 +239,7 @@ class Checkpoint:
             found.append(staged)
         return tuple(found)
 
-    def check_log(self, entry: StagedStep | StepEntry | None, batch_id: int | None = None) -> None:
+    def check_log(self, entry: Step | None, batch_id: int | None = None) -> None:
         """Check that the log is not gone where Spark has read on behind its first batch.
 
         Without it nothing is known of what was read and is held: to begin at Spark's next batch

@@ -25,7 +25,7 @@ import contextlib
 import json
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
@@ -108,7 +108,7 @@ class Ownership:
         """
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
-        document = {"format": _OWNER_FORMAT, **ProcessIdentity.own().to_document()}
+        document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
         text = json.dumps({**document, "life": self._life, "taken_ms": _now_ms()}) + "\n"
         while True:
             newest = _newest(self._storage)
@@ -165,8 +165,7 @@ class Ownership:
         self._write(_Beat(self._count, _now_ms()))
 
     def _write(self, beat: _Beat) -> None:
-        document = {"count": beat.count, "at_ms": beat.at_ms, "is_over": beat.is_over}
-        self._storage.replace(_heartbeat(self._generation), json.dumps(document) + "\n")
+        self._storage.replace(_heartbeat(self._generation), json.dumps(asdict(beat)) + "\n")
 
 
 def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: bool = True) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -52,19 +52,10 @@ class ProcessIdentity:
         """Tell whether it runs on this machine, and so has its clock."""
         return self.space is not None and self.space == _space()
 
-    def to_document(self) -> dict[str, Any]:
-        """Return it as a JSON document."""
-        return asdict(self)
-
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
-        return cls(
-            host=document["host"],
-            process=document["process"],
-            space=document["space"],
-            started=document["started"],
-        )
+        """Read it back from a JSON document of its fields."""
+        return cls(**{one.name: document[one.name] for one in fields(cls)})
 
     def __str__(self) -> str:
         """Return the name that messages use."""

@@ -34,7 +34,9 @@ def load_topology(path: Path) -> Topology:
     try:
         module = importlib.import_module(path.stem)
     except Exception as error:
-        raise TopologyFileError(f"{path} cannot be imported: {_said(error)}") from error
+        raise TopologyFileError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     finally:
         sys.path.remove(folder)
     found = getattr(module, "__file__", None)
@@ -48,7 +50,3 @@ def load_topology(path: Path) -> Topology:
             f"{path} has no topology: it has to say `topology = builder.build()`"
         )
     return topology
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

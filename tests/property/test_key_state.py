@@ -111,7 +111,16 @@ class _Kept:
 
 
 def _entry(model: ReorderModel, runs: tuple[Run, ...]) -> StepEntry:
-    return StepEntry(0, StepKind.BATCH, 0, 0, model.clock, Totals(), runs, Totals(), 0)
+    return StepEntry(
+        step=0,
+        kind=StepKind.BATCH,
+        batch_id=0,
+        previous_frontier_ms=0,
+        clock=model.clock,
+        runs=runs,
+        before=Totals(),
+        logged_ms=0,
+    )
 
 
 @given(_batches, st.integers(0, 30), st.integers(1, 60), st.integers(1, 4))

@@ -36,8 +36,9 @@ def master_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr("sequitur._submission.find_java", lambda: None)
     monkeypatch.setattr("sequitur.pipelines.ordering.preflight.check_before_start", lambda *_: None)
     monkeypatch.setattr(
-        "sequitur._submission.run_spark_submit", lambda *_, master, **__: masters.append(master)
+        "sequitur._submission.spark_submit_command", lambda *_, master, **__: [master]
     )
+    monkeypatch.setattr("sequitur._submission.run_spark_submit", masters.extend)
 
     def of(concurrency: int, *flags: str) -> str:
         file = tmp_path / f"topology_{uuid4().hex}.py"

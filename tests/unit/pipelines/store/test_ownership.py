@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,7 +57,7 @@ def _owned_by(storage: LocalStorage, owner: ProcessIdentity, *, at_ms: int = 0) 
     """As a driver leaves it that has taken the folder, and beaten once."""
     storage.make_folder("owners")
     storage.make_folder("heartbeats")
-    storage.create("owners/000000000001", json.dumps(owner.to_document()))
+    storage.create("owners/000000000001", json.dumps(asdict(owner)))
     _beat(storage, 1, at_ms)
 
 
