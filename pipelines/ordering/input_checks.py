@@ -30,9 +30,6 @@ class InputChecks:
     def check_start(self, entry: Step) -> None:
         """Check what can be checked before Spark begins a batch; it may never begin one.
 
-        Args:
-            entry: The newest step.
-
         Raises:
             CheckpointError: Spark goes on somewhere else, or a topic has been recreated.
             TopicError: The brokers do not answer.
@@ -45,10 +42,6 @@ class InputChecks:
         """Check that a batch that Spark begins is the one that was logged last, or the next.
 
         The one that was logged has to end where the log says, and the next to begin there.
-
-        Args:
-            entry: The newest step; None before the first.
-            batch_id: The batch.
 
         Raises:
             CheckpointError: It is not: its rows are others, and would be taken for read, or rows

@@ -174,9 +174,6 @@ class JobInput:
 
         To be called when no query runs.
 
-        Args:
-            topics: As those of `lost`.
-
         Returns:
             What was lost.
             SinkError: The newest step was not done, and cannot be written.
@@ -196,11 +193,7 @@ class JobInput:
             return lost
 
     def unread(self, topics: Mapping[str, int]) -> dict[SourcePartition, tuple[int, int]]:
-        """Return each partition's first offset that is not read yet, and its end.
-
-        Args:
-            topics: The input topics that are there, and how many partitions each has.
-        """
+        """Return each partition's first offset that is not read yet, and its end."""
         head = self._newest.head
         known = {} if head is None else head.clock.partitions
         there = _partitions(topics)

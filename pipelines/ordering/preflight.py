@@ -34,11 +34,6 @@ def check_before_start(
 ) -> None:
     """Look at all that a job needs and that can be looked at without Spark; what is quick, first.
 
-    Args:
-        kafka: How to reach the brokers.
-        settings: The job's settings.
-        process: A topology that runs behind it.
-
     Raises:
         ReorderError: Something is not as it has to be; the message says what.
         BrokerUnreachableError: No broker can be reached; the message has the addresses.

@@ -99,12 +99,7 @@ def promised_and_achieved(learned: LearnedDelays | None) -> dict[str, Any]:
 
 
 def waits_for(entry: StepEntry, *, now_ms: int) -> list[dict[str, Any]]:
-    """Return what the frontier waits for, as plain values.
-
-    Args:
-        entry: The newest step.
-        now_ms: Wall-clock time.
-    """
+    """Return what the frontier waits for, as plain values."""
     return [
         {
             "topic": one.partition.topic,
@@ -120,12 +115,7 @@ def waits_for(entry: StepEntry, *, now_ms: int) -> list[dict[str, Any]]:
 
 
 def waiting_text(clock: EventClock, *, now_ms: int) -> str:
-    """Return what the frontier waits for, in words; empty when it waits for nothing.
-
-    Args:
-        clock: The clocks.
-        now_ms: Wall-clock time.
-    """
+    """Return what the frontier waits for, in words; empty when it waits for nothing."""
     found = awaited(clock)
     if not found:
         return ""

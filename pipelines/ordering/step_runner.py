@@ -71,11 +71,7 @@ class StepRunner:
         self.finish_staged(staged)
 
     def finish_staged(self, staged: StagedStep) -> None:
-        """Decide what becomes of the rows of a staged step, log that, and finish the step.
-
-        Args:
-            staged: The first of those that are not done.
-        """
+        """Decide what becomes of a staged step, the first that is not done; log and finish it."""
         with self._naming_lost_files():
             entry = self._steps.decide(staged)
         self._newest.log(entry)
@@ -108,14 +104,7 @@ class StepRunner:
             self.finish_staged(staged)
 
     def run_quiet(self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int) -> bool:
-        """Run a step without new rows if there is something for it to do; whether there was.
-
-        Args:
-            kind: What made it.
-            before: The newest step, which is done.
-            clock: The clocks after it.
-            now_ms: Wall-clock time.
-        """
+        """Run a step without new rows if there is something for it to do; whether there was."""
         self.begin(before.step + 1)
         staged = self._steps.quiet(kind, before, clock, now_ms, is_due=self.is_process_due)
         if staged is not None:

@@ -57,10 +57,6 @@ class Steps:
 
         It needs nothing of the step before but its clocks, so that one may still be at work.
 
-        Args:
-            rows: The batch.
-            batch_id: Its number.
-
         Raises:
             CheckpointError: The input is another.
         """
@@ -121,9 +117,6 @@ class Steps:
     def decide(self, staged: StagedStep) -> StepEntry:
         """Settle what becomes of the rows of a staged step, once the step before it is done.
 
-        Args:
-            staged: The step.
-
         Raises:
             LateRowError: A row is late, and that is to end the job.
         """
@@ -153,10 +146,6 @@ class Steps:
 
     def ticked(self, before: StepEntry, now_ms: int) -> EventClock:
         """Return the clocks once time has passed without new rows.
-
-        Args:
-            before: The newest step.
-            now_ms: Wall-clock time.
 
         Raises:
             TopicError: The brokers do not answer.

@@ -220,9 +220,6 @@ class Checkpoint:
     def staged(self, entry: StepEntry | None) -> tuple[StagedStep, ...]:
         """Return the steps that are staged and not logged, in their order.
 
-        Args:
-            entry: The newest step that is logged.
-
         Raises:
             CheckpointError: One of them is gone or cannot be read.
         """

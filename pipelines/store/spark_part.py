@@ -40,10 +40,6 @@ class SparkPart:
     def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
         """Return where a batch ends in each source partition, as Spark planned it.
 
-        Args:
-            source: Name of Spark's folder.
-            batch_id: The batch.
-
         Raises:
             CheckpointError: Spark's plan of the batch is gone or cannot be read.
         """
@@ -81,11 +77,7 @@ class SparkPart:
         return None
 
     def first_offsets(self, source: str) -> dict[SourcePartition, int]:
-        """Return where the first batch begins in each source partition; empty before it is planned.
-
-        Args:
-            source: Name of Spark's folder.
-        """
+        """Return where the first batch begins in each source partition; empty before its plan."""
         name = f"{source}/sources/0/0"
         if not self.is_planned(source, 0) or not self._storage.exists(name):
             return {}

@@ -44,11 +44,6 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
 def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None:
     """Check that a step that is not out yet writes only to topics that the topology still has.
 
-    Args:
-        root: The checkpoint's folder, for the message.
-        found: The step.
-        outputs: Names of the topics.
-
     Raises:
         TopologyFileError: It does not.
     """

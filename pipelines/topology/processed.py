@@ -88,11 +88,7 @@ class Processed:
     least_waiting_ms: int | None = None
 
     def to_document(self, root: Location) -> dict[str, Any]:
-        """It as a JSON document.
-
-        Args:
-            root: The checkpoint's folder.
-        """
+        """It as a JSON document."""
         moved = self._with_files(lambda path: str(path).removeprefix(f"{root}/"))
         document = asdict(moved)
         document["waiting"] = sorted(moved.waiting.items())

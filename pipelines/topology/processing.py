@@ -163,10 +163,6 @@ class Processing:
     def process(self, entry: StepEntry, due: Selection | None) -> Processed:
         """Run the topology on what a step releases, unless that was done before the job died.
 
-        Args:
-            entry: The step.
-            due: What it releases.
-
         Raises:
             BoltCrashError: A task's process dies again and again.
             ConservationError: An event is unaccounted for.

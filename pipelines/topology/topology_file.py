@@ -19,9 +19,6 @@ def load_topology(path: Path) -> Topology:
     It is imported as the module of its name, so that tasks find its bolts under that name, too:
     they need the file by `spark.sparkContext.addPyFile`.
 
-    Args:
-        path: The file.
-
     Raises:
         TopologyFileError: The file is missing, cannot be imported, or defines no topology.
     """
