@@ -49,7 +49,7 @@ from sequitur.pipelines.ordering.step_runner import StepRunner, StopRequestedErr
 from sequitur.pipelines.ordering.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -206,15 +206,17 @@ class ReorderEngine:
         Spark runs no batch without new rows, so without ticks a topic that falls silent would keep
         its last rows for ever. While a batch runs there is no need for one.
         """
-        with _free(self._lock) as is_free:
-            if not is_free or not self._staged.is_idle:
-                return False
-            entry = self._runner.settled()
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            entry = self._runner.settled() if self._staged.is_idle else None
             now_ms = self._job.now_ms()
             if entry is None or not (entry.live_runs or self._runner.is_process_due(now_ms)):
                 return False
             clock = self._steps.ticked(entry, now_ms)
             return self._runner.run_quiet(StepKind.TICK, entry, clock, now_ms)
+        finally:
+            self._lock.release()
 
     def drain(self) -> bool:
         """Release everything held; whether anything was."""
@@ -253,14 +255,3 @@ class ReorderEngine:
             entry = self._runner.settled()
             if entry is not None:
                 self._job.checkpoint.tidy(entry)
-
-
-@contextlib.contextmanager
-def _free(lock: threading.Lock) -> Iterator[bool]:
-    """Hold a lock if it is free; whether it was."""
-    is_free = lock.acquire(blocking=False)
-    try:
-        yield is_free
-    finally:
-        if is_free:
-            lock.release()

@@ -40,7 +40,6 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import (
     LARGE_ROW_BYTES,
     SUMMARY_SCHEMA,
-    Clocks,
     RunWriter,
     Summary,
 )
@@ -151,7 +150,7 @@ class SortedRuns:
             event_time=self._job.settings.event_time,
             frontier_ms=frontier_ms,
             bounds=bounds,
-            clocks=None if learn_from is None else _clocks(learn_from),
+            clock=learn_from,
             limit=self._limit(),
         )
         if self._expects_large:
@@ -298,15 +297,6 @@ def _written(rows: DataFrame, writer: RunWriter, *, by_size: bool = False) -> li
     conf.set("spark.sql.execution.arrow.maxBytesPerBatch", most_bytes)
     answers = rows.mapInArrow(writer, SUMMARY_SCHEMA).collect()
     return [pickle.loads(answer["summary"]) for answer in answers]  # noqa: S301 - our own tasks' answers
-
-
-def _clocks(clock: EventClock) -> Clocks:
-    seen = {
-        source: partition.max_event_time_ms
-        for source, partition in clock.partitions.items()
-        if partition.max_event_time_ms is not None
-    }
-    return Clocks(seen, clock.frontier_ms)
 
 
 def _staged(

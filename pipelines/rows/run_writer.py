@@ -30,9 +30,9 @@ from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from sequitur.consumer import TimeBounds
+    from sequitur.consumer import EventClock, TimeBounds
     from sequitur.pipelines.store.files import Location
     from sequitur.producer.kafka.record_limit import RecordLimit
 
@@ -94,19 +94,6 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
-    """What rows are late against, where that is to be learned.
-
-    Attributes:
-        seen_ms: Greatest event time of each source partition that has had one.
-        frontier_ms: The frontier.
-    """
-
-    seen_ms: Mapping[SourcePartition, int]
-    frontier_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class RunWriter:
     """Writes the rows of a task as a part of a run; for `mapInArrow`.
 
@@ -117,7 +104,7 @@ class RunWriter:
         event_time: Where the event time stands.
         frontier_ms: Rows behind it are marked.
         bounds: Rows of other times go to quarantine.
-        clocks: Count how late rows are against these.
+        clock: Count how late rows are against these clocks and their frontier.
         limit: What the output topic takes of one row; None when rows do not go there.
         limits: How much is in memory at once.
     """
@@ -126,7 +113,7 @@ class RunWriter:
     event_time: EventTimeSpec
     frontier_ms: int
     bounds: TimeBounds
-    clocks: Clocks | None = None
+    clock: EventClock | None = None
     limit: RecordLimit | None = None
     limits: RowLimits = ROW_LIMITS
 
@@ -240,15 +227,16 @@ class RunWriter:
         if not len(times):
             return
         summary.maxima[source] = max(int(times.max()), summary.maxima.get(source, 0))
-        if self.clocks is None or source not in self.clocks.seen_ms:
+        known = None if self.clock is None else self.clock.partitions.get(source)
+        if self.clock is None or known is None or known.max_event_time_ms is None:
             return
-        lateness = self.clocks.seen_ms[source] - times
+        lateness = known.max_event_time_ms - times
         numbers = np.searchsorted(_BIN_LIMITS, np.clip(lateness, 0, _BIN_LIMITS[-1]))
         rows, late, bins = summary.lateness.get(source, (0, 0, {}))
         for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
             if number:
                 bins[int(number)] = bins.get(int(number), 0) + int(count)
-        late += int(np.count_nonzero(is_behind(times, self.clocks.frontier_ms)))
+        late += int(np.count_nonzero(is_behind(times, self.clock.frontier_ms)))
         summary.lateness[source] = (rows + len(times), late, bins)
 
 

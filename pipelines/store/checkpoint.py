@@ -264,7 +264,7 @@ class Checkpoint:
         written = files_around(staged.source, staged.batch_id) if staged.batch_id >= 0 else []
         written += [] if staged.run is None else [f"runs/{staged.run.name}"]
         self._storage.sync(*written)
-        self._log(f"staged/{_name(staged.step)}", staged.to_document())
+        self.write_document(f"staged/{_name(staged.step)}", staged.to_document())
 
     def drop_run(self, name: str) -> None:
         """Delete what an attempt at staging has written that failed: no document names it.
@@ -277,7 +277,7 @@ class Checkpoint:
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and let go of what no step from it on will read."""
         self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
-        self._log(f"frontier/{_name(entry.step)}", entry.to_document())
+        self.write_document(f"frontier/{_name(entry.step)}", entry.to_document())
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
         kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
@@ -286,7 +286,7 @@ class Checkpoint:
 
     def write_done(self, done: StepDone) -> None:
         """Mark a step as done, and forget one that is long over."""
-        self._log(f"done/{_name(done.step)}", done.to_document())
+        self.write_document(f"done/{_name(done.step)}", done.to_document())
         over = done.step - _KEPT_STEPS
         if over >= 0:
             self._storage.delete(f"staged/{_name(over)}")
@@ -315,7 +315,7 @@ class Checkpoint:
         """
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
-        self._log(f"processed/{_name(step)}", document)
+        self.write_document(f"processed/{_name(step)}", document)
         self._sweeper.keep(step, {"topology": {*own, *kept}})
         if step >= _KEPT_STEPS:
             self._storage.delete(f"processed/{_name(step - _KEPT_STEPS)}")
@@ -328,10 +328,6 @@ class Checkpoint:
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a document, whole or not at all."""
-        self._log(name, document)
-
-    def _log(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a document by which things are decided."""
         self.check_owner()
         if not self._storage.create(name, _text({**document, "life": self._ownership.life})):
             self.check_owner()

@@ -20,6 +20,7 @@ from sequitur.consumer import (
     SOURCE_OFFSET_HEADER,
     STALE,
     TOO_FAR_FUTURE,
+    EventClock,
     LateJudge,
     OutputTimestamp,
     ReorderMode,
@@ -30,7 +31,7 @@ from sequitur.consumer import (
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, Clocks, RunWriter
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
@@ -254,8 +255,10 @@ def test_what_was_seen_is_told(
 ) -> None:
     """Reaches, the maximum of each source partition, and how late its rows were."""
     seen = SourcePartition("t", 0)
-    clocks = Clocks({seen: BASE_MS + 20}, BASE_MS + frontier)
-    summary = staged(tmp_path_factory.mktemp("runs") / "run", rows, frontier, clocks)
+    clock = EventClock(BASE_MS + frontier).observe(
+        seen, max_event_time_ms=BASE_MS + 20, position=1, high_watermark=1, now_ms=0
+    )
+    summary = staged(tmp_path_factory.mktemp("runs") / "run", rows, frontier, clock)
     times = [row.time for row in rows if is_usable(row) and row.time is not None]
     for found, expected in (
         (summary.on_time_ms, [time for time in times if time >= frontier]),
