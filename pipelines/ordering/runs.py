@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         ReorderSettings,
         SourcePartition,
         StepEntry,
-        TimeBounds,
     )
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
@@ -123,9 +122,8 @@ class SortedRuns:
         partitions: Sequence[SourcePartition],
         *,
         name: str,
-        frontier_ms: int,
-        bounds: TimeBounds,
-        learn_from: EventClock | None = None,
+        clock: EventClock,
+        learns: bool,
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing.
 
@@ -138,9 +136,8 @@ class SortedRuns:
             step: The step.
             partitions: All source partitions.
             name: The run's folder.
-            frontier_ms: The frontier before the step: rows behind it are marked.
-            bounds: Rows of other times go to quarantine.
-            learn_from: Count how late rows are against these clocks.
+            clock: The clocks before the step: rows behind their frontier are marked.
+            learns: Count how late rows are against these clocks.
         """
         folder = self._checkpoint.new_folder(f"runs/{name}")
         rows = rows.withColumn("output_partition", self._output)
@@ -148,9 +145,9 @@ class SortedRuns:
         writer = RunWriter(
             folder=folder,
             event_time=self._job.settings.event_time,
-            frontier_ms=frontier_ms,
-            bounds=bounds,
-            clock=learn_from,
+            frontier_ms=behind_ms(self._job.settings, clock.frontier_ms),
+            bounds=self._job.settings.bounds(self._job.now_ms()),
+            clock=clock if learns else None,
             limit=self._limit(),
         )
         if self._expects_large:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from sequitur.consumer import EventClock, LatePolicy, StagedStep, StepEntry, StepKind, Totals
 from sequitur.pipelines._errors import LateRowError
 from sequitur.pipelines.ordering.data_loss import rows_lost
-from sequitur.pipelines.ordering.runs import behind_ms
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
@@ -72,9 +71,8 @@ class Steps:
                 step,
                 sorted(planned),
                 name=name,
-                frontier_ms=behind_ms(self._job.settings, clock.frontier_ms),
-                bounds=self._job.settings.bounds(self._job.now_ms()),
-                learn_from=clock if self._frontier.is_learned else None,
+                clock=clock,
+                learns=self._frontier.is_learned,
             )
         except Exception:
             self._checkpoint.drop_run(name)  # the disk may be full

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import ReorderMode
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.steps import Steps
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -32,8 +31,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         (folder / "part-1.parquet").write_bytes(b"1")
         raise OSError("No space left on device")
 
-    settings = SimpleNamespace(bounds=lambda _: None, mode=ReorderMode.ORDERED)
-    job: Any = SimpleNamespace(checkpoint=checkpoint, settings=settings, now_ms=lambda: 0)
+    job: Any = SimpleNamespace(checkpoint=checkpoint)
     given: Any = {
         "frontier": SimpleNamespace(is_learned=False),
         "runs": SimpleNamespace(stage=failing),
