@@ -23,10 +23,14 @@ from sequitur.pipelines.store.files import new_file, open_file, sync, write_asid
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.acker_files import read_acks, write_acks
 from sequitur.pipelines.topology.dead_letter import dead_letter
-from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS, events
+from sequitur.pipelines.topology.event_files import (
+    EVENT_COLUMNS,
+    events,
+    read_pending,
+    write_waiting,
+)
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
 from sequitur.pipelines.topology.output_files import OutputFiles
-from sequitur.pipelines.topology.pending_files import read_pending, write_waiting
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 from sequitur.producer.kafka.record_limit import RecordLimit
 

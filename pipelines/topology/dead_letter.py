@@ -22,7 +22,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.rows.oversized import MOST_KEY_BYTES, write_oversized
-from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS
+from sequitur.pipelines.topology.event_files import EVENT_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

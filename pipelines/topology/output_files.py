@@ -14,7 +14,7 @@ import pyarrow as pa
 from sequitur.pipelines.rows.run_rows import outputs_of
 from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.topology.event_columns import EVENT_SCHEMA, table_of
+from sequitur.pipelines.topology.event_files import EVENT_SCHEMA, table_of
 from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:

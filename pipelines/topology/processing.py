@@ -27,8 +27,8 @@ from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.checks import check_outputs, check_states
 from sequitur.pipelines.topology.crashes import SurvivingTasks
+from sequitur.pipelines.topology.event_files import read_pending
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
-from sequitur.pipelines.topology.pending_files import read_pending
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replay_intake import ReplayIntake, write_replayed
 

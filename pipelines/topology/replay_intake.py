@@ -9,8 +9,7 @@ import numpy as np
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.rows.run_rows import outputs_of
 from sequitur.pipelines.store.files import sync
-from sequitur.pipelines.topology.event_columns import events
-from sequitur.pipelines.topology.pending_files import write_waiting
+from sequitur.pipelines.topology.event_files import events, write_waiting
 from sequitur.pipelines.topology.replay_requests import each_once, read_request, requests
 from sequitur.producer.batching.partitioner import KeyPartitioner
 

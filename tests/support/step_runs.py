@@ -21,9 +21,8 @@ from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
-from sequitur.pipelines.topology.event_columns import EVENT_COLUMNS
+from sequitur.pipelines.topology.event_files import EVENT_COLUMNS, read_pending, write_waiting
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
-from sequitur.pipelines.topology.pending_files import read_pending, write_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

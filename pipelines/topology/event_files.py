@@ -1,4 +1,4 @@
-"""The columns of events in the files of a topology."""
+"""The columns of events in the files of a topology, and the files of those that wait."""
 
 from __future__ import annotations
 
@@ -6,16 +6,36 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store.files import open_file
+from sequitur.pipelines.store.part_files import PartFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from sequitur.pipelines.store.files import Location
 
 EVENT_COLUMNS: Final = (
     "key", "value", "headers", "event_time_ms", "topic", "partition", "offset", "timestamp_ms",
 )  # fmt: skip
 EVENT_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in EVENT_COLUMNS])
+PENDING_SCHEMA: Final = pa.schema(
+    [
+        *EVENT_SCHEMA,
+        ("attempts", pa.int32()),
+        ("retry_at_ms", pa.int64()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("path", pa.string()),
+    ]
+)
+"""An event that waits: `retry_at_ms` of one that failed, null of one that is held for another."""
+
+_TOLD: Final = PENDING_SCHEMA.names[len(EVENT_SCHEMA) :]
+_ROWS_AT_ONCE: Final = 1 << 16
 
 
 def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -65,3 +85,30 @@ def table_of(given: Sequence[tuple[Any, ...]]) -> pa.Table:
         lists = [[{"key": name, "value": said} for name, said in several] for several in headers]
     columns = zip((key, value, lists, *rest), EVENT_SCHEMA.types, strict=True)
     return pa.table([pa.array(column, of) for column, of in columns], schema=EVENT_SCHEMA)
+
+
+def write_waiting(folder: Location, waiting: Sequence[PendingEvent]) -> Location | None:
+    """Write events that wait into a file of a folder; where it is."""
+    with PartFile(folder, PENDING_SCHEMA) as file:
+        for begin in range(0, len(waiting), _ROWS_AT_ONCE):
+            some = waiting[begin : begin + _ROWS_AT_ONCE]
+            _, *told = zip(*some, strict=True)
+            rows = table_of([one.event for one in some])
+            for name, column in zip(_TOLD, told, strict=True):
+                of = PENDING_SCHEMA.field(name)
+                rows = rows.append_column(of, pa.array(column, of.type))
+            file.write(rows)
+    return file.location
+
+
+def read_pending(paths: Iterable[Location]) -> list[PendingEvent]:
+    """Read the events of some files of `write_waiting`, in their order."""
+    found = []
+    for path in paths:
+        with open_file(path) as file, pq.ParquetFile(file) as parquet:
+            rows = parquet.read(use_threads=False)
+        told = zip(*(rows[name].to_pylist() for name in _TOLD), strict=True)
+        found += [
+            PendingEvent(event, *rest) for event, rest in zip(events(rows), told, strict=True)
+        ]
+    return sorted(found, key=lambda one: one.event[3:7])
