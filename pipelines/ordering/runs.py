@@ -148,7 +148,7 @@ class SortedRuns:
             frontier_ms=behind_ms(self._job.settings, clock.frontier_ms),
             bounds=self._job.settings.bounds(self._job.now_ms()),
             clock=clock if learns else None,
-            limit=self._limit(),
+            limit=self._staging_limit(),
         )
         if self._expects_large:
             found = _written(rows.select(*columns), writer, by_size=True)
@@ -169,8 +169,12 @@ class SortedRuns:
         """Return what the output topic takes of a row; None when no row goes there."""
         if not self._releases:
             return None
-        limit = self._job.topics.record_limit(self._outputs.released.name)
-        if self._job.settings.late_policy is LatePolicy.EMIT:
+        return self._job.topics.record_limit(self._outputs.released.name)
+
+    def _staging_limit(self) -> RecordLimit | None:
+        """Return what it takes of a row that is read."""
+        limit = self._limit()
+        if limit is not None and self._job.settings.late_policy is LatePolicy.EMIT:
             # A late row that is emitted in place has headers that say so.
             return replace(limit, max_bytes=limit.max_bytes - MOST_ADDED)
         return limit
@@ -189,6 +193,7 @@ class SortedRuns:
             tuple(parts),
             duplicates_files(self._checkpoint, entry),
             flagged_ms=entry.previous_frontier_ms if emits else None,
+            limit=self._limit() if emits else None,
         )
 
     def late(self, entry: StepEntry) -> SideSelection:

@@ -74,6 +74,8 @@ class Selection:
         unfinished: Files with the roots of rows to leave out.
         flagged_ms: What late rows among them were held against: they get headers that say why they
             are late. None where there are none.
+        limit: What the topic takes of one row, where rows are flagged: one that was staged before
+            late rows were to be emitted goes without the headers if they make it too large.
         limits: How much is in memory at once.
     """
 
@@ -82,6 +84,7 @@ class Selection:
     order: tuple[str, ...] = RELEASE_ORDER
     unfinished: tuple[Location, ...] = ()
     flagged_ms: int | None = None
+    limit: RecordLimit | None = None
     limits: RowLimits = ROW_LIMITS
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
@@ -154,7 +157,18 @@ class Selection:
         yield from record_batches(rows["key"], rows["value"], headers, timestamps, limit)
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
-        return rows, added
+        too_large = self._too_large(rows) if added else []
+        if not too_large:
+            return rows, added
+        fits = np.ones(len(rows), np.bool_)
+        fits[too_large] = False
+        return rows, _of_some(added, pa.array(fits))
+
+    def _too_large(self, rows: pa.Table) -> list[int]:
+        """Return the places of rows that are too large with what is added."""
+        if self.limit is None:
+            return []
+        return not_taken(rows, payload_sizes(rows) + MOST_ADDED, self.limit, (bytes(MOST_ADDED),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +198,7 @@ class SideSelection(Selection):
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
         """Make rows as their topic takes them: of a large one only what is added is left."""
-        sizes = payload_sizes(rows) + MOST_ADDED
-        too_large = not_taken(rows, sizes, self.limit, (bytes(MOST_ADDED),))
+        too_large = self._too_large(rows)
         if not too_large:
             return rows, added
         names: list[str | None] = [None] * len(rows)
@@ -229,11 +242,13 @@ def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
     ]
     if not reasons.null_count:
         return added
-    has_reason = reasons.is_valid()
+    return _of_some(added, reasons.is_valid())
+
+
+def _of_some(added: _Added, are_meant: pa.BooleanArray) -> _Added:
+    """Leave out what is added to other rows."""
     none = pa.scalar(None, pa.string())
-    return [
-        (name, pc.if_else(has_reason, column.cast(pa.string()), none)) for name, column in added
-    ]
+    return [(name, pc.if_else(are_meant, column.cast(pa.string()), none)) for name, column in added]
 
 
 class Places:

@@ -21,6 +21,7 @@ from sequitur.consumer import (
     TOO_LARGE,
     UNPARSABLE,
 )
+from sequitur.pipelines._errors import LateRowError
 from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
 from tests.spark import bolts
@@ -96,6 +97,20 @@ def test_rows_too_large_for_their_topics_go_aside(wide: Job, storage: StorageFol
         assert (row["key"], row["value"]) == (b"large", expected[reason])
         assert row["headers"] == [{"key": "own", "value": b"1"}]
     assert [time_of(record) - T0 for record in wide.released()] == [0, 2, 10_000]
+
+
+def test_late_row_that_is_too_large_with_its_headers_is_emitted_without(wide: Job) -> None:
+    """It was staged when late rows were to end the job, so no room was left for them."""
+    _send(wide, _value(T0), _value(T0 + 10_000))
+    wide.run(drain=True)
+    large = _value(T0 + 1, noise=_NOISE[: _BROKERS_DEFAULT - 300])
+    _send(wide, large, _value(T0 + 2))
+    with pytest.raises(LateRowError):
+        wide.with_settings(late_policy="fail").run()
+    report = wide.with_settings(late_policy="emit").run(drain=True)
+    assert (report.totals.read, report.totals.late, report.totals.held) == (4, 2, 0)
+    late = [(record.value, record.header(REASON_HEADER)) for record in wide.released()[2:]]
+    assert late == [(large, None), (_value(T0 + 2), LATE.encode())]
 
 
 def test_large_outputs_and_dead_letters_stop_no_topology(wide: Job) -> None:
