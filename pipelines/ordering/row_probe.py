@@ -11,7 +11,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +57,7 @@ def mean_row_bytes(
             **kafka.librdkafka(),
             "group.id": "sequitur-row-probe",
             "enable.auto.commit": False,
+            "enable.partition.eof": True,
             "fetch.message.max.bytes": _FETCH_BYTES,
             "fetch.max.bytes": _MOST_PARTITIONS * _FETCH_BYTES,
         }
@@ -75,16 +76,24 @@ def mean_row_bytes(
 
 
 def _mean_bytes(consumer: Consumer, places: list[TopicPartition]) -> float:
-    """Mean size of some rows from there on."""
+    """Mean size of some rows from there on; what is left may be ends of transactions alone."""
     consumer.assign(places)
     count = size = 0
+    left = {(place.topic, place.partition) for place in places}
     begun_s = time.monotonic()
-    while count < _LOOKED_AT and time.monotonic() < begun_s + (_LOOK_S if count else _FIRST_S):
+    while (
+        left
+        and count < _LOOKED_AT
+        and time.monotonic() < begun_s + (_LOOK_S if count else _FIRST_S)
+    ):
         found = consumer.consume(_LOOKED_AT, timeout=0.05)
         if count and not found:
             break
         for record in found:
-            if record.error() is None:
+            if (error := record.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its documented name
+                    left.discard((record.topic(), record.partition()))
+            else:
                 headers = record.headers() or ()
                 parts = [record.key(), record.value(), *(header[1] for header in headers)]
                 count += 1

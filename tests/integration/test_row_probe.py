@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from sequitur.consumer import SourcePartition
+from sequitur.pipelines.ordering import row_probe
 from sequitur.pipelines.ordering.row_probe import MOST_POLLED, mean_row_bytes, records_a_poll
 from sequitur.producer import KafkaSettings
 
@@ -41,3 +43,23 @@ def test_rows_are_polled_by_their_size(
     assert at_most // 2 < found <= at_most
     nothing = {SourcePartition(topic, 0): (rows, rows)}
     assert records_a_poll(mean_row_bytes(kafka, nothing)) == MOST_POLLED
+
+
+def test_transactions_without_a_row_are_not_waited_for(
+    broker: Broker, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is unread is aborted, or the end of a transaction: no first row will come."""
+    topic = make_topic(partitions=2)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    producer = Producer({**kafka.librdkafka(), "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in range(2):
+        producer.produce(topic, b"{}", partition=partition)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    monkeypatch.setattr(row_probe, "_FIRST_S", 60.0)
+    begun_s = time.monotonic()
+    unread = {SourcePartition(topic, number): (0, 2) for number in range(2)}
+    assert mean_row_bytes(kafka, unread) == 0
+    assert time.monotonic() - begun_s < 60
