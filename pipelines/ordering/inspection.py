@@ -19,7 +19,7 @@ from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, 
 from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.store.job_identity import check_format
-from sequitur.pipelines.store.object_storage import ObjectStorage
+from sequitur.pipelines.store.remote_storage import RemoteStorage
 from sequitur.pipelines.store.storage import LocalStorage, location_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def inspect_checkpoint(location: str) -> CheckpointReport:
 class _Folder:
     def __init__(self, place: Location, location: str) -> None:
         self._storage: Storage = (
-            LocalStorage(place) if isinstance(place, Path) else ObjectStorage(place)
+            LocalStorage(place) if isinstance(place, Path) else RemoteStorage(place)
         )
         self._location = location
 

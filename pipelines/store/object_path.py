@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.store.remote_path import RemotePath, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -67,74 +68,33 @@ class Bucket:
         return _objects(self)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ObjectPath:
-    """A file or folder in a bucket, with those of a path's methods that are needed.
+class ObjectPath(RemotePath[Bucket]):
+    """A file or folder in a bucket."""
 
-    Attributes:
-        bucket: The bucket.
-        key: Its name there.
-    """
-
-    bucket: Bucket
-    key: str
-
-    def __str__(self) -> str:
-        return f"{self.bucket.uri}/{self.key}"
-
-    def __truediv__(self, name: str) -> Self:
-        return type(self)(self.bucket, f"{self.key}/{name}" if self.key else str(name))
-
-    @property
-    def name(self) -> str:
-        """The last part of its name."""
-        return self.key.rpartition("/")[2]
-
-    @property
-    def parent(self) -> Self:
-        """The folder it is in."""
-        return type(self)(self.bucket, self.key.rpartition("/")[0])
+    __slots__ = ()
 
     @property
     def path(self) -> str:
         """Its name as pyarrow takes it, whose file system knows the account."""
-        return f"{self.bucket.name.partition('@')[0]}/{self.key}"
-
-    def mkdir(self, *, parents: bool = True, exist_ok: bool = True) -> None:
-        """Do nothing: there are no folders."""
+        return f"{self.store.name.partition('@')[0]}/{self.key}"
 
     def iterdir(self) -> Iterator[Self]:
         """Return what is in this folder; nothing where there is no such folder."""
         with _calls(self) as obstore:
-            found = obstore.list_with_delimiter(self.bucket.objects(), self.key or None)
+            found = obstore.list_with_delimiter(self.store.objects(), self.key or None)
         listed = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
         # Consoles and copying tools mark a folder by an empty object of its name, with a slash.
         keys = {key.rstrip("/") for key in listed} - {self.key}
-        return iter(sorted(type(self)(self.bucket, key) for key in keys))
+        return iter(sorted(type(self)(self.store, key) for key in keys))
 
     def exists(self) -> bool:
         """Tell whether there is such an object, or one in a folder of this name."""
         with _calls(self) as obstore:
             try:
-                obstore.head(self.bucket.objects(), self.key)
+                obstore.head(self.store.objects(), self.key)
             except FileNotFoundError:
                 return any(True for _ in self.iterdir())
             return True
-
-    def read_bytes(self) -> bytes:
-        """Return what is in it, by pyarrow: in tasks, too.
-
-        Raises:
-            FileNotFoundError: It is not there.
-        """
-        with self.open_input() as file:
-            content: bytes = file.read()
-        return content
-
-    def write_bytes(self, content: bytes) -> None:
-        """Write it whole, over what is there; likewise."""
-        with self.open_output() as file:
-            file.write(content)
 
     def get(self) -> bytes:
         """Return what is in it.
@@ -143,12 +103,12 @@ class ObjectPath:
             FileNotFoundError: It is not there.
         """
         with _calls(self) as obstore:
-            return bytes(obstore.get(self.bucket.objects(), self.key).bytes())
+            return bytes(obstore.get(self.store.objects(), self.key).bytes())
 
     def put(self, content: bytes) -> None:
         """Write it whole, over what is there."""
         with _calls(self) as obstore:
-            obstore.put(self.bucket.objects(), self.key, content, use_multipart=False)
+            obstore.put(self.store.objects(), self.key, content, use_multipart=False)
 
     def put_new(self, content: bytes) -> bool:
         """Write it whole, if it is not there; whether that is known to have been done.
@@ -158,7 +118,7 @@ class ObjectPath:
         """
         with _calls(self) as obstore:
             try:
-                store = self.bucket.objects()
+                store = self.store.objects()
                 obstore.put(store, self.key, content, mode="create", use_multipart=False)
             except obstore.exceptions.AlreadyExistsError:
                 return False
@@ -168,12 +128,12 @@ class ObjectPath:
         """Delete it; whether it was there is not told."""
         del missing_ok
         with _calls(self) as obstore:
-            _delete(obstore, self.bucket.objects(), self.key)
+            _delete(obstore, self.store.objects(), self.key)
 
     def delete_all(self) -> None:
         """Delete it, and all in a folder of this name."""
         with _calls(self) as obstore:
-            store = self.bucket.objects()
+            store = self.store.objects()
             for some in obstore.list(store, f"{self.key}/"):
                 _delete(obstore, store, [one["path"] for one in some])
             _delete(obstore, store, self.key)
@@ -181,18 +141,18 @@ class ObjectPath:
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all objects in this folder, however deep, by their keys."""
         with _calls(self) as obstore:
-            listed = obstore.list(self.bucket.objects(), f"{self.key}/")
+            listed = obstore.list(self.store.objects(), f"{self.key}/")
             found = {one["path"]: one["size"] for some in listed for one in some}
         found.pop(self.key, None)  # the mark of a folder, as above
         return found
 
     def open_input(self) -> pa.NativeFile:
-        """Open it for reading at any place in it."""
-        return self.bucket.files().open_input_file(self.path)
+        """See `RemotePath`."""
+        return self.store.files().open_input_file(self.path)
 
     def open_output(self) -> pa.NativeFile:
-        """Open it for writing: it is there, as a whole, once that is closed."""
-        return self.bucket.files().open_output_stream(self.path)
+        """See `RemotePath`."""
+        return self.store.files().open_output_stream(self.path)
 
 
 def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPath | None:
@@ -205,16 +165,9 @@ def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPa
     Raises:
         CheckpointError: No object can have such a name.
     """
-    scheme, there, name = location.partition("://")
-    if not there or scheme not in OBJECT_SCHEMES:
+    if not location.startswith(tuple(f"{scheme}://" for scheme in OBJECT_SCHEMES)):
         return None
-    bucket, _, key = name.partition("/")
-    parts = [part for part in key.split("/") if part]  # as Hadoop reads it, which names its own so
-    if not bucket or {".", ".."}.intersection(parts):
-        raise CheckpointError(
-            f"checkpoint {location}: name a bucket, and a folder without . and .."
-        )
-    key = "/".join(parts)
+    scheme, bucket, key = parts_of(location)
     if scheme not in S3_SCHEMES:
         return ObjectPath(Bucket(scheme, bucket), key)
 

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.object_path import object_path
-from sequitur.pipelines.store.object_storage import ObjectStorage
+from sequitur.pipelines.store.remote_storage import RemoteStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
     """
     objects = object_path(location, setting_of(spark))
     if objects is not None:
-        return ObjectStorage(objects)
+        return RemoteStorage(objects)
     root = HadoopFolder(spark, location).root
     if not root.startswith(_LOCAL_SCHEME):
         raise CheckpointError(
@@ -97,7 +97,7 @@ def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
     Raises:
         CheckpointError: Spark does not reach it.
     """
-    if not isinstance(storage, ObjectStorage):
+    if not isinstance(storage, RemoteStorage):
         return storage
     try:
         return HadoopFolder(spark, storage.root)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from sequitur.pipelines.store.object_path import ObjectPath
+from sequitur.pipelines.store.files import is_remote
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Sweeper:
-    """Deletes folders; in an object store beside the job, which does not wait for it.
+    """Deletes folders; where that takes requests beside the job, which does not wait for it.
 
     Args:
         storage: The checkpoint's folder.
@@ -33,7 +33,7 @@ class Sweeper:
         self._storage = storage
         self._spark_folder = spark_folder
         self._ownership = ownership
-        is_far = isinstance(storage.location(""), ObjectPath)
+        is_far = is_remote(storage.location(""))
         self._thread = ThreadPoolExecutor(1, "sweeper") if is_far else None
         self._is_away = self._is_closing = False
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
 from sequitur.pipelines.store.object_path import object_path
-from sequitur.pipelines.store.object_storage import ObjectStorage
+from sequitur.pipelines.store.remote_storage import RemoteStorage
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.s3_server import BUCKET, S3Server
 
@@ -75,7 +75,7 @@ class CheckpointPlace:
         hadoop = {f"spark.hadoop.{key}": told for key, told in server.settings().items()}
         options = {**sparks_part_of_s3(sparks), **FILE_MANAGER, **hadoop}
         # A look costs the server, which the job shares, a hundred times that of a look into a path.
-        return cls(uri, ObjectStorage(found), LocalStorage(sparks / name), options, poll_s=0.1)
+        return cls(uri, RemoteStorage(found), LocalStorage(sparks / name), options, poll_s=0.1)
 
 
 def disturb(server: S3Server, random: Random) -> None:

@@ -22,9 +22,9 @@ from sequitur.consumer import StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.pipelines._errors import CheckpointError, OwnershipError, TopologyFileError
 from sequitur.pipelines.ordering.runs import SortedRuns
-from sequitur.pipelines.store.object_storage import ObjectStorage
 from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.processes import ProcessIdentity
+from sequitur.pipelines.store.remote_storage import RemoteStorage
 from sequitur.pipelines.store.storage import LocalStorage, open_storage
 from tests.spark import bolts
 from tests.spark.conftest import Job, event, time_of, wait_until
@@ -307,7 +307,7 @@ def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: Ha
     assert not hadoop_only.path.exists()
 
 
-@pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
+@pytest.mark.parametrize("kind", [LocalStorage, RemoteStorage])
 def test_storage_creates_once_and_replaces_what_nothing_rests_on(
     spark: SparkSession,
     s3_folder: str,

@@ -99,8 +99,8 @@ def test_checkpoint_on_s3_can_be_looked_into_and_moved(far: Job, s3_folder: str)
     assert isinstance(old, ObjectPath)
     assert isinstance(new, ObjectPath)
     for key in old.sizes():
-        one = ObjectPath(old.bucket, key)
-        ObjectPath(old.bucket, new.key + key.removeprefix(old.key)).write_bytes(one.read_bytes())
+        one = ObjectPath(old.store, key)
+        ObjectPath(old.store, new.key + key.removeprefix(old.key)).write_bytes(one.read_bytes())
         one.unlink()
     spark = far.spark
     old_part, new_part = (

@@ -21,9 +21,9 @@ from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.object_path import ObjectPath, object_path
-from sequitur.pipelines.store.object_storage import ObjectStorage
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.store.remote_storage import RemoteStorage
 from sequitur.pipelines.store.sweeper import Sweeper
 from sequitur.pipelines.topology import exchange_files
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
@@ -54,7 +54,7 @@ def root(server: S3Server) -> Iterator[ObjectPath]:
 
 def test_of_many_that_create_one_document_one_wins(root: ObjectPath) -> None:
     """And all find what it wrote; so it goes for each of several documents."""
-    storages = [ObjectStorage(root) for _ in range(_RACERS)]
+    storages = [RemoteStorage(root) for _ in range(_RACERS)]
     at_once = threading.Barrier(_RACERS)
 
     def race(place: int, name: str) -> bool:
@@ -73,7 +73,7 @@ def test_document_whose_answer_is_lost_is_ours(
     server: S3Server, root: ObjectPath, refused: int, lost: int
 ) -> None:
     """It is read back: what has our text was created by us, and nobody else's counts as that."""
-    storage = ObjectStorage(root)
+    storage = RemoteStorage(root)
     server.fault(refused=refused, lost=lost, of=root.key)
     assert storage.create("done/1", "ours")
     assert server.faults_left() == 0
@@ -88,7 +88,7 @@ def test_older_owner_learns_of_a_newer_one_and_both_have_numbers_of_their_own(
 ) -> None:
     """Whatever either believes of the other's heartbeat, and whoever gets no answer."""
     monkeypatch.setattr("sequitur.pipelines.store.ownership.refuse_if_owned", lambda *_, **__: None)
-    owners = [Ownership(ObjectStorage(root), beat_s=60) for _ in range(8)]
+    owners = [Ownership(RemoteStorage(root), beat_s=60) for _ in range(8)]
     with ThreadPoolExecutor(len(owners)) as pool:
         [*pool.map(Ownership.take, owners)]
     owners.sort(key=lambda owner: owner.generation)
@@ -103,7 +103,7 @@ def test_older_owner_learns_of_a_newer_one_and_both_have_numbers_of_their_own(
 
 def test_documents_are_replaced_listed_and_deleted(root: ObjectPath) -> None:
     """As on a path: a folder is there as long as something is in it."""
-    storage = ObjectStorage(root)
+    storage = RemoteStorage(root)
     assert (storage.names(""), storage.exists("owners"), storage.exists("owners/1")) == (
         [],
         False,
@@ -194,7 +194,7 @@ def test_tuples_come_in_order_however_much_is_read_ahead(
 
 def test_mark_of_a_folder_is_nothing_in_it(server: S3Server, root: ObjectPath) -> None:
     """Consoles and copying tools leave an empty object, named as the folder with a slash."""
-    storage = ObjectStorage(root)
+    storage = RemoteStorage(root)
     for marked in ("", "frontier/"):
         server.put(f"{root.key}/{marked}")
     assert storage.names("") == ["frontier"]
@@ -206,7 +206,7 @@ def test_mark_of_a_folder_is_nothing_in_it(server: S3Server, root: ObjectPath) -
 
 def test_folder_of_many_is_listed_and_deleted_whole(root: ObjectPath) -> None:
     """A store lists some at a time; a folder whose name only begins so stays."""
-    storage, many = ObjectStorage(root), 2 * LISTED_AT_ONCE + 1
+    storage, many = RemoteStorage(root), 2 * LISTED_AT_ONCE + 1
     with ThreadPoolExecutor(8) as pool:
         [*pool.map(lambda n: (root / "runs" / f"{n:04d}").put(b"x"), range(many))]
     (root / "runs2" / "0").put(b"x")
@@ -220,7 +220,7 @@ def test_folder_of_many_is_listed_and_deleted_whole(root: ObjectPath) -> None:
 )
 def test_names_are_what_they_are(root: ObjectPath, name: str) -> None:
     """Whichever of the two libraries writes, the other finds it: nothing is escaped twice."""
-    storage = ObjectStorage(root / name)
+    storage = RemoteStorage(root / name)
     assert storage.create("frontier/1", "document")
     (root / name / "runs").write_bytes(b"rows")
     assert (storage.names(""), storage.read("runs")) == (["frontier", "runs"], "rows")
@@ -254,7 +254,7 @@ def test_region_is_that_of_the_endpoint(
         monkeypatch.delenv(name, raising=False)
     found = object_path("s3a://b/job", {"fs.s3a.endpoint": endpoint}.get)
     assert found is not None
-    assert dict(found.bucket.options)["region"] == region
+    assert dict(found.store.options)["region"] == region
 
 
 def test_bucket_in_the_name_of_the_host_is_there_for_documents_too() -> None:
@@ -262,15 +262,15 @@ def test_bucket_in_the_name_of_the_host_is_there_for_documents_too() -> None:
     settings = {"fs.s3a.endpoint": "http://store:80/", "fs.s3a.path.style.access": "false"}
     found = object_path("s3a://bucket/job", settings.get)
     assert found is not None
-    assert found.bucket.objects().config["endpoint"] == "http://bucket.store:80"
-    assert dict(found.bucket.options)["endpoint"] == "http://store:80"
+    assert found.store.objects().config["endpoint"] == "http://bucket.store:80"
+    assert dict(found.store.options)["endpoint"] == "http://store:80"
 
 
 def test_missing_bucket_and_refused_credentials_are_named(server: S3Server) -> None:
     """At once, with what the server says, and the object that was asked for."""
     found = object_path("s3a://no-such-bucket/job", server.settings().get)
     assert found is not None
-    storage = ObjectStorage(found)
+    storage = RemoteStorage(found)
     begun = time.monotonic()
     for ask in (lambda: storage.names(""), lambda: storage.create("format.json", "{}")):
         with pytest.raises(OSError, match=r"s3a://no-such-bucket/job.*NoSuchBucket"):
@@ -278,7 +278,7 @@ def test_missing_bucket_and_refused_credentials_are_named(server: S3Server) -> N
     server.fault(denied=100, of="/denied")
     found = object_path(f"s3a://{BUCKET}/denied", server.settings().get)
     assert found is not None
-    storage = ObjectStorage(found)
+    storage = RemoteStorage(found)
     refused = "denied/format.json: .*(AccessDenied|403).*credentials"
     for ask in (lambda: storage.exists("format.json"), lambda: storage.create("format.json", "{}")):
         with pytest.raises(PermissionError, match=refused):
@@ -297,9 +297,9 @@ def test_store_that_refuses_for_a_while_is_waited_for(
     found = object_path(str(root), settings.get)
     assert found is not None
     server.fault(refused=15, of=root.key)
-    ObjectStorage(found).replace("heartbeats/1", "beat")
+    RemoteStorage(found).replace("heartbeats/1", "beat")
     assert server.faults_left() == 0
-    assert ObjectStorage(root).read("heartbeats/1") == "beat"
+    assert RemoteStorage(root).read("heartbeats/1") == "beat"
 
 
 def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
@@ -314,7 +314,7 @@ def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
         delete(store, keys)
 
     monkeypatch.setattr(obstore, "delete", telling)
-    storage = ObjectStorage(root)
+    storage = RemoteStorage(root)
     for name in ("runs/1/a", "runs/1/b", "runs/2/a"):
         storage.replace(name, name)
     storage.delete("runs/1")
@@ -324,7 +324,7 @@ def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
 
 def test_what_a_life_that_is_over_writes_late_goes_with_the_next_step(root: ObjectPath) -> None:
     """By owner generation and step: nothing that is named, later or a newer life's goes."""
-    storage = ObjectStorage(root)
+    storage = RemoteStorage(root)
     owner = Ownership(storage)
     storage.create(f"owners/{1:012d}", "{}")
     owner.take()
@@ -354,7 +354,7 @@ def test_stop_waits_for_one_answer_only_of_a_store_that_is_away(
 ) -> None:
     """However many steps have left something to delete: the next life finds it."""
     asked: list[str] = []
-    storage = ObjectStorage(root)
+    storage = RemoteStorage(root)
     sweeper = Sweeper(storage, storage, Ownership(storage))
 
     def unanswered(folder: str) -> list[str]:

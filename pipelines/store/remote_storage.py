@@ -1,9 +1,9 @@
-"""A checkpoint in an object store: S3, and what speaks like it; GCS and Azure by their own ways.
+"""A checkpoint that is reached over the network alone: in an object store, or in HDFS.
 
-A document is created by a conditional put, which a store answers for one writer alone. The answer
-may be lost, and the client then asks again and is told that there is one: so whoever is refused, or
-hears nothing, reads the document. It says whose it is (`store.checkpoint`), so with our own text in
-it we have created it.
+A document is created by a conditional put, or by a rename that writes over nothing: a store does
+either for one writer alone. The answer may be lost, and the client then asks again and is told that
+there is one: so whoever is refused, or hears nothing, reads the document. It says whose it is
+(`store.checkpoint`), so with our own text in it we have created it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _WAITS_S: Final = (0.2, 0.4, 0.8, 1.6, 3.2)
 """Before a document is asked for again of which the store has not said who has created it."""
 
 
-class ObjectStorage:
-    """A folder in an object store; what it has taken, it keeps.
+class RemoteStorage:
+    """A folder in a store; what it has taken, it keeps.
 
     Args:
         root: The folder.
@@ -72,7 +72,8 @@ class ObjectStorage:
         self.location(name).delete_all()
 
     def make_folder(self, name: str) -> None:
-        """See `Storage`; there are no folders."""
+        """See `Storage`; there are no folders that outlast what is in them."""
+        self.location(name).drop_unfinished()
 
     def sync(self, *names: str) -> None:
         """See `Storage`; what was written is kept."""
