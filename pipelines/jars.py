@@ -5,7 +5,7 @@ pyspark ships, fetches from where it fetches by default, or from where the Ivy s
 by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside the tree, in
 ``$SEQUITUR_CACHE`` or else the user's cache folder, and shared by all checkouts.
 
-    python -m sequitur.pipelines.jars fetch         fetch and verify what is missing, but for s3
+    python -m sequitur.pipelines.jars fetch         fetch and verify what most tests need
     python -m sequitur.pipelines.jars list broker   the paths of a group's jars, one a line
     python -m sequitur.pipelines.jars lock          write the lock anew, after a change of ``ROOTS``
 """
@@ -31,10 +31,10 @@ from xml.sax.saxutils import quoteattr
 from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError, PipelineError
 from sequitur.pipelines.java import find_java
 
-Group = Literal["broker", "spark", "s3"]
+Group = Literal["broker", "spark", "s3", "hdfs"]
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
-_ASKED_FOR: Final = ("s3",)
-"""Groups that `fetch` leaves out: a checkpoint in S3 asks for them, and no test does."""
+_ASKED_FOR: Final = ("s3", "hdfs")
+"""Groups that `fetch` leaves out: a checkpoint in S3 asks for the one, a test on HDFS the other."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 
@@ -56,6 +56,13 @@ ROOTS: Final[Mapping[Group, tuple[str, ...]]] = {
         "org.apache.hadoop:hadoop-aws:3.5.0",
         "software.amazon.awssdk:bundle:2.35.4",
         "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+    ),
+    # A cluster in one JVM, for tests; it is one of Hadoop's own tests, and asks for JUnit.
+    "hdfs": (
+        "org.apache.hadoop:hadoop-client-minicluster:3.5.0",
+        "org.junit.jupiter:junit-jupiter-api:5.13.4",
+        "org.junit.platform:junit-platform-commons:1.13.4",
+        "org.opentest4j:opentest4j:1.3.0",
     ),
 }
 """What `lock` starts from."""
@@ -151,7 +158,7 @@ def locked_jars(
     second call costs milliseconds and starts no Java. Calls at the same time wait for each other.
 
     Args:
-        group: ``broker``, ``spark`` or ``s3``, or another that `lock_file` has.
+        group: ``broker``, ``spark``, ``s3`` or ``hdfs``, or another that `lock_file` has.
         lock_file: Another lock than the project's.
         cache: Another folder than ``cache_directory()``.
         fetch: Puts jars into a folder, at their ``file``; by default by Ivy.
@@ -373,7 +380,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m sequitur.pipelines.jars", description="The locked jars."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("fetch", help="fetch and verify what is missing, but for s3")
+    commands.add_parser("fetch", help="fetch and verify what is missing, but for s3 and hdfs")
     listing = commands.add_parser("list", help="print the paths of a group's jars")
     listing.add_argument("group", choices=GROUPS)
     commands.add_parser("lock", help="write the lock anew")

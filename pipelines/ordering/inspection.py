@@ -1,6 +1,6 @@
 """A look at a checkpoint without Spark: only reading, and of a running job's, too.
 
-The state is JSON and Parquet, read as the job reads it, from a local path or an object store.
+The state is JSON and Parquet, read as the job reads it, wherever that is.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def inspect_checkpoint(location: str) -> CheckpointReport:
     place = location_of(location)
     if place is None:
         raise CheckpointError(
-            f"{location}: only local paths, and what pyarrow reaches without Spark (s3, gs, abfs), "
-            "can be inspected"
+            f"{location}: only local paths, and what is reached without Spark (s3, gs, abfs, "
+            "hdfs), can be inspected"
         )
     try:
         return _Folder(place, location).report()

@@ -1,7 +1,7 @@
-"""Files of a checkpoint, wherever it is: on a path, or in an object store.
+"""Files of a checkpoint, wherever it is: on a path, in an object store, or in HDFS.
 
 The driver and its tasks open, write and delete them by their *location*: a `Path`, or an
-`ObjectPath`, which has of a path's methods those that are needed here. Either can be pickled.
+`RemotePath`, with those of a path's methods that are needed here. Either can be pickled.
 
 A file is written once, by one attempt, under a name that nobody else has, and is there from then
 on: so nobody renames files, and nobody lists a folder to know what counts. That says the document
@@ -17,9 +17,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.hdfs_path import HdfsPath
 from sequitur.pipelines.store.object_path import ObjectPath
 
-Location: TypeAlias = Path | ObjectPath
+Location: TypeAlias = Path | ObjectPath | HdfsPath
 
 
 def is_remote(location: Location) -> bool:
@@ -42,7 +43,7 @@ def new_file(location: Location) -> pa.NativeFile:
 
 
 def sync(location: Location) -> None:
-    """Return once a file that was closed outlasts a power cut; in an object store it does."""
+    """Return once a file that was closed outlasts a power cut; elsewhere than on a path it does."""
     if isinstance(location, Path):
         durable.sync(location)
 

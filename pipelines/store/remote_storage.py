@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from sequitur.pipelines.store.hdfs_path import HdfsPath
     from sequitur.pipelines.store.object_path import ObjectPath
 
 _WAITS_S: Final = (0.2, 0.4, 0.8, 1.6, 3.2)
@@ -25,7 +26,7 @@ class RemoteStorage:
         root: The folder.
     """
 
-    def __init__(self, root: ObjectPath) -> None:
+    def __init__(self, root: ObjectPath | HdfsPath) -> None:
         self._root = root
 
     @property
@@ -33,7 +34,7 @@ class RemoteStorage:
         """See `Storage`."""
         return str(self._root)
 
-    def location(self, name: str) -> ObjectPath:
+    def location(self, name: str) -> ObjectPath | HdfsPath:
         """See `Storage`."""
         return self._root / name if name else self._root
 

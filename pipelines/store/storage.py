@@ -1,4 +1,4 @@
-"""Where a checkpoint stands: on a path that all machines reach, or in an object store."""
+"""Where a checkpoint stands: on a path that all machines reach, in an object store, or in HDFS."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.hdfs_path import HdfsPath, hdfs_path, settings_of_environment
 from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.remote_storage import RemoteStorage
 
@@ -77,18 +78,21 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
     On a cluster a local folder is one that all machines share: Spark itself needs that, too.
 
     Raises:
-        CheckpointError: It is neither on a path nor in an object store.
+        CheckpointError: It is neither on a path nor in an object store or HDFS.
     """
-    objects = object_path(location, setting_of(spark))
-    if objects is not None:
-        return RemoteStorage(objects)
-    root = HadoopFolder(spark, location).root
-    if not root.startswith(_LOCAL_SCHEME):
-        raise CheckpointError(
-            f"checkpoint {root}: it has to be a folder that all machines reach by path, or in an "
-            "object store"
-        )
-    return LocalStorage(Path(root.removeprefix(_LOCAL_SCHEME)))
+    setting = setting_of(spark)
+    found = object_path(location, setting) or hdfs_path(location, setting)
+    if found is None:
+        root = HadoopFolder(spark, location).root
+        if root.startswith(_LOCAL_SCHEME):
+            return LocalStorage(Path(root.removeprefix(_LOCAL_SCHEME)))
+        found = hdfs_path(root, setting)  # where the settings say that a path is there
+        if found is None:
+            raise CheckpointError(
+                f"checkpoint {root}: it has to be a folder that all machines reach by path, in an "
+                "object store, or in HDFS"
+            )
+    return RemoteStorage(found)
 
 
 def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
@@ -97,7 +101,7 @@ def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
     Raises:
         CheckpointError: Spark does not reach it.
     """
-    if not isinstance(storage, RemoteStorage):
+    if isinstance(storage.location(""), Path | HdfsPath):
         return storage
     try:
         return HadoopFolder(spark, storage.root)
@@ -128,9 +132,13 @@ def local_path(location: str) -> Path | None:
 def location_of(location: str) -> Location | None:
     """Return where a path or URI is, without a session; None where only Hadoop reaches it.
 
-    What an object store asks for is taken from the environment, as its own tools take it.
+    What a store asks for is taken from the environment, as its own tools take it.
     """
-    return local_path(location) or object_path(location, lambda _: None)
+    return (
+        local_path(location)
+        or object_path(location, lambda _: None)
+        or hdfs_path(location, settings_of_environment())
+    )
 
 
 class LocalStorage:

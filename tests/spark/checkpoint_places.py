@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
+from sequitur.pipelines.store.hdfs_path import HdfsPath
 from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.remote_storage import RemoteStorage
-from sequitur.pipelines.store.storage import LocalStorage
+from sequitur.pipelines.store.storage import LocalStorage, location_of
 from tests.support.s3_server import BUCKET, S3Server
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sequitur.pipelines.store.storage import SparkFolder
+    from tests.support.hdfs_cluster import HdfsCluster
 
 _FILE_SYSTEM: Final = {
     # Hadoop's way to S3 is 690 MB of jars. Spark's own part of a checkpoint goes through Hadoop's
@@ -76,6 +78,15 @@ class CheckpointPlace:
         options = {**sparks_part_of_s3(sparks), **FILE_MANAGER, **hadoop}
         # A look costs the server, which the job shares, a hundred times that of a look into a path.
         return cls(uri, RemoteStorage(found), LocalStorage(sparks / name), options, poll_s=0.1)
+
+    @classmethod
+    def on_hdfs(cls, cluster: HdfsCluster) -> Self:
+        """Return a folder of its own in HDFS."""
+        uri = f"{cluster.uri}/{uuid4().hex}/job"
+        found = location_of(uri)
+        assert isinstance(found, HdfsPath)
+        storage = RemoteStorage(found)
+        return cls(uri, storage, storage, poll_s=0.02)
 
 
 def disturb(server: S3Server, random: Random) -> None:

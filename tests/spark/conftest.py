@@ -27,8 +27,10 @@ from sequitur.pipelines.ordering.job import JobReport, ProcessStage, run_reorder
 from sequitur.pipelines.ordering.stop import Stop
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.object_path import object_path
+from sequitur.pipelines.store.storage import location_of
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
+from tests.support.hdfs_cluster import HdfsCluster
 from tests.support.s3_server import BUCKET, S3Server
 
 if TYPE_CHECKING:
@@ -339,12 +341,31 @@ class StorageFolder(NamedTuple):
     location: Location
 
 
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[HdfsCluster]:
+    """The HDFS cluster that the session's tests share."""
+    with HdfsCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def hdfs_folder(hdfs: HdfsCluster) -> Iterator[str]:
+    """A folder of its own there."""
+    yield f"{hdfs.uri}/{uuid4().hex}"
+    hdfs.fault()
+
+
 @pytest.fixture(params=["local", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
-    """Such a folder of each kind of storage."""
+    """Such a folder of each kind of storage; one in HDFS where a test asks for it."""
     if request.param == "local":
         folder = tmp_path / "storage" / "checkpoint"
         return StorageFolder(str(folder), folder)
+    if request.param == "hdfs":
+        uri = f"{request.getfixturevalue('hdfs_folder')}/checkpoint"
+        far = location_of(uri)
+        assert far is not None
+        return StorageFolder(uri, far)
     uri = f"{request.getfixturevalue('s3_folder')}/checkpoint"
     found = object_path(uri, request.getfixturevalue("s3_server").settings().get)
     assert found is not None

@@ -1,7 +1,8 @@
 """The reorder job on Spark puts out what the reference does, row for row, whenever it dies.
 
 Random histories, few of them: each step is a life of the job. The pure parts meet many more in
-tests/property/test_reorder_reference.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too.
+tests/property/test_reorder_reference.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too, and
+in HDFS as well.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-_EXAMPLES = int(os.environ.get("SEQUITUR_REFERENCE_EXAMPLES", "3"))
+_USUAL: Final = 3
+_EXAMPLES = int(os.environ.get("SEQUITUR_REFERENCE_EXAMPLES", str(_USUAL)))
+_STORAGES: Final = ["local", "s3", *(["hdfs"] if _EXAMPLES > _USUAL else [])]
 _PARTITIONS: Final = 4  # one more than the histories use: it is never seen
 _PLACE: Final = "place"
 _DEATHS: Final = (
@@ -135,6 +138,7 @@ class _Lives:
         return records
 
 
+@pytest.mark.parametrize("storage", _STORAGES, indirect=True)
 @settings(
     max_examples=_EXAMPLES,
     derandomize=True,  # each run of the tests takes as long as the one before

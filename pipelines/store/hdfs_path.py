@@ -1,0 +1,322 @@
+"""Files in HDFS, in driver and tasks alike, by hdfs-native, a client without a JVM.
+
+A file is written aside, under a name that nobody else has, on to the disks of its datanodes; then
+it is renamed, which a namenode does for one writer alone where nothing may be written over. So what
+has a name is whole: a file that is created under its name is seen empty, for ever if its writer
+dies. A request is repeated while the cluster does not answer, or cannot yet: one that writes from
+the beginning, under another name, so a late answer to an earlier one changes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pwd
+import re
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.store.remote_path import RemotePath, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HDFS_SCHEME: Final = "hdfs"
+_PORT: Final = 8020
+_USER: Final = "HADOOP_USER_NAME"
+_PATIENCE_S: Final = 120.0
+"""A cluster that restarts, or is in safe mode, is asked again for so long."""
+_LONGEST_PAUSE_S: Final = 2.0
+_PIECE_BYTES: Final = 1 << 20
+_IN_MEMORY_BYTES: Final = 8 << 20
+"""A larger file is on the local disk until it is closed: it may have to be written twice."""
+_OF_A_NAME_SERVICE: Final = (
+    "dfs.ha.namenodes", "dfs.client.failover.resolve-needed", "dfs.client.failover.resolver.useFQDN"
+)  # fmt: skip
+_OF_THE_CLIENT: Final = (
+    "dfs.client.use.datanode.hostname", "dfs.client.socket-timeout", "dfs.data.transfer.protection",
+    "dfs.client.block.write.replace-datanode-on-failure.enable",
+    "dfs.client.block.write.replace-datanode-on-failure.policy",
+    "dfs.client.block.write.replace-datanode-on-failure.best-effort",
+)  # fmt: skip
+_SAID: Final = re.compile(r'RPCError\("(?:[\w$]+\.)*([\w$]+)", "(.*?)(?:\\n|"\)$|$)')
+_FINAL: Final = re.compile(r"QuotaExceeded|InvalidPath|UnsupportedFeature|SASL|GSSAPI")
+"""Refusals that another try does not change."""
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cluster:
+    """A cluster, and how to reach it.
+
+    Attributes:
+        uri: The namenode, or a name service of several.
+        user: Whose files they are.
+        settings: Hadoop's, as far as its client knows them.
+    """
+
+    uri: str
+    user: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def client(self) -> Any:
+        """Return its client; one a process."""
+        return _client(self)
+
+
+class HdfsPath(RemotePath[Cluster]):
+    """A file or folder in HDFS."""
+
+    __slots__ = ()
+
+    def iterdir(self) -> Iterator[HdfsPath]:
+        """See `ObjectPath`."""
+        return iter(sorted(HdfsPath(self.store, key) for key, _ in self._listed()))
+
+    def exists(self) -> bool:
+        """See `ObjectPath`."""
+        try:
+            self._ask(lambda client: client.get_file_info(self._path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def sizes(self) -> dict[str, int]:
+        """See `ObjectPath`."""
+        listed = self._listed(recursive=True)
+        return {key: found.length for key, found in listed if not found.isdir}
+
+    def get(self) -> bytes:
+        """See `ObjectPath`."""
+        return self.read_bytes()
+
+    def put(self, content: bytes) -> None:
+        """See `ObjectPath`."""
+        self._write(io.BytesIO(content), overwrite=True)
+
+    def put_new(self, content: bytes) -> bool:
+        """See `ObjectPath`."""
+        try:
+            self._write(io.BytesIO(content), overwrite=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def unlink(self, *, missing_ok: bool = True) -> None:
+        """See `ObjectPath`."""
+        del missing_ok
+        self.delete_all()
+
+    def delete_all(self) -> None:
+        """See `ObjectPath`."""
+        self._ask(lambda client: client.delete(self._path, True))
+
+    def drop_unfinished(self) -> None:
+        """See `RemotePath`; a writer that is alive writes such a file anew."""
+        for path in self.iterdir():
+            if path.name.startswith("."):
+                path.unlink()
+
+    def open_input(self) -> pa.NativeFile:
+        """See `RemotePath`."""
+        return pa.PythonFile(_Input(self), mode="r")
+
+    def open_output(self) -> pa.NativeFile:
+        """See `RemotePath`."""
+        return pa.PythonFile(_Output(self), mode="w")
+
+    @property
+    def _path(self) -> str:
+        return f"/{self.key}"
+
+    def _listed(self, *, recursive: bool = False) -> list[tuple[str, Any]]:
+        try:
+            found = self._ask(lambda client: [*client.list_status(self._path, recursive)])
+        except FileNotFoundError:
+            return []
+        return [(one.path.lstrip("/"), one) for one in found]
+
+    def _write(self, content: IO[bytes], *, overwrite: bool) -> None:
+        """Write a file whole.
+
+        Raises:
+            FileExistsError: It is there, and not to be written over; it may be our own, whose
+                answer was lost.
+        """
+
+        def write(client: Any) -> None:
+            aside = (self.parent / f".{self.name}.{uuid4().hex}")._path  # noqa: SLF001 - our own
+            try:
+                content.seek(0)
+                file = client.create(aside)
+                while piece := content.read(_PIECE_BYTES):
+                    file.write(piece)
+                file.hsync()
+                file.close()
+            except (FileExistsError, FileNotFoundError) as error:
+                # An answer was lost, or what is ours was taken for left by a writer that died.
+                raise OSError(str(error)) from error
+            try:
+                client.rename(aside, self._path, overwrite)
+            except FileNotFoundError as error:  # likewise
+                raise OSError(str(error)) from error
+            except FileExistsError:
+                client.delete(aside)
+                raise
+
+        self._ask(write)
+
+    def _ask(self, asked: Callable[[Any], _Answer]) -> _Answer:
+        """Ask the cluster, and again while it does not answer, or cannot yet."""
+        deadline_s, pause_s = time.monotonic() + _PATIENCE_S, 0.05
+        while True:
+            try:
+                return asked(self.store.client())
+            except (FileNotFoundError, FileExistsError, IsADirectoryError) as error:
+                raise type(error)(f"{self}: {_in_words(error)}") from error
+            except (OSError, RuntimeError) as error:
+                text = str(error)
+                if "AccessControlException" in text:
+                    raise PermissionError(
+                        f"{self}: {_in_words(error)}. The user is that of HADOOP_USER_NAME, or of "
+                        "the process"
+                    ) from error
+                if _FINAL.search(text) or time.monotonic() > deadline_s:
+                    raise OSError(f"{self}: {_in_words(error)}") from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _Input(io.RawIOBase):
+    """A file as pyarrow reads it: a range at a time, each asked for again where it fails."""
+
+    def __init__(self, path: HdfsPath) -> None:
+        self._path = path
+        self._file = path._ask(lambda client: client.read(path._path))  # noqa: SLF001 - our own
+        self._at = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, len(self._file) - self._at)
+        begin, size = self._at, left if size is None or size < 0 else min(size, left)
+        if not size:
+            return b""
+        found: bytes = self._path._ask(lambda _: self._file.read_range(begin, size))  # noqa: SLF001
+        self._at += len(found)
+        return found
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, len(self._file))[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _Output(io.RawIOBase):
+    """A file as pyarrow writes it: kept here until it is closed, and written then."""
+
+    def __init__(self, path: HdfsPath) -> None:
+        self._path = path
+        self._kept = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - as below
+
+    def write(self, content: Any) -> int:
+        return self._kept.write(content)
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        with self._kept:
+            self._path._write(self._kept, overwrite=True)  # noqa: SLF001 - our own
+
+
+def hdfs_path(location: str, setting: Callable[[str], str | None]) -> HdfsPath | None:
+    """Return where in HDFS a URI is; None of another one.
+
+    Args:
+        location: The URI; one without a namenode means that of `fs.defaultFS`.
+        setting: Gives what Hadoop's settings have under a name.
+
+    Raises:
+        CheckpointError: Nothing can have such a name, or the cluster asks for Kerberos.
+    """
+    if not location.startswith(f"{HDFS_SCHEME}://"):
+        return None
+    if location.startswith(f"{HDFS_SCHEME}:///"):
+        location = f"{(setting('fs.defaultFS') or '').rstrip('/')}{location[len('hdfs://') :]}"
+    _, place, key = parts_of(location)
+    if (way := setting("hadoop.security.authentication")) not in {None, "simple"}:
+        raise CheckpointError(
+            f"checkpoint {location}: its cluster asks for {way}, but a checkpoint can be in HDFS "
+            "only where a user's name is enough: keep it on a path or in an object store"
+        )
+    names = [f"{name}.{place}" for name in _OF_A_NAME_SERVICE]
+    namenodes = [one.strip() for one in (setting(names[0]) or "").split(",") if one]
+    names += [f"dfs.namenode.rpc-address.{place}.{one}" for one in namenodes]
+    told = {name: said for name in (*names, *_OF_THE_CLIENT) if (said := setting(name))}
+    if namenodes:
+        told[names[0]] = ",".join(namenodes)
+    elif ":" not in place:
+        place = f"{place}:{_PORT}"
+    # Each namenode is asked once; how long all of them are asked again is ours to say.
+    told["dfs.client.failover.max.attempts"] = str(max(0, len(namenodes) - 1))
+    return HdfsPath(Cluster(f"{HDFS_SCHEME}://{place}", _user(), tuple(told.items())), key)
+
+
+def settings_of_environment() -> Callable[[str], str | None]:
+    """Return what gives Hadoop's settings without a session: those of `HADOOP_CONF_DIR`."""
+    folder = os.environ.get("HADOOP_CONF_DIR")
+    home = os.environ.get("HADOOP_HOME")
+    place = Path(folder) if folder else Path(home, "etc", "hadoop") if home else None
+    found: dict[str, str] = {}
+    for name in ("core-site.xml", "hdfs-site.xml") if place else ():
+        if place is not None and (file := place / name).exists():
+            for one in ET.parse(file).getroot().iter("property"):  # noqa: S314 - the user's own
+                found[one.findtext("name", "").strip()] = one.findtext("value", "").strip()
+    return found.get
+
+
+def _user() -> str:
+    """Return who we are to Hadoop."""
+    return os.environ.get(_USER) or pwd.getpwuid(os.getuid()).pw_name
+
+
+def _in_words(error: Exception) -> str:
+    """Return what the cluster has said, in a line."""
+    text = str(error)
+    if said := _SAID.search(text):
+        return ": ".join(said.groups())
+    return text.partition("\n")[0]
+
+
+@functools.lru_cache
+def _client(cluster: Cluster) -> Any:
+    try:
+        from hdfs_native import Client  # noqa: PLC0415 - not installed where no checkpoint is there
+    except ImportError as error:
+        raise CheckpointError(
+            "a checkpoint in HDFS needs the package hdfs-native: pip install 'sequitur[hdfs]'"
+        ) from error
+    if cluster.user != _user():
+        # A task's process may be another user's than the driver's; the client asks the environment.
+        os.environ[_USER] = cluster.user
+    # All it is to know is in the settings: a folder of settings on a task's machine may differ.
+    return Client(cluster.uri, dict(cluster.settings), config_dir=os.devnull)
