@@ -50,13 +50,7 @@ _ID_BYTES: Final = 128
 
 
 def buckets_for(rows: int, tasks: int, limits: RowLimits = ROW_LIMITS) -> int:
-    """Return how many buckets rows are put into: as many as tasks, more where they are many.
-
-    Args:
-        rows: The rows, about.
-        tasks: How many tasks look at them.
-        limits: How much is in memory at once.
-    """
+    """Return how many buckets about so many rows are put into: one for each task, or more."""
     return max(tasks, -(-rows * _ID_BYTES // limits.slice_bytes))
 
 
@@ -70,7 +64,6 @@ class IdsTask:
         new: Rows that are about to be released or judged.
         out: Rows of earlier steps.
         buckets: How many buckets there are.
-        limits: How much is in memory at once.
     """
 
     folder: Location
@@ -121,7 +114,6 @@ class RepeatsTask:
         ids: The files of the first wave.
         buckets: How many buckets there are.
         tasks: How many tasks share them.
-        limits: How much is in memory at once.
     """
 
     folder: Location

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 class Frontier:
-    """Moves the frontier.
-
-    Args:
-        settings: The job's settings.
-        outages: Told when partitions are left out, since too much is held.
-        is_bounded: Whether the run ends when it has read what is there.
-    """
+    """Moves the frontier."""
 
     def __init__(self, settings: ReorderSettings, outages: Outages, *, is_bounded: bool) -> None:
         self._policy = settings.delay_policy

@@ -41,12 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStage:
-    """A topology that is given the ordered events, and how it is run.
-
-    Attributes:
-        topology: The topology.
-        settings: How it is run.
-    """
+    """A topology that is given the ordered events, and how it is run."""
 
     topology: Topology
     settings: ProcessSettings

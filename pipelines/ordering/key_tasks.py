@@ -77,7 +77,6 @@ class JudgeTask:
         released: Rows that are out, and folds of such; none is older than what matters.
         judge: Decides.
         duplicates: Files with the places of rows to leave out.
-        limits: How much is in memory at once.
     """
 
     folder: Location
@@ -166,7 +165,6 @@ class FoldTask:
         folder: Where the fold is written to.
         released: The runs and folds, from the horizon on.
         mode: What is known of a key's last row.
-        limits: How much is in memory at once.
     """
 
     folder: Location

@@ -169,15 +169,7 @@ class Steps:
         *,
         is_due: Callable[[int], bool],
     ) -> StagedStep | None:
-        """Return a step without new rows; None when there is nothing for it to do.
-
-        Args:
-            kind: What made it.
-            before: The newest step, which is done.
-            clock: The clocks after it.
-            now_ms: Wall-clock time.
-            is_due: Whether a topology has something to do at a time.
-        """
+        """Return a step without new rows; None when there is nothing for it to do."""
         releases = any(
             run.may_release(before.frontier_ms, clock.frontier_ms) for run in before.runs
         )

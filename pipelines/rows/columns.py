@@ -12,10 +12,16 @@ from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sequitur.consumer import ReorderSettings
     from sequitur.producer import KafkaSettings
+    from sequitur.producer.batching.partitioner import KeyPartitioner
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 SOURCE_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp_ms", "key", "value", "headers",
@@ -123,6 +129,20 @@ def output_partition(spark: SparkSession, partitions: int) -> Column:
     """
     hashed = _murmur2(spark, F.col("key")).bitwiseAND(F.lit(0x7FFFFFFF))
     return F.coalesce(hashed, F.col("partition")) % F.lit(partitions)
+
+
+def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
+    """Return the partition that each row goes to, as `output_partition` does.
+
+    Args:
+        partitioner: That of the topic they go to.
+        keys: Their keys.
+        numbers: Their source partitions.
+    """
+    outputs: Longs = numbers.astype("int64") % partitioner.partitions
+    if keyed := [place for place, key in enumerate(keys) if key is not None]:
+        outputs[keyed] = partitioner.each([key for key in keys if key is not None])
+    return outputs
 
 
 def _murmur2(spark: SparkSession, key: Column) -> Column:

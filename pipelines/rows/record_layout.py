@@ -126,11 +126,6 @@ def with_timestamps(rows: pa.Table, headers: Headers, rule: TimestampRule) -> tu
     """Return the timestamps of records, and their headers with what the timestamps do not say.
 
     `sequitur.consumer.TimestampRule.of` is the reference; a test holds the two together.
-
-    Args:
-        rows: `timestamp_columns`.
-        headers: The records' headers so far.
-        rule: Which timestamps.
     """
     event_times = rows[_EVENT_TIME]
     has_time = event_times.is_valid().to_numpy()

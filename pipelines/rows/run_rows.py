@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.pipelines.rows.columns import SOURCE_ORDER, outputs_of
 from sequitur.pipelines.rows.fetched_files import open_rows
 from sequitur.pipelines.rows.footers import ALL_TIME, footer_of, only_value, reach
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.rows.slice_bounds import SourceRanges
     from sequitur.pipelines.store.files import Location
 
-    Longs = np.ndarray[Any, np.dtype[np.int64]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _MOST_SLICES: Final = 2
@@ -366,20 +365,6 @@ def _is_marked(found: pa.ChunkedArray, reasons: tuple[str, ...] | None) -> Bools
         return unmarked
     marked: Bools = pc.is_in(found, pa.array(reasons, pa.string())).to_numpy()
     return marked
-
-
-def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
-    """Return the partition that each row goes to, as `rows.columns.output_partition` does.
-
-    Args:
-        partitioner: That of the topic they go to.
-        keys: Their keys.
-        numbers: Their source partitions.
-    """
-    outputs: Longs = numbers.astype(np.int64) % partitioner.partitions
-    if keyed := [place for place, key in enumerate(keys) if key is not None]:
-        outputs[keyed] = partitioner.each([key for key in keys if key is not None])
-    return outputs
 
 
 def _spread(rows: pa.Table, partitions: int) -> pa.Table:

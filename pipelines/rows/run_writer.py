@@ -106,7 +106,6 @@ class RunWriter:
         bounds: Rows of other times go to quarantine.
         clock: Count how late rows are against these clocks and their frontier.
         limit: What the output topic takes of one row; None when rows do not go there.
-        limits: How much is in memory at once.
     """
 
     folder: Location

@@ -76,7 +76,6 @@ class Selection:
             are late. None where there are none.
         limit: What the topic takes of one row, where rows are flagged: one that was staged before
             late rows were to be emitted goes without the headers if they make it too large.
-        limits: How much is in memory at once.
     """
 
     parts: tuple[Part, ...]
@@ -88,13 +87,7 @@ class Selection:
     limits: RowLimits = ROW_LIMITS
 
     def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
-        """Return the records of an output partition as batches.
-
-        Args:
-            partition: The output partition.
-            limit: Most bytes of a batch.
-            rule: Which timestamps they get.
-        """
+        """Return the records of an output partition, in batches of not more than so many bytes."""
         for some in self.tables(partition, self._columns(rule)):
             yield from self._laid_out(some, limit, rule)
 
@@ -102,10 +95,6 @@ class Selection:
         """Return the records of some output partitions, one after the other, without empty ones.
 
         Rows of several partitions that fit into a slice are read at once, and sorted at once.
-
-        Args:
-            partitions: The output partitions, a block of `blocks_of`.
-            rule: Which timestamps the records get.
         """
         columns = ("output_partition", *self._columns(rule))
         left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
@@ -122,12 +111,7 @@ class Selection:
                 yield partition, functools.partial(self._laid_out, rows[own], rule=rule)
 
     def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Return the rows of an output partition in their order, some at a time.
-
-        Args:
-            partition: The output partition.
-            columns: What is wanted of them.
-        """
+        """Return the rows of an output partition in their order, some at a time."""
         left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
         for found in self._slices(self._rows(range(partition, partition + 1), columns)):
             rows = unfinished.without(left_out.without(found))
@@ -256,7 +240,6 @@ class Places:
 
     Args:
         files: Where their places stand.
-        limits: How much is in memory at once.
     """
 
     def __init__(self, files: tuple[Location, ...], limits: RowLimits = ROW_LIMITS) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from sequitur.pipelines.rows.run_rows import outputs_of
+from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.event_files import EVENT_SCHEMA, table_of

@@ -51,16 +51,11 @@ class Processing:
     """Runs a topology on what steps release.
 
     Args:
-        spark: The session.
-        checkpoint: The job's folder, claimed already.
-        topology: The topology.
-        settings: How it is run.
         outputs: The topics it writes to, by name.
         default: The topic of outputs without one of their own; the first stage has a task for each
             of its partitions.
         dead_letters: The topic for events given up.
         limit_of: Tells what a topic takes of one record.
-        timestamps: What the timestamps of outputs are taken from.
     """
 
     def __init__(

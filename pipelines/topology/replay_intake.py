@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sequitur.consumer.topology.step.events import PendingEvent
-from sequitur.pipelines.rows.run_rows import outputs_of
+from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.store.files import sync
 from sequitur.pipelines.topology.event_files import events, write_waiting
 from sequitur.pipelines.topology.replay_requests import each_once, read_request, requests
