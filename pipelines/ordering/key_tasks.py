@@ -17,13 +17,12 @@ from sequitur.consumer import BEFORE_ALL_TIME_MS, LateJudge, ReorderMode
 from sequitur.pipelines.rows.columns import RELEASE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, payload_sizes
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, in_row_groups
 from sequitur.pipelines.rows.selection import Places, comparable, order_of
-from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import PartFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from sequitur.pipelines.store.files import Location
 
@@ -202,17 +201,6 @@ class FoldTask:
 def files_of(written: Iterable[Written]) -> dict[str, int]:
     """Return the files that tasks wrote, with the rows of each, as the log names them."""
     return {one.file: one.rows for one in written if one.file is not None}
-
-
-def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:
-    """Sort rows by output partition, and cut them as they stand in files."""
-    outputs = rows["output_partition"].to_numpy()
-    if outputs.min() != outputs.max():
-        order = np.argsort(outputs, kind="stable")
-        rows, outputs = rows.take(pa.array(order)), outputs[order]
-    sizes = payload_sizes(rows) if "value" in rows.column_names else np.zeros_like(outputs)
-    for block in packed(outputs, sizes, limits.packed_rows, limits.packed_bytes):
-        yield rows.slice(block.start, block.stop - block.start)
 
 
 def _mask(truths: pa.BooleanArray) -> Any:

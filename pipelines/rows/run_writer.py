@@ -281,6 +281,17 @@ def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
         yield SourcePartition(topic, one & 0xFFFFFFFF), both == one
 
 
+def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:
+    """Sort rows by output partition, and cut them as they stand in files."""
+    outputs = rows["output_partition"].to_numpy()
+    if outputs.min() != outputs.max():
+        order = np.argsort(outputs, kind="stable")
+        rows, outputs = rows.take(pa.array(order)), outputs[order]
+    sizes = payload_sizes(rows) if "value" in rows.column_names else np.zeros_like(outputs)
+    for block in packed(outputs, sizes, limits.packed_rows, limits.packed_bytes):
+        yield rows.slice(block.start, block.stop - block.start)
+
+
 def payload_sizes(rows: pa.Table) -> Longs:
     """Measure key, value and headers of rows in bytes, with what headers take beside."""
     sizes = np.zeros(len(rows), np.int64)

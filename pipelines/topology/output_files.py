@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from sequitur.pipelines.rows.columns import outputs_of
-from sequitur.pipelines.spark.partition_blocks import stretches
+from sequitur.pipelines.rows.limits import ROW_LIMITS
+from sequitur.pipelines.rows.run_writer import in_row_groups
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.event_files import EVENT_SCHEMA, table_of
 from sequitur.producer.batching.partitioner import KeyPartitioner
@@ -109,8 +110,5 @@ class OutputFiles:
         }
         for name, column in more.items():
             rows = rows.append_column(name, column)
-        if outputs.min() != outputs.max():
-            order = np.argsort(outputs, kind="stable")
-            rows, outputs = rows.take(pa.array(order)), outputs[order]
-        for _, own in stretches(outputs):
-            self._files[self._place[output]].write(rows[own])
+        for some in in_row_groups(rows, ROW_LIMITS):
+            self._files[self._place[output]].write(some)

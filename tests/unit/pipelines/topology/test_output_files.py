@@ -1,0 +1,48 @@
+"""The files of records that outputs of a topology write."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer import OutputTimestamp, TimestampRule
+from sequitur.pipelines.rows.footers import footer_of
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.topology.output_files import OUTPUT_ORDER, OutputFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PARTITIONS = 512
+_RECORDS = 2_000
+_RULE = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=_RECORDS, floor_ms=_RECORDS)
+
+
+def test_row_groups_do_not_grow_with_partitions(tmp_path: Path) -> None:
+    """Few records of many output partitions share one; each goes where its key says."""
+    (tmp_path / "topic").mkdir()
+    files = OutputFiles(tmp_path, {"out": ("topic", _PARTITIONS)}, itertools.count())
+    for number in range(_RECORDS):
+        event = (b"k", b"v", (), number, "t", 0, number, 5)
+        record: Any = SimpleNamespace(
+            key=b"%d" % number,
+            value=b"",
+            headers=(),
+            root=SimpleNamespace(event=event, id=number),
+        )
+        files.write("out", record)
+    file = files.close()["topic"]
+    assert file is not None
+    assert len(footer_of(file).rows) == 1
+    selection = Selection((Part((file,)),), order=OUTPUT_ORDER)
+    found = {
+        partition: sum(batch.rows for batch in batches(1 << 18))
+        for partition, batches in selection.each(range(_PARTITIONS), _RULE)
+    }
+    assert sum(found.values()) == _RECORDS
+    assert found == {
+        partition: sum(batch.rows for batch in selection.batches(partition, 1 << 18, _RULE))
+        for partition in found
+    }
