@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-from sequitur.pipelines.launch import spark_submit_environment
+from sequitur.pipelines.launch import class_archive_options, spark_submit_environment
 from tests.spark.conftest import wait_until
+from tests.spark.submitted_job import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +33,16 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def java_options() -> str:
+    """Return what each of its JVMs starts quickly by."""
+    return " ".join([SHORT_LIVED, *class_archive_options()])
+
+
 @contextlib.contextmanager
 def standalone_cluster(folder: Path, *, memory: str = "600m") -> Iterator[str]:
     """The URL of a master with two workers of one core each; they end with the block."""
     url = f"spark://127.0.0.1:{(port := _free_port())}"
-    small = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1"}
+    small = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": java_options()}
     environment = spark_submit_environment(os.environ) | small
 
     with contextlib.ExitStack() as running:

@@ -19,7 +19,7 @@ from sequitur.pipelines.launch import spark_submit_command, spark_submit_environ
 from sequitur.pipelines.sink.partition_writer import PartitionWriter
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, by_partition, event, time_of, wait_until
-from tests.spark.standalone_cluster import standalone_cluster
+from tests.spark.standalone_cluster import java_options, standalone_cluster
 from tests.support.document_folder import DocumentFolder
 from tests.support.tokens import token_of
 
@@ -49,8 +49,8 @@ def test_speculative_copy_doubles_nothing(
             job=Path(__file__).with_name("speculation_job.py"),
             master=master,
             options={
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-                "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                "spark.driver.extraJavaOptions": java_options(),
+                "spark.executor.extraJavaOptions": java_options(),
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.driver.memory": "512m",

@@ -12,6 +12,7 @@ import pytest
 
 from sequitur._topic_reader import read_topic
 from tests.spark.conftest import Event, Job
+from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.tree import EXAMPLES, ROOT
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ def _run(job: Job, example: Path, folder: Path) -> dict[str, Any]:
         """
     )
     words = ["run", str(example), "--config", str(config), "--available-now", "--drain"]
+    for conf in ("spark.driver.memory=700m", f"spark.driver.extraJavaOptions={SHORT_LIVED}"):
+        words += ["--conf", conf]
     done = subprocess.run(
-        [sys.executable, "-m", "sequitur", *words, "--conf", "spark.driver.memory=700m"],
+        [sys.executable, "-m", "sequitur", *words],
         check=False,
         capture_output=True,
         text=True,
