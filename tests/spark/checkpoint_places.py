@@ -58,7 +58,7 @@ class CheckpointPlace:
     ours: SparkFolder
     sparks: SparkFolder
     options: Mapping[str, str] = field(default_factory=dict)
-    poll_s: float = 0.002
+    poll_s: float = 0.005
 
     @classmethod
     def on_path(cls, folder: Path) -> Self:

@@ -38,6 +38,7 @@ ROWS_A_BATCH = 400
 _DISORDER_MS = 900
 _LATE_MS = 30_000
 _STARTING_S = 6.0
+_COUNT_EVERY_S = 0.05
 
 
 @dataclass
@@ -203,13 +204,15 @@ class Rounds:
     def while_rows_go_out(self, life: SubmittedJob) -> None:
         """When rows of a step have reached the topic, and the step is not marked as done yet."""
         reader = Consumer({**self.kafka.librdkafka(), "group.id": "kill-rounds"})
-        before = self._rows_out(reader)
+        before, counted_s = self._rows_out(reader), time.monotonic()
 
         def rows_of_a_step_are_out() -> bool:
-            nonlocal before
+            nonlocal before, counted_s
             if self._is_logged():
                 return self._rows_out(reader) > before
-            before = self._rows_out(reader)
+            # Before a step hardly any go out; a count at each look would take a core.
+            if time.monotonic() > counted_s + _COUNT_EVERY_S:
+                before, counted_s = self._rows_out(reader), time.monotonic()
             return False
 
         try:
