@@ -30,6 +30,7 @@ from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.storage import location_of
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
+from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.hdfs_cluster import HdfsCluster
 from tests.support.s3_server import BUCKET, S3Server
 
@@ -244,9 +245,11 @@ class SharedSession:
                     # Short jobs of ever new plans: the second compiler would take the machine.
                     # And no collector runs beside the tasks, which two cores have no room for.
                     "spark.driver.extraJavaOptions": " ".join(
-                        ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_archive_options()]
+                        [SHORT_LIVED, *class_archive_options()]
                     ),
                     "spark.driver.memory": "1g",
+                    # A query that waits asks Kafka for news a hundred times a second otherwise.
+                    "spark.sql.streaming.pollingDelay": "50ms",
                     f"spark.hadoop.{_MOUNT}": self._state.as_uri(),
                     **sparks_part_of_s3(self._state),
                 },
