@@ -19,6 +19,7 @@ from sequitur.pipelines.python_path import leave_out_archives
 if __name__ == "__main__":
     leave_out_archives()
 
+import pandas as pd  # noqa: F401 - pyarrow loads it at the first array that it makes
 from pyspark import daemon
 
 import sequitur.pipelines.ordering.key_tasks

@@ -7,20 +7,22 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sequitur.producer.kafka.record_format import CONTINUED, VARINT_BITS, varint
+from sequitur.producer.kafka.record_format import CONTINUED, VARINT_BITS
 
 Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 TABLE_SIZE: Final = 1 << 13
 """Below it a zigzag varint takes two bytes at most."""
-VARINTS: Final = pa.array([varint(number) for number in range(TABLE_SIZE)], pa.binary())
-"""Those of the numbers from 0 to below `TABLE_SIZE`."""
 
 
 def varints(numbers: Longs) -> pa.BinaryArray:
     """Zigzag varints of numbers."""
     if not len(numbers) or (int(numbers.max()) < TABLE_SIZE and int(numbers.min()) >= 0):
         return VARINTS.take(pa.array(numbers))
+    return _encoded(numbers)
+
+
+def _encoded(numbers: Longs) -> pa.BinaryArray:
     wide = numbers.astype(np.int64, copy=False)  # lengths have 32 bits
     zigzag = ((wide << 1) ^ (wide >> 63)).view(np.uint64)
     lengths = np.ones(len(numbers), np.int32)
@@ -35,3 +37,10 @@ def varints(numbers: Longs) -> pa.BinaryArray:
         data[ends[:-1][own] + place] = group
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(numbers), buffers)
+
+
+VARINTS: Final = _encoded(np.arange(TABLE_SIZE))
+"""Those of the numbers from 0 to below `TABLE_SIZE`.
+
+Not by `pa.array`: it loads pandas to see whether it was given a part of that, a third of a second.
+"""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _NEEDED = (
     "numpy",
+    "pandas",
     "pyarrow.compute",
     "sequitur.pipelines.ordering.key_tasks",
     "sequitur.pipelines.rows.run_writer",
