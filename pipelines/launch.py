@@ -6,16 +6,16 @@ import contextlib
 import os
 import re
 import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
-
-import pyspark
 
 from sequitur.pipelines._errors import JavaError
 from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import groups_of_spark, locked_jars
 from sequitur.pipelines.java import find_java
-from sequitur.pipelines.session import DEFAULT_MASTER
+from sequitur.pipelines.masters import DEFAULT_MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,11 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL_MEMORY: Final = "2g"
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-SPARK_HOME: Final = Path(pyspark.__file__).parent
+_PYSPARK: Final = find_spec("pyspark")
+assert _PYSPARK is not None
+assert _PYSPARK.origin is not None
+SPARK_HOME: Final = Path(_PYSPARK.origin).parent
+"""The installed pyspark. It is not loaded to find it: that takes a tenth of a second."""
 _OPTIMIZED_LATE: Final = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
@@ -102,7 +106,7 @@ def class_archive(directory: Path) -> ClassArchive:
         JavaError: There is no Java.
     """
     jars = SPARK_HOME / "jars"
-    classes = f"{jars} {jars.stat().st_mtime_ns} {pyspark.__version__}"
+    classes = f"{jars} {jars.stat().st_mtime_ns} {version('pyspark')}"
     return ClassArchive.of("spark", find_java().program, classes, directory)
 
 

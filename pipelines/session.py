@@ -11,16 +11,11 @@ from pyspark.sql import SparkSession
 
 from sequitur.pipelines._errors import ConnectorMissingError
 from sequitur.pipelines.jars import groups_of_spark, locked_jars
+from sequitur.pipelines.masters import DEFAULT_MASTER
 from sequitur.producer.program import is_debugging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-DEFAULT_MASTER: Final = "local[2,4]"
-"""Two tasks side by side, each tried four times: with `local[2]` Spark runs a task once."""
-
-WAITING_MASTER: Final = "local[4,4]"
-"""For bolts with `concurrency`, which wait more than they work: two more tasks read meanwhile."""
 
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 

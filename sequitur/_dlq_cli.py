@@ -5,19 +5,22 @@ from __future__ import annotations
 import heapq
 import json
 from collections import Counter
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from sequitur._dead_letters import DeadLetter, Selection, request_rows
 from sequitur._topic_reader import read_records, read_topic
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.settings import ProcessJob
-from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
 from sequitur.producer.settings_flags import with_flags
+
+if TYPE_CHECKING:
+    from sequitur._dead_letters import DeadLetter
+
+# What reads dead letters, such as pyarrow, is loaded by the commands: `sequitur` has others.
 
 NOTHING_SELECTED_EXIT_CODE: Final = 1
 _NARROWEST: Final = 160
@@ -46,6 +49,8 @@ def list_letters(
     limit: Annotated[int, typer.Option(help="Show at most so many, the newest", min=1)] = _SHOWN,
 ) -> None:
     """List dead letters, oldest first, and how many there are of each reason."""
+    from sequitur._dead_letters import Selection  # noqa: PLC0415
+
     topic = _topic(settings)
     selection = Selection(reason, None if key is None else key.encode())
     totals: Counter[str] = Counter()
@@ -76,6 +81,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter whole, with its traceback and the event's own headers."""
+    from sequitur._dead_letters import DeadLetter  # noqa: PLC0415
+
     (found,) = read_records(settings.kafka, _topic(settings), [_place(record)])
     letter = _whole_letters([DeadLetter.of(found)], settings)[0].as_json()
     if as_json:
@@ -106,6 +113,12 @@ def replay(
     so does --all. An event that was given up several times is replayed once per request.
     --reason and --key may be combined. Status 1 when nothing is selected.
     """
+    from sequitur._dead_letters import DeadLetter, Selection, request_rows  # noqa: PLC0415
+    from sequitur.pipelines.topology.replay_requests import (  # noqa: PLC0415
+        replays_folder,
+        write_request,
+    )
+
     filtered = reason is not None or key is not None
     if [everything, filtered, bool(record)].count(True) != 1:
         raise typer.BadParameter("give either --all, or --reason and --key, or --record")
@@ -136,6 +149,8 @@ def _whole_letters(letters: list[DeadLetter], settings: ProcessJob) -> list[Dead
     """Dead letters with their whole events, which may be in the job's checkpoint."""
     if all(letter.file is None for letter in letters):
         return letters
+    from sequitur.pipelines.topology.replay_requests import replays_folder  # noqa: PLC0415
+
     checkpoint = replays_folder(settings.reorder).parent
     return [letter.whole(checkpoint) for letter in letters]
 

@@ -13,7 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from sequitur._submission import SparkOptions, submit
 from sequitur.pipelines.launch import REORDER_JOB
-from sequitur.pipelines.ordering.inspection import CheckpointReport, inspect_checkpoint
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ReorderJob
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
+
+    from sequitur.pipelines.ordering.inspection import CheckpointReport
 
 _NARROWEST: Final = 110
 """The tables need this many columns; a pipe has none, and rich would take 80."""
@@ -76,6 +77,8 @@ def inspect(
 
     Needs no Spark, and only reads.
     """
+    from sequitur.pipelines.ordering.inspection import inspect_checkpoint  # noqa: PLC0415
+
     report = inspect_checkpoint(checkpoint)
     if as_json:
         typer.echo(json.dumps(report.as_json(), indent=2))

@@ -12,8 +12,8 @@ import typer
 
 from sequitur.pipelines.java import find_java
 from sequitur.pipelines.launch import run_spark_submit, spark_submit_command
+from sequitur.pipelines.masters import DEFAULT_MASTER, WAITING_MASTER
 from sequitur.pipelines.ordering.progress import ProgressStyle
-from sequitur.pipelines.session import DEFAULT_MASTER, WAITING_MASTER
 from sequitur.producer.program import is_debugging
 from sequitur.producer.settings import environment_name, fields_of, is_secret
 from sequitur.producer.settings_flags import given_flags

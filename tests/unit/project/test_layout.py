@@ -63,14 +63,28 @@ def test_producer_and_consumer_need_no_spark(package: str) -> None:
 
 def test_the_tester_loads_neither_spark_nor_arrow() -> None:
     """A test of a topology begins at once, and runs where there are none."""
-    asked = (
-        "import sys, sequitur.consumer.topology; "
-        "print(sorted({'pyspark', 'py4j', 'pyarrow', 'sequitur.pipelines'} & {*sys.modules}))"
-    )
+    heavy = "'pyspark', 'py4j', 'pyarrow', 'sequitur.pipelines'"
+    assert _loaded_of(heavy, "sequitur.consumer.topology") == "[]"
+
+
+@pytest.mark.parametrize(
+    ("heavy", "module"),
+    [
+        ("'pyspark', 'pyarrow', 'pandas'", "sequitur.cli"),
+        ("'pandas'", "sequitur.pipelines.reorder, sequitur.pipelines.process"),
+    ],
+)
+def test_programs_load_what_they_need(heavy: str, module: str) -> None:
+    """Each start would take up to half a second more; a command that needs it loads it."""
+    assert _loaded_of(heavy, module) == "[]"
+
+
+def _loaded_of(heavy: str, module: str) -> str:
+    asked = f"import sys, {module}; print(sorted({{{heavy}}} & {{*sys.modules}}))"
     told = subprocess.run(
         [sys.executable, "-c", asked], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    assert told.stdout.strip() == "[]"
+    return told.stdout.strip()
 
 
 def test_no_registry_host_stands_in_the_tree() -> None:
