@@ -49,7 +49,11 @@ class Connections:
         self._loop = asyncio.new_event_loop()
         self._used_s = time.monotonic()
         self._limits: dict[str, tuple[float, int]] = {}
-        self.wire = self.run(_wire(kafka))
+        try:
+            self.wire = self.run(_wire(kafka))
+        except BaseException:
+            self._loop.close()
+            raise
         self.coordinators = Coordinators(self.wire, patience_s=_PATIENCE_S)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -112,5 +116,9 @@ def _close_all() -> None:
 
 async def _wire(kafka: KafkaSettings) -> Wire:
     wire = Wire(kafka, client_id="sequitur-reorder", request_timeout=_REQUEST_TIMEOUT)
-    await wire.start()
+    try:
+        await wire.start()
+    except BaseException:
+        await wire.close()
+        raise
     return wire
