@@ -9,6 +9,7 @@ there: it is used, and no other is started.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -78,6 +79,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if _in_container(item)]
     config.hook.pytest_deselected(items=[item for item in items if not _in_container(item)])
     items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what lives to the end: all that was collected."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(item: pytest.Item) -> tuple[bool, ...]:
