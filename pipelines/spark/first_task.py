@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+_TASKS: Final = 2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -35,8 +36,8 @@ def start_python(spark: SparkSession) -> threading.Thread | None:
 def _run_task(spark: SparkSession) -> None:
     # It only saves time: whatever it meets, a real task meets too, and that is told.
     with contextlib.suppress(Exception):
-        spark.range(2).mapInArrow(_same, "id long").write.format("noop").mode("overwrite").save()
+        spark.sparkContext.parallelize(range(_TASKS), _TASKS).foreachPartition(_nothing)
 
 
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
+def _nothing(_numbers: Iterable[int]) -> None:
+    pass
