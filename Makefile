@@ -12,6 +12,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # Each has a broker and a Spark of its own, 3 GB; on two cores further ones use what two wait.
 TEST_PROCESSES ?= 4
+# Some wait for servers and clocks, so that two on two cores leave a third of these idle.
+FAST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 4 : cores)))
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/frontier.py,*/acker.py,*/_commit_token.py
@@ -44,7 +46,7 @@ test: setup ## All tests; those against containers where Docker's engine can run
 
 test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all cores; fewer examples
 	@$(BIN)/python -m pytest tests/unit tests/property -m 'not slow' --hypothesis-profile=fast \
-	  --numprocesses=logical --dist=worksteal
+	  --numprocesses=$(FAST_PROCESSES) --dist=worksteal
 
 test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each
 	@SEQUITUR_KILL_ROUNDS=$(KILL_ROUNDS) SEQUITUR_DRIVER_KILL_ROUNDS=$(KILL_ROUNDS) \

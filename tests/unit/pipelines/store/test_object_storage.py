@@ -32,6 +32,8 @@ from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow  # asks a server of S3, in each process that runs some of it
+
 _RACERS = 64
 _SCHEMA = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])
 
