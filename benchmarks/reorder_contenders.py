@@ -123,8 +123,10 @@ def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: obje
     )
     words = [sys.executable, "-m", "sequitur", "reorder", *given_flags(job)]
     if task.checkpoint and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
-        # Hadoop, which writes Spark's part, does not look for it there.
+        # Hadoop, which writes Spark's part, does not look for these there.
         words += ["--conf", f"spark.hadoop.fs.s3a.endpoint={endpoint}"]
+        region = os.environ.get("AWS_REGION", "us-east-1")
+        words += ["--conf", f"spark.hadoop.fs.s3a.endpoint.region={region}"]
         words += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
     return [*words, "--available-now", "--drain"] if drain_and_end else words
 
