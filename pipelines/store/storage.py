@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -15,7 +16,7 @@ from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.remote_storage import RemoteStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -103,13 +104,8 @@ def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
     """
     if isinstance(storage.location(""), Path | HdfsPath):
         return storage
-    try:
+    with _hadoops_errors(storage.root):
         return HadoopFolder(spark, storage.root)
-    except Py4JJavaError as error:
-        raise CheckpointError(
-            f"checkpoint {storage.root}: Spark, which writes its own part there, does not reach "
-            f"it: {error.java_exception.toString()}. Has it the jars for that store?"
-        ) from error
 
 
 def setting_of(spark: SparkSession) -> Callable[[str], str | None]:
@@ -231,27 +227,31 @@ class HadoopFolder:
 
     def exists(self, name: str) -> bool:
         """See `SparkFolder`."""
-        return bool(self._files.exists(self._path(name)))
+        with _hadoops_errors(self.root):
+            return bool(self._files.exists(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
         """See `SparkFolder`."""
         if not self.exists(folder):
             return []
-        names = (str(status.getPath().getName()) for status in self._files.list(self._path(folder)))
-        return sorted(name for name in names if not name.startswith("."))
+        with _hadoops_errors(self.root):
+            found = [one.getPath().getName() for one in self._files.list(self._path(folder))]
+        return sorted(str(name) for name in found if not name.startswith("."))
 
     def read(self, name: str) -> str:
         """See `SparkFolder`."""
-        stream = self._files.open(self._path(name))
-        try:
-            raw = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
-        finally:
-            stream.close()
+        with _hadoops_errors(self.root):
+            stream = self._files.open(self._path(name))
+            try:
+                raw = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
+            finally:
+                stream.close()
         return bytes(raw).decode()
 
     def delete(self, name: str) -> None:
         """See `SparkFolder`."""
-        self._files.delete(self._path(name))
+        with _hadoops_errors(self.root):
+            self._files.delete(self._path(name))
 
     def sync(self, *names: str) -> None:
         """See `SparkFolder`."""
@@ -259,3 +259,16 @@ class HadoopFolder:
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{name}" if name else self.root)
+
+
+@contextlib.contextmanager
+def _hadoops_errors(root: str) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        told = str(error.java_exception.toString()).partition("\n")[0]
+        raise CheckpointError(
+            f"checkpoint {root}: Spark, which writes its own part there, does not reach it: {told}"
+            ". Has it the jars for that store, and in spark.hadoop.* its endpoint, region and "
+            "credentials?"
+        ) from error
