@@ -31,7 +31,7 @@ class Written:
 
 
 def read_written(bootstrap_servers: str, topic: str) -> Written:
-    """Read what a topic holds now, as a reader of committed records gets it.
+    """Read what a topic holds now, as a reader with default settings gets it.
 
     Raises:
         RuntimeError: The broker sends no more, and the end is not reached.
@@ -43,7 +43,6 @@ def read_written(bootstrap_servers: str, topic: str) -> Written:
             "group.id": "bench-check",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
             "queued.max.messages.kbytes": 1 << 16,
         }
     )

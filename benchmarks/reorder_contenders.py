@@ -131,10 +131,6 @@ def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: obje
     return [*words, "--available-now", "--drain"] if drain_and_end else words
 
 
-def _sequitur(delivery: str) -> Callable[[Task], list[str]]:
-    return lambda task: sequitur_command(task, delivery=delivery)
-
-
 def _flink(kind: str) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
         flink = flink_environment()
@@ -152,9 +148,8 @@ def _spark_native(task: Task) -> list[str]:
 
 DELAY_S: Final = 6
 CONTENDERS: Final = (
-    Contender("sequitur.exactly_once", _sequitur("exactly-once"), accounts_for_all=True),
+    Contender("sequitur.exactly_once", sequitur_command, accounts_for_all=True),
     Contender("flink.keyed", _flink("keyed")),
-    Contender("sequitur.at_least_once", _sequitur("at-least-once"), accounts_for_all=True),
     Contender("flink.global", _flink("global")),
     Contender(
         "spark.native",

@@ -62,7 +62,6 @@ def measure_first(bootstrap_servers: str, topic: str, events: int) -> First:
             "log_level": 0,
             "group.id": "bench-first",
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
             "fetch.wait.max.ms": 10,
         }
     )

@@ -104,7 +104,7 @@ def _read(
             "log_level": 0,
             "group.id": "bench-latency",
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 10,
         }
     )

@@ -1,21 +1,13 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
-from sequitur.consumer._commit_token import (
-    CommitToken,
-    OutputPartition,
-    commits_group,
-    read_token,
-    renewed_tokens,
-    rows_there,
-)
 from sequitur.consumer._errors import (
-    CommitTokenError,
     ConservationError,
     ConsumerError,
     EventTimeSpecError,
     StateFormatError,
 )
-from sequitur.consumer._settings import Delivery, ReorderSettings
+from sequitur.consumer._output_partition import OutputPartition
+from sequitur.consumer._settings import ReorderSettings
 from sequitur.consumer.lateness.judge import LateJudge, is_behind, late_against, staging_rules
 from sequitur.consumer.lateness.key_state import (
     FOLD_LIMITS,
@@ -112,13 +104,10 @@ __all__ = [
     "TOO_LARGE",
     "UNPARSABLE",
     "Awaited",
-    "CommitToken",
-    "CommitTokenError",
     "ConservationError",
     "ConsumerError",
     "DataLoss",
     "DelayPolicy",
-    "Delivery",
     "EventClock",
     "EventTime",
     "EventTimeSource",
@@ -154,7 +143,6 @@ __all__ = [
     "Upkeep",
     "awaited",
     "bin_limit_ms",
-    "commits_group",
     "finish",
     "is_behind",
     "late_against",
@@ -163,8 +151,5 @@ __all__ = [
     "now_of_step",
     "parse_event_time_spec",
     "read_event_time",
-    "read_token",
-    "renewed_tokens",
-    "rows_there",
     "staging_rules",
 ]

@@ -5,7 +5,6 @@
     ConsumerError
     ├── EventTimeSpecError    the setting that says where the event time stands is not understood
     ├── StateFormatError      a state document is another program's, or a newer version's
-    ├── CommitTokenError      it is not known what an output partition holds, or it is not ours
     └── ConservationError     a row was lost or doubled: read is not what the outputs and held are
 """
 
@@ -22,10 +21,6 @@ class EventTimeSpecError(ConsumerError, ValueError):
 
 class StateFormatError(ConsumerError):
     """A state document was written by something else, or by a newer version."""
-
-
-class CommitTokenError(ConsumerError):
-    """A commit token is missing, another job's, or ahead of the checkpoint."""
 
 
 class ConservationError(ConsumerError):

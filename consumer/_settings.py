@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import (
@@ -30,16 +29,8 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST_TRANSACTION: Final = timedelta(minutes=15)
 _DEEPEST_FLOOR: Final = timedelta(days=7)
 """Timestamps in a batch differ by less: a delta then has 5 bytes at most."""
-
-
-class Delivery(StrEnum):
-    """How often a row can appear in an output topic when the job dies and starts again."""
-
-    EXACTLY_ONCE = "exactly-once"
-    AT_LEAST_ONCE = "at-least-once"
 
 
 def _check_app(value: object) -> object:
@@ -117,8 +108,7 @@ class ReorderSettings(Section):
         ),
         "Reading and writing": (
             *("starting_offsets", "max_offsets_per_trigger", "trigger_interval"),
-            *("output_partitions", "replication_factor", "delivery", "app"),
-            *("transaction_timeout", "metrics"),
+            *("output_partitions", "replication_factor", "app", "metrics"),
         ),
     }
 
@@ -274,21 +264,10 @@ class ReorderSettings(Section):
         default=-1, ge=-1, description="Replicas of topics we create; -1: the broker's default"
     )
 
-    delivery: Delivery = Field(
-        default=Delivery.EXACTLY_ONCE,
-        description="exactly-once: by transactions, for readers at read_committed; "
-        "at-least-once: a step that is repeated writes its rows again",
-    )
     app: App | None = Field(
         default=None,
-        description="Name of this job in Kafka, for its transactions and commit tokens; "
+        description="Name of this job in Kafka, which its producer id belongs to; "
         "by default reorder. + the output topic",
-    )
-    transaction_timeout: Duration = Field(
-        default=timedelta(minutes=5),
-        gt=timedelta(0),
-        le=_LONGEST_TRANSACTION,
-        description="The brokers give up a transaction that is open for so long",
     )
 
     @property

@@ -11,17 +11,21 @@ PipelineError
     │   ├── UnansweredError     the brokers do not answer, for as long as patience goes
     │   └── DataLossError       rows of an input topic are gone, unread
     ├── SinkError               a step's rows could not be written
-    │   └── SinkUnansweredError for brokers that do not answer
-    ├── TransactionError        a transaction came to nothing
-    │   ├── TransactionUnansweredError the brokers do not answer, for as long as patience goes
-    │   └── TransactionFencedError     someone newer has its name
-    ├── TransactionOutcomeError a commit has no answer: it may have been carried out
+    │   ├── SinkUnansweredError for brokers that do not answer
+    │   │   ├── SendUnansweredError  in a task: its next attempt goes on
+    │   │   └── SendRefusedError     in a task: a topic does not take a row, as it is set now
+    │   ├── FencedError         a newer life of the job has written
+    │   ├── ColumnsError        a DataFrame is not as a sink needs it
+    │   └── RowRefusedError     a topic does not take a row of a batch, of which nothing is out
+    ├── OutputMismatchError     an output topic does not hold what the checkpoint says
+    │   └── LostRowsError       it lacks rows that its brokers had acknowledged
     ├── LateRowError            a row is late, and the late policy is to fail
     ├── BoltCrashError          the process of a topology's task dies again and again
     ├── TopologyTaskError       a task of a topology cannot go on
     ├── TopologyFileError       a topology cannot be had from a file
     └── CheckpointError         a checkpoint is another job's, or does not hang together
-        └── OwnershipError         another process has it, or has taken it over
+        ├── OwnershipError         another process has it, or has taken it over
+        └── WrongBatchError        it belongs to another stream, or has got elsewhere
 """
 
 
@@ -73,20 +77,32 @@ class SinkUnansweredError(SinkError):
     """A step's rows could not be written, since brokers do not answer; later they may."""
 
 
-class TransactionError(ReorderError):
-    """A transaction came to nothing: nothing of it will ever be visible."""
+class SendUnansweredError(SinkUnansweredError):
+    """The brokers do not answer a task, for as long as its patience goes; later they may."""
 
 
-class TransactionUnansweredError(TransactionError):
-    """The brokers do not answer, for as long as patience goes; later they may."""
+class SendRefusedError(SinkUnansweredError):
+    """A topic does not take a row as it is set now: the step waits until it does."""
 
 
-class TransactionFencedError(TransactionError):
-    """Someone newer has taken the transaction's name."""
+class FencedError(SinkError):
+    """A newer life of the job has written where this one was about to."""
 
 
-class TransactionOutcomeError(ReorderError):
-    """A commit has no answer: it may have been carried out, or may be yet."""
+class ColumnsError(SinkError):
+    """A DataFrame has not the columns, or not the types, that a sink needs."""
+
+
+class RowRefusedError(SinkError):
+    """A topic does not take a row of a batch; nothing of the batch is out."""
+
+
+class OutputMismatchError(ReorderError):
+    """An output topic does not hold what the checkpoint says, or is not known to."""
+
+
+class LostRowsError(OutputMismatchError):
+    """An output topic lacks rows that its brokers had acknowledged."""
 
 
 class LateRowError(ReorderError):
@@ -111,3 +127,7 @@ class CheckpointError(ReorderError):
 
 class OwnershipError(CheckpointError):
     """Another process has the checkpoint, or has taken it over. To try again at once is no use."""
+
+
+class WrongBatchError(CheckpointError):
+    """A sink's checkpoint belongs to another stream, or has got to another batch."""

@@ -2,13 +2,12 @@
 
 import contextlib
 import hashlib
-import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from sequitur.pipelines.jars import cache_directory
+from sequitur.pipelines.store import durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +56,6 @@ class ClassArchive:
         # It only saves time: a full disk or a read-only cache is not worth an error.
         with contextlib.suppress(OSError):
             self.shared.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.shared.parent, prefix=".")
-            os.close(handle)
-            try:
-                shutil.move(self.own, name)
-                with Path(name).open("rb") as file:
-                    os.fsync(file)
-                Path(name).replace(self.shared)
-            finally:
-                Path(name).unlink(missing_ok=True)
+            with durable.written_aside(self.shared) as aside:
+                shutil.move(self.own, aside)
+                durable.sync(aside)

@@ -25,20 +25,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError, PipelineError
 from sequitur.pipelines.java import find_java
+from sequitur.pipelines.store import durable
 
-Group = Literal["broker", "spark", "s3", "hdfs"]
-GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 _ASKED_FOR: Final = ("s3", "hdfs")
 """Groups that `fetch` leaves out: a checkpoint in S3 asks for the one, a test on HDFS the other."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
-
-ROOTS: Final[Mapping[Group, tuple[str, ...]]] = {
+ROOTS: Final[Mapping[str, tuple[str, ...]]] = {
     "broker": (
         "org.apache.kafka:kafka_2.13:4.3.1",
         # Kafka logs through slf4j; without a binding to log4j it would log nothing.
@@ -65,7 +63,7 @@ ROOTS: Final[Mapping[Group, tuple[str, ...]]] = {
         "org.opentest4j:opentest4j:1.3.0",
     ),
 }
-"""What `lock` starts from."""
+"""What `lock` starts from, by group."""
 _TRANSITIVE: Final = ("broker",)
 """Groups whose dependencies come along: Spark itself brings those of the others, and some of them
 in other versions."""
@@ -136,13 +134,17 @@ def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
     return [LockedJar.parse(coordinates, sha256) for coordinates, sha256 in jars.items()]
 
 
-def groups_of_spark(checkpoint: str) -> list[Group]:
-    """Return the groups of jars that Spark needs for a job.
+def jars_of_spark(checkpoint: str) -> str:
+    """Return the paths of the jars that Spark needs for a job, as its options take them.
 
     Args:
         checkpoint: Where the job's is: Spark needs more of them to write to S3.
+
+    Raises:
+        JarError: The locked jars cannot be had.
     """
-    return ["spark", "s3"] if checkpoint.startswith(("s3:", "s3a:", "s3n:")) else ["spark"]
+    groups = ["spark", "s3"] if checkpoint.startswith(("s3:", "s3a:", "s3n:")) else ["spark"]
+    return ",".join(str(path) for group in groups for path in locked_jars(group))
 
 
 def locked_jars(
@@ -177,16 +179,13 @@ def locked_jars(
             missing = [jar for jar in jars if not (folder / jar.file).exists()]
             if missing:
                 _bring_in(missing, folder, fetch or _fetch_by_ivy)
-            _write_whole(verified, json.dumps(_stamps(jars, folder), indent=1))
+            durable.replace(verified, json.dumps(_stamps(jars, folder), indent=1))
     return [folder / jar.file for jar in jars]
 
 
-Stamps = dict[str, list[int | str]]
-
-
-def _stamps(jars: Iterable[LockedJar], folder: Path) -> Stamps | None:
+def _stamps(jars: Iterable[LockedJar], folder: Path) -> dict[str, list[int | str]] | None:
     """Return what the files look like from outside, or None when one is missing."""
-    stamps: Stamps = {}
+    stamps: dict[str, list[int | str]] = {}
     for jar in jars:
         try:
             stat = (folder / jar.file).stat()
@@ -202,14 +201,6 @@ def _read_stamps(path: Path) -> object:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that no reader ever sees half of it."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as file:
-        file.write(text)
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
 
 
 @contextmanager
@@ -288,12 +279,9 @@ def _fetch_by_ivy(jars: Sequence[LockedJar], target: Path) -> None:
 
 
 def _run_ivy(wanted: Iterable[str], pattern: Path, transitive: bool | None = None) -> None:
-    """Let Ivy resolve coordinates to paths of a pattern.
+    """Let Ivy resolve coordinates to paths of a pattern, with dependencies where `transitive`.
 
-    Args:
-        wanted: The coordinates.
-        pattern: Where each jar goes.
-        transitive: Whether their dependencies come along; None: no, nor are descriptors asked for.
+    Where that is None, no descriptors are asked for, either.
     """
     with tempfile.TemporaryDirectory(prefix="sequitur-ivy-") as name:
         work = Path(name)
@@ -367,7 +355,7 @@ def write_lock(lock_file: Path = LOCK_FILE) -> None:
             pattern = Path(name, "[organisation]:[artifact]:[revision].[ext]")
             _run_ivy(roots, pattern, transitive=group in _TRANSITIVE)
             text += [f'"{jar.stem}" = "{_sha256(jar)}"' for jar in sorted(Path(name).iterdir())]
-    _write_whole(lock_file, "\n".join(text) + "\n")
+    durable.replace(lock_file, "\n".join(text) + "\n")
 
 
 def _log(message: str) -> None:
@@ -382,14 +370,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="fetch and verify what is missing, but for s3 and hdfs")
     listing = commands.add_parser("list", help="print the paths of a group's jars")
-    listing.add_argument("group", choices=GROUPS)
+    listing.add_argument("group", choices=tuple(ROOTS))
     commands.add_parser("lock", help="write the lock anew")
     given = parser.parse_args(arguments)
     try:
         if given.command == "lock":
             write_lock()
         elif given.command == "fetch":
-            for group in GROUPS:
+            for group in ROOTS:
                 if group not in _ASKED_FOR:
                     locked_jars(group)
         else:

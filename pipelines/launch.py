@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from sequitur.pipelines._errors import JavaError
 from sequitur.pipelines.class_archive import ClassArchive
-from sequitur.pipelines.jars import groups_of_spark, locked_jars
+from sequitur.pipelines.jars import jars_of_spark
 from sequitur.pipelines.java import find_java
-from sequitur.pipelines.masters import DEFAULT_MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+DEFAULT_MASTER: Final = "local[2,4]"
+"""Two tasks side by side, each tried four times: with `local[2]` Spark runs a task once."""
+WAITING_MASTER: Final = "local[4,4]"
+"""For bolts with `concurrency`, which wait more than they work: two more tasks read meanwhile."""
 REORDER_JOB: Final = Path(__file__).with_name("reorder.py")
 PROCESS_JOB: Final = Path(__file__).with_name("process.py")
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -76,8 +79,7 @@ def spark_submit_command(
         java = " ".join([java, *_local_java_options(chosen)])
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, chosen]))
     words = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
-    jars = [str(path) for group in groups_of_spark(checkpoint) for path in locked_jars(group)]
-    words += ["--jars", ",".join(jars)]
+    words += ["--jars", jars_of_spark(checkpoint)]
     for key, value in settings.items():
         words += ["--conf", f"{key}={value}"]
     return [*words, str(job), *arguments]

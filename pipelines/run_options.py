@@ -23,15 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a single run is told beside its settings; the job and `sequitur reorder` take the same.
-
-    Attributes:
-        available_now: End when what is there at the start is read.
-        drain: Release what is held, at the end.
-        reset_input: Begin Spark's part of the checkpoint anew.
-        report: Where the final report goes.
-        progress: How steps are shown.
-    """
+    """What a single run is told beside its settings; what each field means says its help."""
 
     available_now: bool = field(
         default=False, metadata={"help": "End when what is there now is read"}

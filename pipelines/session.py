@@ -10,8 +10,8 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from sequitur.pipelines._errors import ConnectorMissingError
-from sequitur.pipelines.jars import groups_of_spark, locked_jars
-from sequitur.pipelines.masters import DEFAULT_MASTER
+from sequitur.pipelines.jars import jars_of_spark
+from sequitur.pipelines.launch import DEFAULT_MASTER
 from sequitur.producer.program import is_debugging
 
 if TYPE_CHECKING:
@@ -86,9 +86,8 @@ def build_session(
     if where.startswith("local"):
         chosen.update((key, value) for key, value in _LOCAL.items() if not given.contains(key))
     if not is_submitted():
-        groups = groups_of_spark(checkpoint)
-        jars = [str(path) for group in groups for path in locked_jars(group)]
-        chosen["spark.jars"] = ",".join(filter(None, [given.get("spark.jars", ""), *jars]))
+        jars = [given.get("spark.jars", ""), jars_of_spark(checkpoint)]
+        chosen["spark.jars"] = ",".join(filter(None, jars))
     chosen.update(options or {})
     builder = SparkSession.builder.appName(name).master(where)
     for key, value in chosen.items():

@@ -14,9 +14,7 @@ class ReorderJob(Settings):
     reorder: ReorderSettings
 
 
-class ProcessJob(Settings):
+class ProcessJob(ReorderJob):
     """What the process job needs: a topology behind the reorder stage."""
 
-    kafka: KafkaSettings
-    reorder: ReorderSettings
     process: ProcessSettings = ProcessSettings()

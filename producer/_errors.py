@@ -18,7 +18,8 @@ ProducerError
     └── FatalError              it will not succeed until rights, settings or versions change
         ├── TakenOverError          another process has taken over the producer's name
         ├── WrongClusterError       the journal belongs to another cluster
-        └── NameNotAllowedError     the transactional id of the name may not be used
+        ├── NameNotAllowedError     the transactional id of the name may not be used
+        └── LogRangeError           a log does not have an offset that is to be read
 
 What becomes of an *event* is an outcome and no exception, unless it is asked for by
 `result_or_raise` or `send_and_wait`: see `sequitur.producer._outcomes`.
@@ -139,3 +140,7 @@ class WrongClusterError(FatalError):
 
 class NameNotAllowedError(FatalError):
     """The transactional id of the producer's name may not be used."""
+
+
+class LogRangeError(FatalError):
+    """A partition's log does not have the offset it was to be read from: what was there is gone."""

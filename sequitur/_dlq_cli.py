@@ -106,7 +106,7 @@ def replay(
     """Replay events in the job, as first attempts and in the order of their event time.
 
     They go straight to the topology, and not through the input topic, where they would be late.
-    The request is a file in the job's checkpoint, on a path or in an object store. The
+    The request is a file in the job's checkpoint, on a path, in an object store or in HDFS. The
     job reads it with its next step, or when it starts, and reads no request twice.
 
     Replayed events stay in the dead-letter topic: a second request replays them once more, and

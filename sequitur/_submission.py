@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from sequitur.pipelines.java import find_java
-from sequitur.pipelines.launch import run_spark_submit, spark_submit_command
-from sequitur.pipelines.masters import DEFAULT_MASTER, WAITING_MASTER
+from sequitur.pipelines.launch import (
+    DEFAULT_MASTER,
+    WAITING_MASTER,
+    run_spark_submit,
+    spark_submit_command,
+)
 from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.producer.program import is_debugging
 from sequitur.producer.settings import environment_name, fields_of, is_secret

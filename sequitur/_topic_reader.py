@@ -29,6 +29,7 @@ _METADATA_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 60.0
 _BATCH_SIZE: Final = 10_000
 _PATIENCE_S: Final = 0.2
+_DEFAULT_ISOLATION: Final = "read_committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,24 @@ def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
         return any(watermarks(consumer, topic, partition)[0] > 0 for partition in partitions)
 
 
-def read_topic(kafka: KafkaSettings, topic: str) -> Iterator[TopicRecord]:
-    """Yield the committed records that `topic` holds now, each partition in offset order.
+def read_topic(
+    kafka: KafkaSettings, topic: str, *, isolation_level: str = _DEFAULT_ISOLATION
+) -> Iterator[TopicRecord]:
+    """Yield the records that `topic` holds now, each partition in offset order.
 
     Records that are written meanwhile are left out, so reading ends also in a busy topic.
+
+    Args:
+        kafka: How to reach the brokers.
+        topic: The topic.
+        isolation_level: Whether records of transactions that are open or aborted are left out, as
+            librdkafka does it by itself.
 
     Raises:
         UnknownTopicError: There is no such topic.
         BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
     """
-    with _consumer(kafka) as consumer:
+    with _consumer(kafka, isolation_level) as consumer:
         spans = {
             partition: watermarks(consumer, topic, partition)
             for partition in _known_partitions(consumer, topic)
@@ -194,7 +203,9 @@ def _record(message: Message) -> TopicRecord:
 
 
 @contextlib.contextmanager
-def _consumer(kafka: KafkaSettings) -> Iterator[Consumer]:
+def _consumer(
+    kafka: KafkaSettings, isolation_level: str = _DEFAULT_ISOLATION
+) -> Iterator[Consumer]:
     require_broker(kafka)
     consumer = Consumer(
         {
@@ -203,7 +214,7 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Consumer]:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",  # when retention deletes records meanwhile
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation_level,
         }
     )
     try:

@@ -26,6 +26,7 @@ class StepDone:
         seconds: How long the step took, in the life that finished it.
         processed: Counts of a topology that ran behind it, of this and all earlier steps.
         stamped_ms: What the step took for now: none of its records has a newer timestamp.
+        sent: Which sequence comes next in each output partition, in the sink's own words.
     """
 
     step: int
@@ -33,6 +34,7 @@ class StepDone:
     seconds: float = 0.0
     processed: Mapping[str, int] | None = None
     stamped_ms: int = 0
+    sent: Mapping[str, Any] | None = None
 
     def to_document(self) -> dict[str, Any]:
         """Return the mark as a JSON document."""
@@ -43,6 +45,7 @@ class StepDone:
             "seconds": self.seconds,
             "processed": None if self.processed is None else dict(self.processed),
             "stamped_ms": self.stamped_ms,
+            "sent": self.sent,
         }
 
     @classmethod
@@ -59,6 +62,7 @@ class StepDone:
             seconds=document.get("seconds", 0.0),
             processed=document.get("processed"),
             stamped_ms=document.get("stamped_ms", 0),
+            sent=document.get("sent"),
         )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.pipelines.kafka.coordinators import Coordinators
+from sequitur.pipelines.kafka.leaders import Leaders
 from sequitur.producer import FatalError
 from sequitur.producer.kafka.wire import Wire
 
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _REQUEST_TIMEOUT: Final = timedelta(seconds=30)
-_PATIENCE_S: Final = 120.0
 _RELIED_ON_S: Final = 60.0
 _KNOWN_FOR_S: Final = 60.0
 _BATCH_BYTES: Final = 256 << 10
 """Of a batch, whatever its topic takes."""
 _BATCH_OVERHEAD: Final = 128
 
-_kept: dict[str, Connections] = {}
-"""This process's connections, by their settings: Python workers run many tasks. Connections that
-were not used for long are closed, since they may be broken."""
+_kept: dict[tuple[int, str], Connections] = {}
+"""This process's connections, by thread and by their settings: Python workers run many tasks, and a
+driver several streams. Connections that were not used for long are closed, since they may be
+broken."""
 
 
 class Connections:
@@ -48,23 +49,41 @@ class Connections:
     def __init__(self, kafka: KafkaSettings) -> None:
         self._loop = asyncio.new_event_loop()
         self._used_s = time.monotonic()
+        self._is_interrupted = False
         self._limits: dict[str, tuple[float, int]] = {}
         try:
             self.wire = self.run(_wire(kafka))
         except BaseException:
             self._loop.close()
             raise
-        self.coordinators = Coordinators(self.wire, patience_s=_PATIENCE_S)
+        self.leaders = Leaders(self.wire)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the event loop until the work is done."""
+        """Run the event loop until the work is done; where that is interrupted, all of it ends.
+
+        Else the work would go on, unseen, with whatever the loop is run for next.
+        """
+        task = self._loop.create_task(work)
         try:
-            return self._loop.run_until_complete(work)
+            return self._loop.run_until_complete(task)
         finally:
             self._used_s = time.monotonic()
+            if not task.done():
+                self._end(task)
+
+    def _end(self, interrupted: asyncio.Task[Any]) -> None:
+        # It may have been the task that reads answers which the interrupt has ended.
+        self._is_interrupted = True
+        interrupted.cancel()
+        with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
+            self._loop.run_until_complete(interrupted)
 
     def batch_bytes(self, topic: str) -> int:
         """Return how large a topic's batch may be before compression; asked for once a minute."""
+        return self.run(self.batch_bytes_of(topic))
+
+    async def batch_bytes_of(self, topic: str) -> int:
+        """Return the same in the event loop."""
         now_s = time.monotonic()
         known = self._limits.get(topic)
         if known is not None and now_s - known[0] < _KNOWN_FOR_S:
@@ -72,7 +91,7 @@ class Connections:
         limit = _BATCH_BYTES
         # Without the right to ask, the broker's default is assumed, which is larger.
         with contextlib.suppress(FatalError):
-            limit = min(limit, self.run(self.wire.max_message_bytes(topic)))
+            limit = min(limit, await self.wire.max_message_bytes(topic))
         limit -= _BATCH_OVERHEAD
         self._limits[topic] = now_s, limit
         return limit
@@ -82,23 +101,26 @@ class Connections:
         self._limits.pop(topic, None)
 
     def is_fresh(self) -> bool:
-        """Return whether they were used recently."""
-        return time.monotonic() - self._used_s < _RELIED_ON_S
+        """Return whether they were used recently, and not interrupted."""
+        return not self._is_interrupted and time.monotonic() - self._used_s < _RELIED_ON_S
 
     def close(self) -> None:
-        """Close them."""
+        """Close them; those that another thread uses, as the process ends, end with it."""
+        if self._loop.is_running():
+            return
         self.run(self.wire.close())
+        self.run(self.leaders.close())
         self._loop.close()
 
 
 def kept_connections(kafka: KafkaSettings) -> Connections:
-    """This process's connections to a cluster, reopened when they are not fresh.
+    """This thread's connections to a cluster, reopened when they are not fresh.
 
     Raises:
         RetriableError: No broker answers.
         FatalError: A broker refuses the login or TLS.
     """
-    key = repr(kafka.librdkafka())
+    key = threading.get_ident(), repr(kafka.librdkafka())
     known = _kept.get(key)
     if known is not None and not known.is_fresh():
         _kept.pop(key).close()

@@ -42,6 +42,8 @@ _BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
 _AHEAD: Final = ("message.timestamp.after.max.ms", _BOTH_WAYS)
 _RETENTION: Final = ("retention.ms",)
 _NO_LIMIT: Final = -1
+_PRODUCER_EXPIRY: Final = "producer.id.expiration.ms"
+_DEFAULT_EXPIRY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +236,22 @@ class KafkaTopics:
         """Return what a topic does with timestamps."""
         return TopicTimestamps.of(self._configuration(topic))
 
-    def _configuration(self, topic: str) -> dict[str, str]:
+    def producer_expiry_ms(self) -> int:
+        """Return how long brokers remember a producer, after its newest record's timestamp.
+
+        Their default without the right to ask.
+        """
+        brokers = self._told(
+            Request.TOPICS,
+            "the brokers do not tell of each other",
+            lambda: self._admin.list_topics(timeout=_TIMEOUT_S).brokers,
+        )
+        told = (self._configuration(str(node), ResourceType.BROKER) for node in brokers)
+        return min(int(one.get(_PRODUCER_EXPIRY, _DEFAULT_EXPIRY_MS)) for one in told)
+
+    def _configuration(self, topic: str, kind: ResourceType = ResourceType.TOPIC) -> dict[str, str]:
         """Return a topic's settings, with the brokers' defaults; empty without the right to ask."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
+        resource = ConfigResource(kind, topic)
 
         def describe() -> dict[str, str]:
             asked = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
@@ -248,7 +263,7 @@ class KafkaTopics:
                 return {}
             return {name: str(entry.value) for name, entry in entries.items()}
 
-        message = f"the settings of topic {topic!r} cannot be read"
+        message = f"the settings of {kind.name.lower()} {topic!r} cannot be read"
         return self._told(Request.TOPIC_CONFIGS, message, describe)
 
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:

@@ -9,7 +9,7 @@ of all files.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from sequitur.consumer import LATE
 from sequitur.pipelines.ordering.key_tasks import Written, one_of_each
 from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
+from sequitur.pipelines.rows.event_time_arrays import header_values
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.pipelines.store.files import Location
-
-    Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 _PLACES_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in SOURCE_ORDER])
 _IDS_SCHEMA: Final = pa.schema(
@@ -84,7 +83,7 @@ class IdsTask:
         return file.name
 
     def _buckets(self, rows: pa.Table, *, is_new: bool) -> Iterator[pa.Table]:
-        ids = _first_headers(rows["headers"].combine_chunks(), self.header)
+        ids = header_values(rows["headers"].combine_chunks(), self.header, last=False)
         has_id = ids.is_valid()
         ids, rows = ids.filter(has_id), rows.filter(has_id)
         if not len(ids):
@@ -124,14 +123,13 @@ class RepeatsTask:
 
     def __call__(self, number: int) -> Written:
         """Find those of the buckets of a task; where their places are."""
-        count = behind = 0
+        behind = 0
         with PartFile(self.folder, _PLACES_SCHEMA, self.limits.row_group_rows) as file:
             for bucket in range(number, self.buckets, self.tasks):
                 for repeats in self._repeats(bucket):
                     file.write(repeats.select(SOURCE_ORDER))
-                    count += len(repeats)
                     behind += pc.sum(repeats["is_behind"]).as_py() or 0
-        return Written(file.name, rows=count, late=behind)
+        return Written(file.name, rows=file.rows, late=behind)
 
     def _repeats(self, bucket: int) -> Iterator[pa.Table]:
         """Return the rows that are new, and not the first of their id."""
@@ -145,15 +143,3 @@ class RepeatsTask:
                 same = pc.equal(some[name], own[name])
                 is_first &= same.to_numpy()
             yield some.filter(pa.array(~is_first & (some["is_new"].to_numpy() > 0)))
-
-
-def _first_headers(lists: pa.ListArray, name: str) -> pa.BinaryArray:
-    """Return the value of each row's first header of a name; null without one."""
-    each = lists.flatten()
-    named = pc.equal(pc.struct_field(each, 0), name).fill_null(False)
-    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))[::-1]
-    first = np.full(len(lists), -1)
-    # Of several places of one row the first one, which comes last here, is kept.
-    first[pc.list_parent_indices(lists).to_numpy()[places]] = places
-    values = pc.struct_field(each, 1)
-    return values.take(pa.array(first, mask=first < 0))

@@ -14,12 +14,19 @@ from sequitur.pipelines.ordering.runs import (
     reached_parts,
 )
 from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.spark.partition_blocks import blocks_of
-from sequitur.pipelines.spark.tasks import each_partition, in_blocks, parallelism
+from sequitur.pipelines.spark.tasks import (
+    blocks_for,
+    done_here,
+    each_partition,
+    in_blocks,
+    is_small,
+)
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from sequitur.consumer import StagedStep, StepEntry
+    from collections.abc import Sequence
+
+    from sequitur.consumer import Run, StagedStep, StepEntry
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.key_tasks import Written
     from sequitur.pipelines.store.files import Location
@@ -64,12 +71,10 @@ class DuplicateFinder:
             return entry
         after_ms = max(after_ms, entry.deduplicated_ms)
         earlier = [r for r in entry.runs if r.step != entry.step and r.reach_ms >= after_ms]
-        files = checkpoint.files(*earlier)
         out_ms = behind_ms(self._job.settings, entry.previous_frontier_ms)
-        out = (Part(files, after_ms, out_ms, reasons=()),) if files else ()
+        out = (Part(checkpoint.files(*earlier), after_ms, out_ms, reasons=()),)
         read = {run.name: run for run in (*entry.releasing_earlier, *earlier, entry.runs[-1])}
-        rows = sum(run.rows + run.behind for run in read.values())
-        found = self._written(entry, self._header, tuple(new), out, rows)
+        found = self._written(entry, self._header, tuple(new), out, tuple(read.values()))
         late = entry.staged.late - sum(one.late for one in found)
         repeats = files_of(found)
         return replace(
@@ -85,18 +90,25 @@ class DuplicateFinder:
         header: str,
         new: tuple[Part, ...],
         out: tuple[Part, ...],
-        rows: int,
+        read: Sequence[Run],
     ) -> list[Written]:
         """Write the places of those rows that are new and repeat one that is, or that is out."""
         spark = self._job.spark
         # In a folder that no document names: it goes once the step is logged.
         ids = self._folder(self._job.checkpoint.new_name(entry.step))
-        tasks = len(blocks_of(self._partitions, parallelism(spark)))
-        buckets = buckets_for(rows, tasks)
-        written = in_blocks(spark, IdsTask(ids, header, new, out, buckets), self._partitions)
+        reads = sum(run.size_bytes for run in read)
+        is_here = is_small(reads)
+        tasks = len(blocks_for(spark, self._partitions, is_here=is_here))
+        buckets = buckets_for(sum(run.rows + run.behind for run in read), tasks)
+        task = IdsTask(ids, header, new, out, buckets)
+        written = in_blocks(spark, task, self._partitions, reads=reads)
         files = tuple(ids / name for name in written if name is not None)
         repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)
-        return each_partition(spark, repeats, tasks) if files else []
+        if not files:
+            return []
+        if is_here:
+            return [done_here(lambda: repeats(0))]
+        return each_partition(spark, repeats, tasks)
 
     def _folder(self, name: str) -> Location:
         return self._job.checkpoint.new_folder(f"repeats/{name}")

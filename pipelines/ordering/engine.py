@@ -15,9 +15,8 @@ What a crash leaves, and what the restart does with it:
   writes others.
 - after it, before the done mark: the next life finishes the step from its files before it starts
   the query; where the step was decided, what was decided is read back, and the same rows go out in
-  the same order. Output partitions that have them already are left out, by their commit tokens
-  (`delivery = "at-least-once"`: they get them again). If Spark repeats the batch, there is nothing
-  to do.
+  the same order, under the same sequences. What is out already is left out. If Spark repeats the
+  batch, there is nothing to do.
 
 A file that the newest entry does not name is deleted once that entry stands, but for those of steps
 that are staged behind it.
@@ -34,14 +33,11 @@ import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import Delivery, StepKind
-from sequitur.pipelines.ordering.duplicates import DuplicateFinder
-from sequitur.pipelines.ordering.frontier import Frontier
-from sequitur.pipelines.ordering.input_checks import InputChecks
+from sequitur.consumer import StepKind
+from sequitur.pipelines.ordering.input_checks import check_batch
 from sequitur.pipelines.ordering.job_input import JobInput
-from sequitur.pipelines.ordering.keys import KeyHistory
 from sequitur.pipelines.ordering.newest_step import NewestStep
-from sequitur.pipelines.ordering.progress import waiting_text
+from sequitur.pipelines.ordering.progress import JobReport, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.staged_steps import StagedSteps
 from sequitur.pipelines.ordering.step_outputs import StepOutputs
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import LearnedDelays, StagedStep, Totals
+    from sequitur.consumer import StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.sink.sink import Outputs
     from sequitur.pipelines.topology.processing import Processing
@@ -78,25 +74,14 @@ class ReorderEngine:
     def __init__(self, job: JobContext, outputs: Outputs, processing: Processing | None) -> None:
         self._job = job
         self._processing = processing
-        self._checks = InputChecks(job.checkpoint, job.topics)
         self._newest = newest = NewestStep(job.checkpoint)
-        self._frontier = Frontier(job.settings, job.outages, is_bounded=job.is_bounded)
         runs = SortedRuns(job, outputs, releases=processing is None)
-        partitions = outputs.released.partitions
-        self._steps = steps = Steps(
-            job,
-            newest,
-            frontier=self._frontier,
-            runs=runs,
-            history=KeyHistory(job, partitions),
-            duplicates=DuplicateFinder(job, partitions),
-            checks=self._checks,
-        )
+        self._steps = steps = Steps(job, newest, runs, outputs.released.partitions)
         self._outputs = StepOutputs(job, runs, outputs, processing)
         self._runner = StepRunner(job, newest, steps, self._outputs, processing)
         self._staged = StagedSteps(newest, self._runner)
         self._lock = threading.Lock()
-        self.input = JobInput(job, self._lock, newest, steps, self._runner, self._checks)
+        self.input = JobInput(job, self._lock, newest, steps, self._runner)
         self._stopping = threading.Event()
 
     @property
@@ -105,60 +90,56 @@ class ReorderEngine:
         return self._newest.done.totals
 
     @property
-    def frontier_ms(self) -> int:
-        """The frontier; `BEFORE_ALL_TIME_MS` before it first moves."""
-        return self._newest.frontier_ms
-
-    @property
-    def learned(self) -> LearnedDelays | None:
-        """What the delays are learned from; None with a fixed delay."""
-        entry = self._newest.entry
-        return entry.learned if entry is not None and self._frontier.is_learned else None
-
-    @property
-    def waits_for(self) -> str:
-        """What the rows that are held wait for; empty without any."""
-        entry = self._newest.entry
-        if entry is None or not self.totals.held:
-            return ""
-        return waiting_text(entry.clock, now_ms=self._job.now_ms())
-
-    @property
     def processed(self) -> Mapping[str, int] | None:
         """Counts of the topology behind; None without one."""
         return None if self._processing is None else asdict(self._processing.totals)
-
-    @property
-    def steps(self) -> int:
-        """Number of steps since the checkpoint began."""
-        return self._newest.done.step + 1
 
     @property
     def failure(self) -> Exception | None:
         """What a step failed of while the query went on reading; None as long as none has."""
         return self._staged.error
 
+    def report(self, read_before: int, seconds: float) -> JobReport:
+        """Return what came of the run.
+
+        Args:
+            read_before: Rows that were read when it began.
+            seconds: How long it took.
+        """
+        entry, totals = self._newest.entry, self.totals
+        learned, waits_for = None, ""
+        if entry is not None and self._job.settings.delay_policy is not None:
+            learned = entry.learned
+        if entry is not None and totals.held:
+            waits_for = waiting_text(entry.clock, now_ms=self._job.now_ms())
+        return JobReport(
+            totals=totals,
+            frontier_ms=self._newest.frontier_ms,
+            steps=self._newest.done.step + 1,
+            seconds=seconds,
+            records_per_s=(totals.read - read_before) / seconds,
+            learned=learned,
+            processed=self.processed,
+            waits_for=waits_for,
+        )
+
     def recover(self) -> None:
         """Finish all steps that are logged; to be called when no query runs.
 
         Raises:
-            CommitTokenError: It is not known what an output topic holds, or it is not ours.
+            OutputMismatchError: An output topic does not hold what the checkpoint says.
             CheckpointError: Spark has gone on, and the log is gone.
         """
         with self._lock:
             entry = self._newest.entry
             self._job.checkpoint.check_log(self._newest.head)
             newest = -1 if entry is None else entry.step
-            self._outputs.open(newest=newest, done=self._newest.done.step)
+            self._outputs.open(newest=newest, done=self._newest.done)
             self._newest.check_files()
             if entry is not None and not self._newest.is_entry_done:
                 self._job.outages.tell(
                     f"step {entry.step} has no done mark, and is finished: what is out of it is "
-                    + (
-                        "left out"
-                        if self._job.settings.delivery is Delivery.EXACTLY_ONCE
-                        else "written once more (at-least-once)"
-                    )
+                    "left out"
                 )
             self._runner.finish_all()
 
@@ -166,7 +147,7 @@ class ReorderEngine:
         """Take steps again, after `close`: for a query that is restarted.
 
         Raises:
-            CommitTokenError: It is not known what an output topic holds, or it is not ours.
+            OutputMismatchError: An output topic does not hold what the checkpoint says.
             UnansweredError: The brokers do not answer.
         """
         self.recover()
@@ -192,7 +173,7 @@ class ReorderEngine:
                 self._staged.wait_until_idle(self._stopping.is_set)
                 self._runner.wait_for_room(self._stopping.wait)
             head = self._newest.head
-            self._checks.check_batch(head, batch_id)
+            check_batch(self._job, head, batch_id)
             if head is not None and batch_id <= head.batch_id:
                 return None
             self._runner.begin(0 if head is None else head.step + 1)

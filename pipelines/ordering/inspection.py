@@ -6,7 +6,6 @@ The state is JSON and Parquet, read as the job reads it, wherever that is.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -19,14 +18,12 @@ from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, 
 from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.store.job_identity import check_format
-from sequitur.pipelines.store.remote_storage import RemoteStorage
-from sequitur.pipelines.store.storage import LocalStorage, location_of
+from sequitur.pipelines.store.storage import storage_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sequitur.consumer import Fold, Run
-    from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.store.storage import Storage
 
 STEPS_SHOWN: Final = 10
@@ -109,14 +106,9 @@ def inspect_checkpoint(location: str) -> CheckpointReport:
         CheckpointError: There is none, it cannot be read, or it is of something else or of a newer
             version.
     """
-    place = location_of(location)
-    if place is None:
-        raise CheckpointError(
-            f"{location}: only local paths, and what is reached without Spark (s3, gs, abfs, "
-            "hdfs), can be inspected"
-        )
+    storage = storage_at(location)
     try:
-        return _Folder(place, location).report()
+        return _Folder(storage, location).report()
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{location} changed while it was read: a job runs on it, so try again ({error})"
@@ -126,10 +118,8 @@ def inspect_checkpoint(location: str) -> CheckpointReport:
 
 
 class _Folder:
-    def __init__(self, place: Location, location: str) -> None:
-        self._storage: Storage = (
-            LocalStorage(place) if isinstance(place, Path) else RemoteStorage(place)
-        )
+    def __init__(self, storage: Storage, location: str) -> None:
+        self._storage = storage
         self._location = location
 
     def report(self) -> CheckpointReport:

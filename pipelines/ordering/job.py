@@ -5,37 +5,43 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sequitur.consumer import FOLD_LIMITS
 from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
-from sequitur.pipelines.ordering.assembly import open_engine
 from sequitur.pipelines.ordering.context import JobContext
+from sequitur.pipelines.ordering.engine import ReorderEngine
+from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.metrics import serve_metrics
-from sequitur.pipelines.ordering.progress import counts, print_step, promised_and_achieved
+from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarting_query import RestartingQuery
+from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
+from sequitur.pipelines.sink.sink import Outputs, OutputTopic
 from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import open_spark_folder, open_storage
+from sequitur.pipelines.topology.processing import Processing
+from sequitur.pipelines.topology.topology_file import check_settings
 from sequitur.producer import BrokerError, FatalError
 from sequitur.producer.kafka.reach import require_broker
+from sequitur.producer.settings import format_duration, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+    from threading import Event
 
     from pyspark.sql import SparkSession
 
     from sequitur.consumer import (
         FoldLimits,
-        LearnedDelays,
         ReorderSettings,
         StepDone,
         StepEntry,
-        Totals,
     )
     from sequitur.consumer.topology import ProcessSettings, Topology
-    from sequitur.pipelines.ordering.stop import Stop
+    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.producer import KafkaSettings
 
 
@@ -47,50 +53,12 @@ class ProcessStage:
     settings: ProcessSettings
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
-    """What a run of the job did. Counts are since the checkpoint began.
-
-    Attributes:
-        totals: Counts of rows.
-        frontier_ms: Event time up to which everything on time is out; -1 before any.
-        steps: Batches, ticks and drains.
-        seconds: How long this run took.
-        records_per_s: Rows this run read a second.
-        learned: What the delays were learned from; None with a fixed delay.
-        processed: Counts of the topology behind; None without one.
-        waits_for: What the rows that are held wait for; empty without any.
-    """
-
-    totals: Totals
-    frontier_ms: int
-    steps: int
-    seconds: float
-    records_per_s: float
-    learned: LearnedDelays | None = None
-    processed: Mapping[str, int] | None = None
-    waits_for: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
-        return {
-            **counts(self.totals),
-            "frontier_ms": self.frontier_ms,
-            "steps": self.steps,
-            "seconds": round(self.seconds, 3),
-            "records_per_s": round(self.records_per_s, 1),
-            **({"waits_for": self.waits_for} if self.waits_for else {}),
-            **promised_and_achieved(self.learned),
-            **({} if self.processed is None else {"processed": dict(self.processed)}),
-        }
-
-
 def run_reorder(
     spark: SparkSession,
     kafka: KafkaSettings,
     settings: ReorderSettings,
     *,
-    stop: Stop,
+    stop: Event,
     available_now: bool = False,
     drain: bool = False,
     on_step: Callable[[StepEntry, StepDone], None] = print_step,
@@ -147,7 +115,7 @@ def run_reorder(
             is_bounded=available_now,
             fold_limits=fold_limits,
         )
-        engine = open_engine(job, process)
+        engine = _open_engine(job, process)
         read_before = engine.totals.read
         engine.recover()
         if not reset_input:
@@ -159,17 +127,77 @@ def run_reorder(
             if available_now or drain:
                 engine.process_pending(stop.wait)
             engine.tidy()
-    seconds = time.monotonic() - begun
-    return JobReport(
-        totals=engine.totals,
-        frontier_ms=engine.frontier_ms,
-        steps=engine.steps,
-        seconds=seconds,
-        records_per_s=(engine.totals.read - read_before) / seconds,
-        learned=engine.learned,
-        processed=engine.processed,
-        waits_for=engine.waits_for,
+    return engine.report(read_before, time.monotonic() - begun)
+
+
+def _open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
+    """Claim the checkpoint, make the topics that are missing, and give the engine.
+
+    Args:
+        job: What all parts of it share.
+        process: A topology that is given the events, instead of the output topic.
+
+    Raises:
+        ReorderError: Something is not as it has to be.
+    """
+    settings, topics = job.settings, job.topics
+    if process is not None:
+        check_settings(settings, process.settings, process.topology)
+    _check_expiry(topics, settings)
+    written = list(settings.written_topics)
+    if process is not None:
+        written += process.topology.topics(settings.output_topic)
+        written.append(process.settings.dead_letters(settings.output_topic))
+    partitions = max(input_topics(job, written).values())
+
+    def ensure(topic: str) -> OutputTopic:
+        found = topics.ensure(
+            topic,
+            partitions=settings.output_partitions or partitions,
+            replication_factor=settings.replication_factor,
+        )
+        topics.check_partitions(topic, found, settings.output_partitions)
+        return OutputTopic(topic, found, topics.timestamps(topic))
+
+    def ensure_aside(topic: str) -> OutputTopic:
+        found = ensure(topic)
+        topics.require_keyless(topic)
+        return found
+
+    outputs = Outputs(
+        released=ensure(settings.output_topic),
+        late=ensure_aside(settings.late),
+        quarantine=ensure_aside(settings.quarantine),
     )
+    job.checkpoint.claim(
+        JobIdentity(
+            input_topics=settings.input_topics,
+            input_pattern=settings.input_pattern,
+            event_time=str(settings.event_time),
+            output_topic=settings.output_topic,
+            output_partitions=outputs.released.partitions,
+            mode=settings.mode.value,
+            topology=None if process is None else process.topology.name,
+        )
+    )
+    processing = None
+    if process is not None:
+        output = settings.output_topic
+        processing = Processing(
+            job.spark,
+            job.checkpoint,
+            topology=process.topology,
+            settings=process.settings,
+            outputs={
+                name: outputs.released if name == output else ensure(name)
+                for name in process.topology.topics(output)
+            },
+            default=outputs.released,
+            dead_letters=ensure_aside(process.settings.dead_letters(output)),
+            limit_of=topics.record_limit,
+            timestamps=settings.output_timestamp,
+        )
+    return ReorderEngine(job, outputs, processing)
 
 
 def _check_login(kafka: KafkaSettings) -> None:
@@ -184,3 +212,20 @@ def _check_login(kafka: KafkaSettings) -> None:
         raise TopicError(f"the brokers refuse the job: {error}") from error
     except BrokerError:
         return  # told, and waited for, when the first question has no answer
+
+
+def _check_expiry(topics: KafkaTopics, settings: ReorderSettings) -> None:
+    """Check that brokers remember what the job has written for as long as that is relied on.
+
+    Raises:
+        TopicError: They do not, for records as old as they may be.
+    """
+    expiry_ms, floor_ms = topics.producer_expiry_ms(), milliseconds(settings.timestamp_floor)
+    # A step's records are as old as they may be when it first tries to send them.
+    if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):
+        raise TopicError(
+            f"brokers forget a producer {expiry_ms / 1000:g} s after its newest record's timestamp "
+            "(producer.id.expiration.ms), and records may be "
+            f"{format_duration(settings.timestamp_floor)} old (timestamp_floor): the floor has to "
+            "be shorter by an hour and patience, or what is written twice is not noticed"
+        )

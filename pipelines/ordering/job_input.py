@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from sequitur.consumer import SourcePartition, StepKind
+from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
+from sequitur.pipelines.ordering.input_checks import check_start, topic_ids
 from sequitur.pipelines.ordering.step_runner import StopRequestedError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.data_loss import Lost
-    from sequitur.pipelines.ordering.input_checks import InputChecks
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_runner import StepRunner
     from sequitur.pipelines.ordering.steps import Steps
@@ -32,21 +36,19 @@ _EARLIEST: Final = -2
 class JobInput:
     """The input of a job, as the log has it. The lock is the engine's, for staging, too."""
 
-    def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
+    def __init__(
         self,
         job: JobContext,
         lock: threading.Lock,
         newest: NewestStep,
         steps: Steps,
         runner: StepRunner,
-        checks: InputChecks,
     ) -> None:
         self._lock = lock
         self._job = job
         self._newest = newest
         self._steps = steps
         self._runner = runner
-        self._checks = checks
 
     @property
     def spark_folder(self) -> str:
@@ -104,7 +106,7 @@ class JobInput:
         """
         with self._lock:
             if (head := self._newest.head) is not None:
-                self._checks.check_start(head)
+                check_start(self._job, head)
 
     def reset(self, wait: Callable[[float], bool]) -> bool:
         """Restart Spark's part where the log has got to; recreated topics, at their beginning.
@@ -166,7 +168,7 @@ class JobInput:
                 planned = self._job.checkpoint.spark.first_offsets(self._newest.source)
                 return lost_of_plan(planned, self._first(topics))
             # Of a topic that was recreated nothing is lost that can be told by offsets.
-            self._checks.topic_ids(entry, entry.topics)
+            topic_ids(self._job, entry, entry.topics)
             return lost_offsets(entry.clock, self._first(topics))
 
     def pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
@@ -207,6 +209,32 @@ class JobInput:
     def _first(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
         """Return the first offset that is there of each partition that is."""
         return self._job.topics.low_watermarks(_partitions(topics))
+
+
+def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]:
+    """Return the input topics that are there now, and how many partitions each has.
+
+    Args:
+        job: What its parts share.
+        written: Topics that it writes, which a pattern must not match.
+
+    Raises:
+        TopicError: There is none, or the job would read what it writes.
+    """
+    wanted = job.settings.input_pattern
+    if wanted is None:
+        return {topic: job.topics.require(topic) for topic in job.settings.input_topics}
+    # Spark matches by Java's rules, so these have to tell.
+    jvm: Any = job.spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
+    try:
+        pattern = jvm.java.util.regex.Pattern.compile(wanted)
+    except (Py4JError, PySparkException) as error:
+        raise TopicError(f"input_pattern {wanted!r} is no regular expression of Java") from error
+
+    def matches(topic: str) -> bool:
+        return bool(pattern.matcher(topic).matches())
+
+    return job.topics.matching(wanted, matches, written)
 
 
 def _partitions(topics: Mapping[str, int]) -> list[SourcePartition]:

@@ -56,14 +56,14 @@ class Written:
         size_bytes: Its size.
         rows: Its rows.
         late: Rows of these that are late, or were before they were found to be duplicates.
-        last_ms: Greatest event time in it; None without rows.
+        last_ms: Greatest event time of a fold.
     """
 
     file: str | None = None
     size_bytes: int = 0
     rows: int = 0
     late: int = 0
-    last_ms: int | None = None
+    last_ms: int = BEFORE_ALL_TIME_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +88,17 @@ class JudgeTask:
     def __call__(self, partitions: range) -> Written:
         """Judge the rows of some output partitions."""
         left_out = Places(self.duplicates, self.limits)
-        rows, late, last_ms = 0, 0, BEFORE_ALL_TIME_MS
+        late = 0
         with PartFile(self.folder, _BEHIND_SCHEMA, self.limits.row_group_rows) as file:
             behind = RunRows((self.behind,), partitions, RUN_ARROW_SCHEMA.names, self.limits)
             for block in behind.blocks():
                 last = self._last_released(block.partitions)
                 for found in block.pieces():
                     judged = self._judged(left_out.without(found), last)
-                    if not len(judged):
-                        continue
                     for some in in_row_groups(judged, self.limits):
                         file.write(some)
-                    rows += len(judged)
                     late += len(judged) - judged["reason"].null_count
-                    last_ms = max(last_ms, pc.max(judged["event_time_ms"]).as_py())
-        return Written(file.name, file.size_bytes, rows, late, last_ms if rows else None)
+        return Written(file.name, file.size_bytes, file.rows, late)
 
     def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
         """Add the reason of late rows, and the last event time released of their keys."""
@@ -173,18 +169,15 @@ class FoldTask:
 
     def __call__(self, partitions: range) -> Written:
         """Fold the rows of some output partitions."""
-        count, last_ms = 0, BEFORE_ALL_TIME_MS
+        last_ms = BEFORE_ALL_TIME_MS
         columns = ("key", "output_partition", *place_columns(self.mode))
         with PartFile(self.folder, _FOLD_SCHEMA, self.limits.row_group_rows) as file:
             for block in RunRows(self.released, partitions, columns, self.limits).blocks():
                 fold = self._folded(block)
-                if not len(fold):
-                    continue
                 for some in in_row_groups(fold, self.limits):
                     file.write(some)
-                count += len(fold)
-                last_ms = max(last_ms, pc.max(fold["event_time_ms"]).as_py())
-        return Written(file.name, file.size_bytes, count, last_ms=last_ms if count else None)
+                    last_ms = max(last_ms, pc.max(some["event_time_ms"]).as_py())
+        return Written(file.name, file.size_bytes, file.rows, last_ms=last_ms)
 
     def _folded(self, rows: RunRows) -> pa.Table:
         """Return one row for each key."""

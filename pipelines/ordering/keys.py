@@ -9,12 +9,11 @@ four, and of the rows only those that can matter.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, KeyState, LateJudge, ReorderMode
+from sequitur.consumer import Fold, KeyState, LateJudge, ReorderMode
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask, files_of
 from sequitur.pipelines.ordering.runs import behind_part, duplicates_files
-from sequitur.pipelines.rows.footers import ALL_TIME
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.spark.tasks import in_blocks
 from sequitur.producer.settings import milliseconds
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import Run, StagedStep, StepEntry, Upkeep
     from sequitur.pipelines.ordering.context import JobContext
+
+_KEY_BYTES: Final = 32
+"""Of a key and a time, about."""
 
 
 class KeyHistory:
@@ -74,17 +76,15 @@ class KeyHistory:
             horizon_ms: Keys last released behind it are left out.
         """
         folder = self._job.checkpoint.new_folder(f"keys/{name}")
-        released = self._part(upkeep.runs, upkeep.folds, horizon_ms, ALL_TIME[1])
-        task = FoldTask(folder, released, self._mode)
-        written = in_blocks(self._job.spark, task, self._partitions)
+        files = self._job.checkpoint.files(*upkeep.runs, *upkeep.folds)
+        task = FoldTask(folder, (Part(files, horizon_ms, reasons=()),), self._mode)
+        reads = sum(run.size_bytes for run in upkeep.runs) + _size_of(upkeep.folds)
+        written = in_blocks(self._job.spark, task, self._partitions, reads=reads)
         return Fold(
             step=step,
             keys=sum(one.rows for one in written),
             size_bytes=sum(one.size_bytes for one in written),
-            max_event_time_ms=max(
-                (one.last_ms for one in written if one.last_ms is not None),
-                default=BEFORE_ALL_TIME_MS,
-            ),
+            max_event_time_ms=max(one.last_ms for one in written),
             name=name,
             files=files_of(written),
         )
@@ -104,14 +104,17 @@ class KeyHistory:
         lookup = entry.keys.lookup(entry.runs[:-1], first_behind_ms=first_ms)
         judge = LateJudge(self._mode, lookup.horizon_ms)
         out_ms = judge.behind_ms(entry.previous_frontier_ms)  # all rows up to it are out
+        files = checkpoint.files(*lookup.runs, *lookup.folds)
         task = JudgeTask(
             folder=checkpoint.new_folder(f"behind/{entry.name}"),
             behind=behind_part(checkpoint, entry),
-            released=self._part(lookup.runs, lookup.folds, lookup.after_ms, out_ms),
+            released=(Part(files, lookup.after_ms, out_ms, reasons=()),),
             judge=judge,
             duplicates=duplicates_files(checkpoint, entry),
         )
-        written = in_blocks(self._job.spark, task, self._partitions)
+
+        reads = _KEY_BYTES * _rows_of(entry.runs[-1], *lookup.runs) + _size_of(lookup.folds)
+        written = in_blocks(self._job.spark, task, self._partitions, reads=reads)
         late, judged = sum(one.late for one in written), files_of(written)
         return replace(
             entry,
@@ -120,8 +123,10 @@ class KeyHistory:
             judged=judged,
         )
 
-    def _part(
-        self, runs: Sequence[Run], folds: Sequence[Fold], first_ms: int, last_ms: int
-    ) -> tuple[Part, ...]:
-        files = self._job.checkpoint.files(*runs, *folds)
-        return (Part(files, first_ms, last_ms, reasons=()),) if files else ()
+
+def _rows_of(*runs: Run) -> int:
+    return sum(run.rows + run.behind for run in runs)
+
+
+def _size_of(folds: Sequence[Fold]) -> int:
+    return sum(fold.size_bytes for fold in folds)

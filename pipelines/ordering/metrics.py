@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from sequitur.consumer import EventClock, StepDone, StepEntry
+    from sequitur.consumer import EventClock, PartitionClock, StepDone, StepEntry
     from sequitur.pipelines.kafka.outages import Outages
 
 PREFIX: Final = "sequitur_reorder"
@@ -171,29 +171,27 @@ def _processed(done: StepDone) -> Iterator[Metric]:
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:
-    labels = ["topic", "partition"]
-    lag = GaugeMetricFamily(f"{PREFIX}_source_lag_rows", "Rows not read yet", labels=labels)
-    delay = GaugeMetricFamily(f"{PREFIX}_delay_seconds", "The delay", labels=labels)
-    idle = GaugeMetricFamily(
-        f"{PREFIX}_partition_idle", "Whether the frontier does without it", labels=labels
+    told: tuple[tuple[str, str, Callable[[PartitionClock], float | None]], ...] = (
+        ("source_lag_rows", "Rows not read yet", lambda one: one.to_read),
+        ("delay_seconds", "The delay", lambda one: one.delay_ms / 1000),
+        ("partition_idle", "Whether the frontier does without it", lambda one: one.was_idle),
+        (
+            "partition_overruled",
+            "Whether the frontier does without it for the sake of max_held_bytes",
+            lambda one: one.was_overruled,
+        ),
+        (
+            "partition_event_timestamp_seconds",
+            "Greatest event time seen",
+            lambda one: None if one.max_event_time_ms is None else one.max_event_time_ms / 1000,
+        ),
     )
-    passed = GaugeMetricFamily(
-        f"{PREFIX}_partition_overruled",
-        "Whether the frontier does without it for the sake of max_held_bytes",
-        labels=labels,
-    )
-    reached = GaugeMetricFamily(
-        f"{PREFIX}_partition_event_timestamp_seconds", "Greatest event time seen", labels=labels
-    )
-    for source, found in sorted(clock.partitions.items()):
-        names = [source.topic, str(source.partition)]
-        lag.add_metric(names, max(0, found.high_watermark - found.position))
-        delay.add_metric(names, found.delay_ms / 1000)
-        idle.add_metric(names, found.was_idle)
-        passed.add_metric(names, found.was_overruled)
-        if found.max_event_time_ms is not None:
-            reached.add_metric(names, found.max_event_time_ms / 1000)
-    yield from (lag, delay, idle, passed, reached)
+    for name, text, value_of in told:
+        gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic", "partition"])
+        for source, found in sorted(clock.partitions.items()):
+            if (value := value_of(found)) is not None:
+                gauge.add_metric([source.topic, str(source.partition)], value)
+        yield gauge
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -41,7 +41,7 @@ def check_before_start(
     """
     written, aside = list(settings.written_topics), [settings.late, settings.quarantine]
     if process is not None:
-        from sequitur.pipelines.topology.checks import check_settings  # noqa: PLC0415 - loads all of Spark
+        from sequitur.pipelines.topology.topology_file import check_settings  # noqa: PLC0415 - loads all of Spark
 
         check_settings(settings, process.settings, process.topology)
         written += process.topology.topics(settings.output_topic)
@@ -61,11 +61,7 @@ def check_before_start(
 
 
 def _check_writable(checkpoint: Path) -> None:
-    """Check that a folder can be written to, or made.
-
-    Raises:
-        CheckpointError: It cannot.
-    """
+    """Check that a folder can be written to, or made."""
     there = next(path for path in (checkpoint, *checkpoint.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise CheckpointError(f"checkpoint {checkpoint}: {there} is not a folder")
@@ -74,11 +70,7 @@ def _check_writable(checkpoint: Path) -> None:
 
 
 def _check_free(address: str) -> None:
-    """Check that metrics can be served at an address.
-
-    Raises:
-        ReorderError: They cannot.
-    """
+    """Check that metrics can be served at an address."""
     host, port = parse_address(address)
     try:
         family, kind, protocol, _name, where = socket.getaddrinfo(

@@ -54,6 +54,44 @@ def counts(totals: Totals) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What a run of the job did. Counts are since the checkpoint began.
+
+    Attributes:
+        totals: Counts of rows.
+        frontier_ms: Event time up to which everything on time is out; -1 before any.
+        steps: Batches, ticks and drains.
+        seconds: How long this run took.
+        records_per_s: Rows this run read a second.
+        learned: What the delays were learned from; None with a fixed delay.
+        processed: Counts of the topology behind; None without one.
+        waits_for: What the rows that are held wait for; empty without any.
+    """
+
+    totals: Totals
+    frontier_ms: int
+    steps: int
+    seconds: float
+    records_per_s: float
+    learned: LearnedDelays | None = None
+    processed: Mapping[str, int] | None = None
+    waits_for: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as plain values, for `json.dumps`."""
+        return {
+            **counts(self.totals),
+            "frontier_ms": self.frontier_ms,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 3),
+            "records_per_s": round(self.records_per_s, 1),
+            **({"waits_for": self.waits_for} if self.waits_for else {}),
+            **promised_and_achieved(self.learned),
+            **({} if self.processed is None else {"processed": dict(self.processed)}),
+        }
+
+
 def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
     """Return a step as plain values: what it read and released, and where things stand."""
     summary: dict[str, Any] = {
@@ -179,20 +217,14 @@ class LiveLine:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the live line.
+    """A part of the live line, and the same in fewer columns.
 
-    Attributes:
-        importance: On a narrow terminal those with the highest numbers are left out first.
-        text: What it says.
-        short: The same in fewer columns.
+    On a narrow terminal those with the highest `importance` are left out first.
     """
 
     importance: int
     text: str
     short: str = ""
-
-    def shown(self, *, is_short: bool) -> str:
-        return self.short or self.text if is_short else self.text
 
 
 def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int, width: int) -> Text:
@@ -239,7 +271,7 @@ def _fitted(parts: Sequence[_Part], width: int) -> str:
     line = _SEPARATOR.join(part.text for part in parts)
     kept = list(parts)
     while len(line) > width and kept:
-        line = _SEPARATOR.join(part.shown(is_short=True) for part in kept)
+        line = _SEPARATOR.join(part.short or part.text for part in kept)
         kept.remove(max(kept, key=lambda part: part.importance))
     return line
 

@@ -14,7 +14,7 @@ from sequitur.pipelines._errors import (
 )
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.data_loss import in_words, rows_lost
-from sequitur.pipelines.ordering.input_topics import input_topics
+from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.query import (
     POLL_S,
     Batches,
@@ -27,12 +27,12 @@ from sequitur.pipelines.ordering.row_probe import mean_row_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from threading import Event
 
     from pyspark.sql.streaming.query import StreamingQuery
 
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
-    from sequitur.pipelines.ordering.stop import Stop
 
 _LONGEST_TICK_S: Final = 1.0
 
@@ -40,7 +40,7 @@ _LONGEST_TICK_S: Final = 1.0
 class RestartingQuery:
     """The query of a job, restarted after errors that pass by themselves."""
 
-    def __init__(self, job: JobContext, engine: ReorderEngine, stop: Stop) -> None:
+    def __init__(self, job: JobContext, engine: ReorderEngine, stop: Event) -> None:
         self._job = job
         self._engine = engine
         self._stop = stop
@@ -58,19 +58,16 @@ class RestartingQuery:
         self._job.checkpoint.check_owner()
 
     def _overcome(self, error: Exception) -> Exception | None:
-        """Go on after what ended the query, if one can; what ended it then.
-
-        Raises:
-            Exception: One cannot.
-        """
-        if passes(error) and self._stop.is_asked:
+        """Go on after what ended the query, and give what ended it then; else raise the error."""
+        if passes(error) and self._stop.is_set():
             return None
         try:
-            if not self._pass_over_lost(error):
+            may_be_loss = is_sparks(error) or isinstance(error, TopicError)
+            if not (may_be_loss and self._pass_over_lost(input_topics(self._job), error)):
                 if not passes(error):
                     raise error
                 if not self._job.outages.may_restart(str(error)):
-                    if self._stop.is_asked:
+                    if self._stop.is_set():
                         return None
                     raise error
             self._engine.reopen()
@@ -80,18 +77,11 @@ class RestartingQuery:
                 raise
             return found
 
-    def _pass_over_lost(self, error: Exception) -> bool:
-        """Count what the input has lost, and leave it out; whether that was what ended the query.
+    def _pass_over_lost(self, topics: Mapping[str, int], error: Exception | None) -> bool:
+        """Count what the input has lost, and leave it out; whether it has lost anything.
 
-        Raises:
-            DataLossError: The job is to end then.
-            UnansweredError: The brokers do not tell.
+        A loss may be why the query has ended, by `error`; where it ends the job, it is raised.
         """
-        if not (is_sparks(error) or isinstance(error, TopicError)):
-            return False
-        return self._is_passed_over(input_topics(self._job), error)
-
-    def _is_passed_over(self, topics: Mapping[str, int], error: Exception | None) -> bool:
         lost = self._engine.input.lost(topics)
         if lost and not self._engine.input.has_log:
             raise DataLossError(
@@ -119,7 +109,7 @@ class RestartingQuery:
         topics = input_topics(job)
         if engine.input.is_reset:
             # Told where to begin, Spark does not look whether a partition that is new begins at 0.
-            self._is_passed_over(topics, None)
+            self._pass_over_lost(topics, None)
         starting = engine.input.starting_offsets(topics)
         engine.input.forget_unfinished()
         row_bytes = mean_row_bytes(job.kafka, engine.input.unread(topics))

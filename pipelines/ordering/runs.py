@@ -288,10 +288,7 @@ def _without_large(columns: Sequence[str]) -> list[Column]:
 def _written(rows: DataFrame, writer: RunWriter, *, by_size: bool = False) -> list[Summary]:
     """Have tasks write rows as parts of a run; what each of them saw.
 
-    Args:
-        rows: The rows.
-        writer: Writes them.
-        by_size: Bound by bytes what goes to Python together, and not by rows alone.
+    What goes to Python together is bound by rows, and with `by_size` by bytes, too.
     """
     conf = rows.sparkSession.conf  # a query has a session of its own
     conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _BATCH_ROWS)

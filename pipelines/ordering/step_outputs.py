@@ -1,8 +1,8 @@
 """What a logged step sends out: to the output topic or a topology, the late and quarantine topics.
 
 A step may be written again, by this life or a later one. Rows come from its files, up to the logged
-frontier, so they are the same rows in the same order; partitions that have them already are left
-out, by their commit tokens.
+frontier, so they are the same rows in the same order, each under the sequence that the step's plan
+gives it: what is there already is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sequitur.consumer import LatePolicy, finish, now_of_step
 from sequitur.pipelines.sink.sink import Outgoing, TopicSink
 
 if TYPE_CHECKING:
-    from sequitur.consumer import StepDone, StepEntry
+    from sequitur.consumer import Run, StepDone, StepEntry
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.runs import SortedRuns
     from sequitur.pipelines.rows.selection import Selection
@@ -40,28 +40,22 @@ class StepOutputs:
         self._outputs = outputs
         self._processing = processing
 
-    def open(self, *, newest: int, done: int) -> None:
-        """Check what the topics hold of this job, before anything is written.
+    def open(self, *, newest: int, done: StepDone) -> None:
+        """Compare what the topics hold with the checkpoint, before anything is written.
 
         Args:
             newest: The newest step; -1 before the first.
             done: The newest step that is done.
 
         Raises:
-            CommitTokenError: It is not known what an output topic holds, or it is not ours.
+            OutputMismatchError: An output topic does not hold what the checkpoint says.
         """
         released: tuple[OutputTopic, ...] = (self._outputs.released,)
         sides = (self._outputs.late, self._outputs.quarantine)
-        written = None
         if self._processing is not None:
             released = self._processing.topics
-            self._processing.open(done, newest)
-            going = self._processing.topics_of(newest)
-            if going is None:
-                newest = done  # of that step nothing can be out yet
-            else:
-                written = {*going, *(side.name for side in sides)}
-        self._sink.open((*released, *sides), newest=newest, done=done, written=written)
+            self._processing.open(done.step, newest)
+        self._sink.open((*released, *sides), newest=newest, done=done)
 
     def write(self, entry: StepEntry, before: StepDone, begun_s: float) -> StepDone:
         """Write the outputs of a logged step, and account for them; its done mark, not written yet.
@@ -86,7 +80,7 @@ class StepOutputs:
                 f"what it said when step {before.step} was written: timestamps go back to it"
             )
         processed = None if self._processing is None else self._processing.process(entry, due)
-        outgoing = {**self._released(due, processed), **self._aside(entry)}
+        outgoing = {**self._released(entry, due, processed), **self._aside(entry)}
         counts = dict.fromkeys(("released", "late", "quarantined"), 0)
         if outgoing:
             written = self._sink.write(tuple(outgoing.values()), entry.step, now_ms, clock_ms)
@@ -102,13 +96,12 @@ class StepOutputs:
             stamped_ms=now_ms,
             seconds=round(time.monotonic() - begun_s, 3),
             processed=None if processed is None else asdict(processed.totals),
+            sent=self._sink.sent,
         )
 
-    def step_is_done(self, step: int) -> None:
-        """Take note that the done mark of a step is written."""
-        self._sink.step_is_done(step)
-
-    def _released(self, due: Selection | None, processed: Processed | None) -> dict[str, Outgoing]:
+    def _released(
+        self, entry: StepEntry, due: Selection | None, processed: Processed | None
+    ) -> dict[str, Outgoing]:
         """Return what goes to the output topic, or to the topics of a topology."""
         if self._processing is not None and processed is not None:
             outgoing = self._processing.outgoing(processed)
@@ -116,15 +109,20 @@ class StepOutputs:
         if due is None:
             return {}
         timestamps = self._job.settings.output_timestamp
-        return {"released": Outgoing(due, self._outputs.released, timestamps)}
+        reads = _sizes(*entry.releasing_earlier, entry.releasing_own, *entry.runs[-1:])
+        return {"released": Outgoing(due, self._outputs.released, timestamps, reads=reads)}
 
     def _aside(self, entry: StepEntry) -> dict[str, Outgoing]:
         """Return what goes to the late and the quarantine topic."""
-        outgoing = {}
+        outgoing, reads = {}, _sizes(*entry.runs[-1:])
         if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
             late = self._runs.late(entry)
-            outgoing["late"] = Outgoing(late, self._outputs.late)
+            outgoing["late"] = Outgoing(late, self._outputs.late, reads=reads)
         if entry.staged.quarantined:
             quarantined = self._runs.quarantined(entry)
-            outgoing["quarantined"] = Outgoing(quarantined, self._outputs.quarantine)
+            outgoing["quarantined"] = Outgoing(quarantined, self._outputs.quarantine, reads=reads)
         return outgoing
+
+
+def _sizes(*runs: Run | None) -> int:
+    return sum(run.size_bytes for run in runs if run is not None)

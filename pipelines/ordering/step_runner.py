@@ -83,7 +83,6 @@ class StepRunner:
         with self._naming_lost_files():
             done = self._outputs.write(entry, self._newest.done, begun_s)
         self._newest.mark_done(done)
-        self._outputs.step_is_done(entry.step)
         self._job.on_step(entry, done)
 
     @contextlib.contextmanager

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 from sequitur.consumer import EventClock, LatePolicy, StagedStep, StepEntry, StepKind, Totals
 from sequitur.pipelines._errors import LateRowError
 from sequitur.pipelines.ordering.data_loss import rows_lost
+from sequitur.pipelines.ordering.duplicates import DuplicateFinder
+from sequitur.pipelines.ordering.frontier import Frontier
+from sequitur.pipelines.ordering.input_checks import topic_ids
+from sequitur.pipelines.ordering.keys import KeyHistory
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
@@ -20,10 +24,6 @@ if TYPE_CHECKING:
 
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.data_loss import Lost
-    from sequitur.pipelines.ordering.duplicates import DuplicateFinder
-    from sequitur.pipelines.ordering.frontier import Frontier
-    from sequitur.pipelines.ordering.input_checks import InputChecks
-    from sequitur.pipelines.ordering.keys import KeyHistory
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.runs import SortedRuns
 
@@ -35,21 +35,16 @@ class Steps:
         self,
         job: JobContext,
         newest: NewestStep,
-        *,
-        frontier: Frontier,
         runs: SortedRuns,
-        history: KeyHistory,
-        duplicates: DuplicateFinder,
-        checks: InputChecks,
+        output_partitions: int,
     ) -> None:
         self._job = job
         self._checkpoint = job.checkpoint
         self._newest = newest
-        self._frontier = frontier
+        self._frontier = Frontier(job.settings, job.outages, is_bounded=job.is_bounded)
         self._runs = runs
-        self._history = history
-        self._duplicates = duplicates
-        self._checks = checks
+        self._history = KeyHistory(job, output_partitions)
+        self._duplicates = DuplicateFinder(job, output_partitions)
 
     def stage(self, rows: DataFrame, batch_id: int) -> StagedStep:
         """Stage a micro-batch, and give how far it moves the frontier.
@@ -78,7 +73,7 @@ class Steps:
             self._checkpoint.drop_run(name)  # the disk may be full
             raise
         # Behind the staging: an id that is the same now was the same while the rows were read.
-        topics = self._checks.topic_ids(before, {where.topic for where in planned})
+        topics = topic_ids(self._job, before, {where.topic for where in planned})
         # And what arrived meanwhile must count as not read yet.
         now_ms = self._job.now_ms()
         ends = self._job.topics.high_watermarks(planned)

@@ -11,78 +11,55 @@ batch, so it is told otherwise for the two signals:
 
 from __future__ import annotations
 
+import contextlib
 import signal
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from threading import Event
+
     from pyspark.sql import SparkSession
-
-
-class Stop:
-    """Whether the job was asked to stop."""
-
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether it was."""
-        return self._asked.is_set()
-
-    def ask(self) -> None:
-        """Ask the job to stop; asking again changes nothing."""
-        self._asked.set()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until the job is asked to stop, at most so long; whether it was."""
-        return self._asked.wait(timeout_s)
 
 
 class _JavaHandler:
     """`sun.misc.SignalHandler`, called by the JVM."""
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: Event) -> None:
         self._stop = stop
 
     def handle(self, _signal: object) -> None:
-        self._stop.ask()
+        self._stop.set()
 
     class Java:
         implements: Final = ["sun.misc.SignalHandler"]
 
 
-class stop_on_signals:  # noqa: N801 - reads as what it does, in a with statement
-    """Ask `stop` on SIGINT and SIGTERM, here and in the JVM, for as long as the block runs.
+@contextlib.contextmanager
+def stop_on_signals(stop: Event, spark: SparkSession) -> Iterator[None]:
+    """Set `stop` on SIGINT and SIGTERM, here and in the JVM, for as long as the block runs.
 
     For the main thread, after the session was started: Spark installs a handler of its own.
 
     Args:
-        stop: What to ask.
+        stop: What to set.
         spark: The session whose JVM gets handlers, too.
     """
+    from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
 
-    def __init__(self, stop: Stop, spark: SparkSession) -> None:
-        self._stop = stop
-        self._context: Any = spark.sparkContext
-        self._java_handler = _JavaHandler(stop)
-        self._python: dict[signal.Signals, Any] = {}
-        self._java: dict[str, Any] = {}
-
-    def __enter__(self) -> None:
-        from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
-
-        ensure_callback_server_started(self._context._gateway)  # type: ignore[no-untyped-call] # noqa: SLF001
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._python[number] = signal.signal(number, lambda *_: self._stop.ask())
-        misc = self._context._jvm.sun.misc  # noqa: SLF001
-        handlers = {"INT": misc.SignalHandler.SIG_IGN, "TERM": self._java_handler}
-        for name, handler in handlers.items():
-            self._java[name] = misc.Signal.handle(misc.Signal(name), handler)
-
-    def __exit__(self, *_: object) -> None:
-        misc = self._context._jvm.sun.misc  # noqa: SLF001
-        for name, handler in self._java.items():
-            misc.Signal.handle(misc.Signal(name), handler)
-        for number, handler in self._python.items():
+    context: Any = spark.sparkContext
+    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call] # noqa: SLF001
+    python = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    misc = context._jvm.sun.misc  # noqa: SLF001
+    handlers = {"INT": misc.SignalHandler.SIG_IGN, "TERM": _JavaHandler(stop)}
+    java = {name: misc.Signal.handle(misc.Signal(name), one) for name, one in handlers.items()}
+    try:
+        yield
+    finally:
+        for name, before in java.items():
+            misc.Signal.handle(misc.Signal(name), before)
+        for number, handler in python.items():
             signal.signal(number, handler)

@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -17,9 +18,9 @@ from sequitur.pipelines._errors import PipelineError
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.pipelines.ordering.progress import LiveLine, ProgressStyle, print_step, report_table
-from sequitur.pipelines.ordering.stop import Stop, stop_on_signals
+from sequitur.pipelines.ordering.stop import stop_on_signals
 from sequitur.pipelines.session import build_session, log_level
-from sequitur.pipelines.spark.first_task import start_python
+from sequitur.pipelines.spark.tasks import start_python
 from sequitur.producer import ProducerError
 from sequitur.producer.program import run_program
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer import ReorderSettings, StepDone, StepEntry
-    from sequitur.pipelines.ordering.job import JobReport, ProcessStage
+    from sequitur.pipelines.ordering.job import ProcessStage
+    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.run_options import RunOptions
     from sequitur.producer import KafkaSettings
 
@@ -52,14 +54,14 @@ def run_submitted(
 
     Raises:
         PipelineError: The job cannot go on.
-        ConsumerError: A row is unaccounted for, or a commit token is not ours.
+        ConsumerError: A row is unaccounted for.
         ProducerError: No broker can be reached, or authentication or TLS failed.
     """
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for warning in settings.warnings:
         typer.echo(f"{name}: warning: {warning}", err=True)
-    stop = Stop()
+    stop = threading.Event()
     process, file = (None, None) if load is None else load()
     check_before_start(kafka, settings, process)
     title = name if process is None else f"run {process.topology.name}"

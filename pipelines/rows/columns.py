@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-from sequitur.pipelines.rows.event_time_columns import shown_time_ms
+from sequitur.consumer import EventTimeSource
+from sequitur.consumer.time.time_text import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 from sequitur.producer.settings import milliseconds
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer import EventTimeSpec, ReorderSettings
     from sequitur.producer import KafkaSettings
     from sequitur.producer.batching.partitioner import KeyPartitioner
 
@@ -31,6 +32,7 @@ RELEASE_ORDER: Final = ("event_time_ms", *SOURCE_ORDER)
 """A total order, so that a repeated step gives the same rows in the same order."""
 
 _SHOWN_ROWS: Final = 16
+_MOST_SECONDS: Final = MAX_EVENT_TIME_MS // 1000
 _FETCH_BYTES: Final = 256 << 10
 """Packed bytes of an answer: what a poll unpacks may be a thousand times as much. More gains
 nothing, since the next answer is on its way while the rows of this one are taken."""
@@ -75,25 +77,48 @@ def read_source(
     )
     if most_rows is not None:
         reader = reader.option("maxOffsetsPerTrigger", most_rows)
-    rows = reader.load().select(
-        "topic",
-        "partition",
-        "offset",
-        F.unix_millis("timestamp").alias("timestamp_ms"),
-        "key",
-        "value",
-        "headers",
-    )
+    rows = reader.load().withColumn("timestamp_ms", F.unix_millis("timestamp"))
     is_shown = F.col("offset") % _SHOWN_ROWS == 0
     in_time = F.col("_shown_ms") <= F.col("timestamp_ms") + F.lit(
         milliseconds(settings.max_future_skew)
     )
     return (
-        rows.withColumn("_shown_ms", F.when(is_shown, shown_time_ms(settings.event_time)))
+        rows.withColumn("_shown_ms", F.when(is_shown, _shown_time_ms(settings.event_time)))
         .withColumn("event_time", F.timestamp_millis(F.when(in_time, F.col("_shown_ms"))))
         .select(*SOURCE_COLUMNS, "event_time")
         .withWatermark("event_time", f"{milliseconds(settings.longest_delay)} milliseconds")
     )
+
+
+def _shown_time_ms(spec: EventTimeSpec) -> Column:
+    """Return the event time, epoch ms, of a whole number or an ISO 8601 time; else null."""
+    if spec.source is EventTimeSource.KAFKA_TIMESTAMP:
+        return _by_unit(F.col("timestamp_ms"), spec.format.unit)
+    if spec.source is EventTimeSource.HEADER:
+        named = F.filter("headers", lambda header: header["key"] == F.lit(spec.path[0]))
+        text = F.try_element_at(named, F.lit(-1))["value"].cast("string")
+    else:
+        path = "$" + "".join(f"['{part}']" for part in spec.path)
+        text = F.get_json_object(F.col("value").cast("string"), path)
+    return F.coalesce(
+        _by_unit(text.try_cast("bigint"), spec.format.unit),
+        F.unix_millis(text.try_cast("timestamp")),
+    )
+
+
+def _by_unit(number: Column, unit: TimeUnit | None) -> Column:
+    """Return epoch ms of a whole number that is not negative, in a unit."""
+    ways = {
+        TimeUnit.S: F.least(number, F.lit(_MOST_SECONDS)) * 1000,
+        TimeUnit.MS: number,
+        TimeUnit.US: F.call_function("div", number, F.lit(1_000)),
+        TimeUnit.NS: F.call_function("div", number, F.lit(1_000_000)),
+    }
+    chosen = ways[TimeUnit.NS if unit is TimeUnit.AUTO else unit or TimeUnit.MS]
+    if unit is TimeUnit.AUTO:
+        for one, limit in reversed(AUTO_LIMITS):
+            chosen = F.when(number < limit, ways[one]).otherwise(chosen)
+    return F.when(number >= 0, chosen)
 
 
 def payload_bytes() -> Column:

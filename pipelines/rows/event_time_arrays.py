@@ -83,7 +83,7 @@ def read_many(spec: EventTimeSpec, rows: pa.Table) -> tuple[Longs, Bools]:
     """
     match spec.source:
         case EventTimeSource.JSON:
-            return PlainJsonTimes(spec).read(rows["value"].combine_chunks())
+            return plain_json_times(spec, rows["value"].combine_chunks())
         case EventTimeSource.HEADER:
             return _of_headers(spec, rows["headers"].combine_chunks())
         case EventTimeSource.KAFKA_TIMESTAMP:
@@ -120,65 +120,61 @@ def read_each(
     return [one.ms for one in found], [one.reason for one in found]
 
 
-class PlainJsonTimes:
-    """Reads one field of JSON objects.
+def plain_json_times(spec: EventTimeSpec, values: pa.BinaryArray) -> tuple[Longs, Bools]:
+    """Return the event time in each JSON object in epoch ms, and whether it was found here.
 
     Args:
         spec: The field, and how the time is written there.
+        values: The objects.
     """
+    count = len(values)
+    times, found = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    left = np.arange(count)
+    for pattern in _patterns(spec):
+        if len(left):
+            own = values if len(left) == count else values.take(pa.array(left))
+            times[left], found[left] = _of_objects(spec, own, pattern)
+            left = left[~found[left]]
+    return times, found
 
-    def __init__(self, spec: EventTimeSpec) -> None:
-        *_above, name = spec.path
-        self._needle = f'"{name}"'.encode()
-        self._digits = _digits(spec)
-        self._patterns: list[str] = []
-        if self._digits and not any(map(_NOT_PLAIN.search, spec.path)):
-            if len(spec.path) == 1:
-                self._patterns.append(_PLAIN_OBJECT)
-            if len(spec.path) <= _MOST_NAMES:
-                self._patterns.append(_with_field(spec.path))
 
-    def read(self, values: pa.BinaryArray) -> tuple[Longs, Bools]:
-        """Return the event time of each value in epoch ms, and whether it was found here."""
-        count = len(values)
-        times, found = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-        left = np.arange(count)
-        for pattern in self._patterns:
-            if len(left):
-                own = values if len(left) == count else values.take(pa.array(left))
-                times[left], found[left] = self._read(own, pattern)
-                left = left[~found[left]]
+def _patterns(spec: EventTimeSpec) -> list[str]:
+    if not _digits(spec) or any(map(_NOT_PLAIN.search, spec.path)):
+        return []
+    plain = [_PLAIN_OBJECT] if len(spec.path) == 1 else []
+    return plain + ([_with_field(spec.path)] if len(spec.path) <= _MOST_NAMES else [])
+
+
+def _of_objects(spec: EventTimeSpec, values: pa.BinaryArray, pattern: str) -> tuple[Longs, Bools]:
+    needle = f'"{spec.path[-1]}"'.encode()
+    count = len(values)
+    place = pc.find_substring(values, needle).fill_null(-1).to_numpy()
+    found: Bools = place >= 0
+    matches = pc.match_substring_regex(values, pattern).fill_null(False)
+    found &= matches.to_numpy(zero_copy_only=False)
+    if pattern is not _PLAIN_OBJECT:
+        # The name may be one of another object, too. Of a flat one the first place counts.
+        found &= pc.count_substring(values, needle).fill_null(0).to_numpy() == 1
+    times = np.zeros(count, np.int64)
+    rows = np.flatnonzero(found)
+    if not len(rows):
         return times, found
-
-    def _read(self, values: pa.BinaryArray, pattern: str) -> tuple[Longs, Bools]:
-        count = len(values)
-        place = pc.find_substring(values, self._needle).fill_null(-1).to_numpy()
-        found: Bools = place >= 0
-        matches = pc.match_substring_regex(values, pattern).fill_null(False)
-        found &= matches.to_numpy(zero_copy_only=False)
-        if pattern is not _PLAIN_OBJECT:
-            # The name may be one of another object, too. Of a flat one the first place counts.
-            found &= pc.count_substring(values, self._needle).fill_null(0).to_numpy() == 1
-        times = np.zeros(count, np.int64)
-        rows = np.flatnonzero(found)
-        if not len(rows):
-            return times, found
-        _validity, offsets, data = values.buffers()
-        begin = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count]
-        raw = np.frombuffer(data, np.uint8)
-        first = begin[rows].astype(np.int64) + place[rows] + len(self._needle)
-        named = raw[first] == _COLON
-        first = np.minimum(first + 1, len(raw) - 1)
-        first += raw[first] == _SPACE
-        rows, first = rows[named], first[named]
-        found[:] = False
-        for unit, digits in self._digits.items():
-            number, is_whole = _numbers(raw, first, digits)
-            is_whole &= _ENDS[raw[np.minimum(first + digits, len(raw) - 1)]]
-            own = rows[is_whole]
-            times[own] = _in_ms(number[is_whole], unit)
-            found[own] = True
-        return times, found
+    _validity, offsets, data = values.buffers()
+    begin = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count]
+    raw = np.frombuffer(data, np.uint8)
+    first = begin[rows].astype(np.int64) + place[rows] + len(needle)
+    named = raw[first] == _COLON
+    first = np.minimum(first + 1, len(raw) - 1)
+    first += raw[first] == _SPACE
+    rows, first = rows[named], first[named]
+    found[:] = False
+    for unit, digits in _digits(spec).items():
+        number, is_whole = _numbers(raw, first, digits)
+        is_whole &= _ENDS[raw[np.minimum(first + digits, len(raw) - 1)]]
+        own = rows[is_whole]
+        times[own] = _in_ms(number[is_whole], unit)
+        found[own] = True
+    return times, found
 
 
 def _with_field(path: Sequence[str]) -> str:
@@ -194,16 +190,9 @@ def _with_field(path: Sequence[str]) -> str:
 def _of_headers(spec: EventTimeSpec, lists: pa.ListArray) -> tuple[Longs, Bools]:
     """Read the last header of a name."""
     times, found = np.zeros(len(lists), np.int64), np.zeros(len(lists), np.bool_)
-    each = lists.flatten()
-    named = pc.equal(pc.struct_field(each, 0), spec.path[0]).fill_null(False)
-    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))
-    if not len(places):
+    values = header_values(lists, spec.path[0], last=True)
+    if values.null_count == len(values):
         return times, found
-    last = np.full(len(lists), -1)
-    # Of several places of one row the last one is kept.
-    last[pc.list_parent_indices(lists).to_numpy()[places]] = places
-    rows = np.flatnonzero(last >= 0)
-    values = pc.struct_field(each, 1).take(pa.array(last[rows]))
     lengths = pc.binary_length(values).fill_null(0).to_numpy()
     _validity, offsets, data = values.buffers()
     first = np.frombuffer(offsets, np.int32)[: len(values)].astype(np.int64)
@@ -211,10 +200,20 @@ def _of_headers(spec: EventTimeSpec, lists: pa.ListArray) -> tuple[Longs, Bools]
     for unit, digits in _digits(spec).items():
         number, is_whole = _numbers(raw, first, digits)
         is_whole &= lengths == digits
-        own = rows[is_whole]
-        times[own] = _in_ms(number[is_whole], unit)
-        found[own] = True
+        times[is_whole] = _in_ms(number[is_whole], unit)
+        found |= is_whole
     return times, found
+
+
+def header_values(lists: pa.ListArray, name: str, *, last: bool) -> pa.BinaryArray:
+    """Return the value of each row's first or last header of a name; null without one."""
+    each = lists.flatten()
+    named = pc.equal(pc.struct_field(each, 0), name).fill_null(False)
+    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))[:: 1 if last else -1]
+    wanted = np.full(len(lists), -1)
+    # Of several places of one row the one that comes last here is kept.
+    wanted[pc.list_parent_indices(lists).to_numpy()[places]] = places
+    return pc.struct_field(each, 1).take(pa.array(wanted, mask=wanted < 0))
 
 
 def _digits(spec: EventTimeSpec) -> dict[TimeUnit, int]:

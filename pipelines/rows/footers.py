@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow.parquet as pq
 
-from sequitur.pipelines.rows.fetched_files import open_rows
-from sequitur.pipelines.rows.kept_values import KeptValues
+from sequitur.pipelines.rows.fetched_files import KeptValues, open_rows
 
 if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location

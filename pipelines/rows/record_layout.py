@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp
-from sequitur.producer.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, varint
+from sequitur.pipelines.rows.slice_bounds import bounds_of
+from sequitur.producer.kafka.record_format import (
+    NO_HEADERS,
+    NULL,
+    RECORD_ATTRIBUTES,
+    read_varint,
+    varint,
+)
 from sequitur.producer.kafka.varint_arrays import TABLE_SIZE, varints
 
 if TYPE_CHECKING:
@@ -48,6 +55,21 @@ class KafkaBatch(NamedTuple):
     rows: int
     base_ms: int
     max_ms: int
+
+    def behind(self, rows: int) -> KafkaBatch:
+        """Return the records behind the first so many, of which there are fewer than all."""
+        records, at, found, newest = self.records, 0, bytearray(), 0
+        for number in range(self.rows):
+            length, body = read_varint(records, at)
+            at = body + length
+            if number < rows:
+                continue
+            delta, behind_time = read_varint(records, body + 1)
+            _number, rest = read_varint(records, behind_time)
+            newest = delta if number == rows else max(newest, delta)
+            record = b"".join((records[body:behind_time], varint(number - rows), records[rest:at]))
+            found += varint(len(record)) + record
+        return KafkaBatch(memoryview(found), self.rows - rows, self.base_ms, self.base_ms + newest)
 
 
 class Headers:
@@ -167,7 +189,7 @@ def record_batches(
     """
     sizes = _lengths(keys) + _lengths(values) + headers.sizes() + MOST_RECORD_OVERHEAD
     ends = np.cumsum(sizes)
-    bounds = _batch_bounds(ends, limit)
+    bounds = bounds_of(ends, limit, MOST_BATCH_ROWS)
     first = 0
     while first < len(bounds) - 1:
         begin = bounds[first]
@@ -224,16 +246,6 @@ def _sized(data: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     if not data.null_count:
         return lengths, data
     return pc.if_else(data.is_valid(), lengths, NULL), data.fill_null(b"")
-
-
-def _batch_bounds(ends: Longs, limit: int) -> list[int]:
-    """Return where batches begin, and where the last one ends."""
-    bounds = [0]
-    while (begin := bounds[-1]) < len(ends):
-        reached = int(ends[begin - 1]) if begin else 0
-        fit = int(np.searchsorted(ends, reached + limit, side="right"))
-        bounds.append(min(max(fit, begin + 1), begin + MOST_BATCH_ROWS))
-    return bounds
 
 
 def _lengths(data: pa.ChunkedArray) -> Longs:

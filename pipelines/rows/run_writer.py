@@ -129,7 +129,7 @@ class RunWriter:
         """
         summary = Summary()
         with PartFile(self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows) as file:
-            for chunk in _chunks(_with_topics(batches, summary), self.limits.chunk_bytes):
+            for chunk in tables_up_to(_with_topics(batches, summary), self.limits.chunk_bytes):
                 for part in self._staged(chunk, summary):
                     file.write(part)
         summary.file, summary.size_bytes = file.name, file.size_bytes
@@ -247,7 +247,7 @@ def _with_topics(batches: Iterator[pa.RecordBatch], summary: Summary) -> Iterato
         yield batch.filter(topics.is_valid()) if topics.null_count else batch
 
 
-def _chunks(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Table]:
+def tables_up_to(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Table]:
     """Batches put together up to a size."""
     waiting: list[pa.RecordBatch] = []
     size = 0
@@ -284,7 +284,7 @@ def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
 def in_row_groups(rows: pa.Table, limits: RowLimits) -> Iterator[pa.Table]:
     """Sort rows by output partition, and cut them as they stand in files."""
     outputs = rows["output_partition"].to_numpy()
-    if outputs.min() != outputs.max():
+    if (np.diff(outputs) < 0).any():
         order = np.argsort(outputs, kind="stable")
         rows, outputs = rows.take(pa.array(order)), outputs[order]
     sizes = payload_sizes(rows) if "value" in rows.column_names else np.zeros_like(outputs)

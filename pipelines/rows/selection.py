@@ -58,7 +58,6 @@ LAST_RELEASED: Final = "last_released_ms"
 """In files of rows that were judged; in others it is null."""
 _WHY: Final = (*RELEASE_ORDER, "timestamp_ms", "reason", LAST_RELEASED)
 RECORD: Final = ("key", "value", "headers")
-_ROOT: Final = ("root",)
 _ROWS_AT_ONCE: Final = 1 << 16
 """So many sorted rows are copied at once: a slice need not be in memory twice."""
 
@@ -200,12 +199,7 @@ class SideSelection(Selection):
 
 
 def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
-    """Return the headers that say of late and bad rows why; others have none of them.
-
-    Args:
-        rows: Their columns `_WHY`.
-        frontier_ms: The frontier they were held against.
-    """
+    """Return the headers that say of late and bad rows why, by `_WHY`; others have none of them."""
     columns = {name: rows[name].combine_chunks() for name in _WHY}
     reasons, last = columns["reason"], columns[LAST_RELEASED]
     frontier = pa.repeat(pa.scalar(frontier_ms, pa.int64()), len(rows))
@@ -269,18 +263,15 @@ class Roots:
     """
 
     def __init__(self, files: tuple[Location, ...]) -> None:
-        found = RunRows((Part(files, reasons=()),), None, _ROOT).pieces()
-        self._roots = np.concatenate([np.empty(0, np.uint64), *(_roots(rows) for rows in found)])
+        pieces = RunRows((Part(files, reasons=()),), None, ("root",)).pieces()
+        found = [rows["root"].to_numpy() for rows in pieces]
+        self._roots = np.concatenate([np.empty(0, np.uint64), *found])
 
     def without(self, rows: pa.Table) -> pa.Table:
         """Return the other rows."""
         if not len(self._roots) or not len(rows):
             return rows
-        return rows.filter(pa.array(~np.isin(_roots(rows), self._roots)))
-
-
-def _roots(rows: pa.Table) -> Any:
-    return rows["root"].to_numpy()
+        return rows.filter(pa.array(~np.isin(rows["root"].to_numpy(), self._roots)))
 
 
 def order_of(rows: pa.Table, names: Sequence[str]) -> Longs:

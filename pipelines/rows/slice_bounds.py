@@ -81,7 +81,7 @@ def counted_times(pieces: Iterable[pa.Table], row_bytes: float, limit: int) -> I
     times, place = np.unique(np.concatenate([one for one, _ in found]), return_inverse=True)
     counts = np.bincount(place, np.concatenate([count for _, count in found]))
     ends = np.cumsum(counts * row_bytes)
-    for begin, end in pairwise(_bounds(ends, limit)):
+    for begin, end in pairwise(bounds_of(ends, limit)):
         size = ends[end - 1] - (ends[begin - 1] if begin else 0)
         yield TimeSlice(int(times[begin]), int(times[end - 1]), int(size))
 
@@ -115,7 +115,7 @@ def counted_sources(
         several_blocks.append(own)
         sizes.append(np.bincount(place, counts) * row_bytes)
     owner, block = np.concatenate(owners), np.concatenate(several_blocks)
-    for begin, end in pairwise(_bounds(np.cumsum(np.concatenate(sizes)), limit)):
+    for begin, end in pairwise(bounds_of(np.cumsum(np.concatenate(sizes)), limit)):
         own = block[begin:end]
         yield {
             ordered[number]: (
@@ -126,15 +126,17 @@ def counted_sources(
         }
 
 
-def _bounds(ends: np.ndarray[Any, Any], limit: int) -> list[int]:
+def bounds_of(ends: np.ndarray[Any, Any], limit: int, most: int | None = None) -> list[int]:
     """Return where slices begin, and where the last one ends; each has one element at least.
 
     Args:
         ends: The size of all up to each element, itself included.
         limit: Size of a slice.
+        most: Elements of one, if they are bounded.
     """
     bounds = [0]
     while (begin := bounds[-1]) < len(ends):
         reached = ends[begin - 1] if begin else 0
-        bounds.append(max(int(np.searchsorted(ends, reached + limit, side="right")), begin + 1))
+        end = max(int(np.searchsorted(ends, reached + limit, side="right")), begin + 1)
+        bounds.append(end if most is None else min(end, begin + most))
     return bounds

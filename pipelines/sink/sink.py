@@ -1,40 +1,33 @@
-"""Rows into topics, in order: exactly once by transactions, or at least once without."""
+"""Rows into topics, in order and exactly once: each under a sequence of its own."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
-from sequitur.consumer import Delivery, OutputTimestamp, TimestampRule
-from sequitur.pipelines._errors import SinkError, SinkUnansweredError
-from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.consumer import OutputPartition, OutputTimestamp, TimestampRule
+from sequitur.pipelines._errors import SinkUnansweredError
 from sequitur.pipelines.kafka.topics import TopicTimestamps
-from sequitur.pipelines.sink.partition_writer import PartitionWriter
-from sequitur.pipelines.spark.partition_blocks import blocks_of
-from sequitur.pipelines.spark.tasks import all_of, parallelism, reason_of
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.send_errors import errors_of_sending
+from sequitur.pipelines.sink.step_plan import Sent
+from sequitur.pipelines.sink.step_plans import StepPlans
+from sequitur.pipelines.spark.tasks import all_of, blocks_for, is_small
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer import ReorderSettings, StepDone
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
 
 _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
-_UNANSWERED: Final = re.compile(
-    "(TransactionUnanswered|TransactionOutcome|Retriable|BrokerUnreachable)Error: "
-)
-"""What a task raises for brokers that do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +64,14 @@ class Outgoing:
         timestamps: What the records' timestamps are taken from.
         tells_event_time: Whether a record whose timestamp is not its event time carries it in a
             header.
+        reads: How many bytes of files are read for it; None if that is not known.
     """
 
     rows: Selection
     topic: OutputTopic
     timestamps: OutputTimestamp = OutputTimestamp.NOW
     tells_event_time: bool = True
+    reads: int | None = None
 
 
 class TopicSink:
@@ -94,51 +89,37 @@ class TopicSink:
         self._kafka = kafka
         self._settings = settings
         self._outages = outages
-        self._tokens = (
-            CommitTokens(
-                kafka,
-                app=settings.app_name,
-                documents=checkpoint,
-                outages=outages,
-                transaction_timeout_ms=milliseconds(settings.transaction_timeout),
-            )
-            if settings.delivery is Delivery.EXACTLY_ONCE
-            else None
-        )
+        self._plans = StepPlans(kafka, app=settings.app_name, documents=checkpoint, outages=outages)
 
-    def open(
-        self,
-        topics: Iterable[OutputTopic],
-        *,
-        newest: int,
-        done: int,
-        written: Collection[str] | None = None,
-    ) -> None:
-        """Check what the topics hold of this job; to be called once, before anything is written.
+    @property
+    def sent(self) -> Mapping[str, Any] | None:
+        """How far sequences have got, for the done mark; None before the first rows."""
+        sent = self._plans.sent
+        return None if sent is None else sent.to_document()
+
+    def open(self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone) -> None:
+        """Compare what the topics hold with the checkpoint, before anything is written.
 
         Args:
             topics: All topics that will be written to.
             newest: The newest step that was begun; -1 before the first.
             done: The newest step that is done.
-            written: The topics that the newest writes to, if it is not done; None for all.
 
         Raises:
-            CommitTokenError: It is not known what a topic holds, or it is not ours.
+            OutputMismatchError: A topic does not hold what the checkpoint says.
             TopicError: The brokers do not answer.
         """
-        if self._tokens is not None:
-            partitions = {topic.name: topic.partitions for topic in topics}
-            self._tokens.open(partitions, newest=newest, done=done, written=written)
+        partitions = {topic.name: topic.partitions for topic in topics}
+        sent = None if done.sent is None else Sent.from_document(done.sent)
+        self._plans.open(partitions, newest=newest, done=done.step, sent=sent)
 
     def write(
         self, outgoing: Sequence[Outgoing], step: int, now_ms: int, clock_ms: int
     ) -> list[int]:
         """Write a step's rows, each partition of a topic in order; how many each topic has.
 
-        One task writes a partition through one idempotent producer, so what it writes stays in
-        its order; where there are many partitions, it writes some of them one after the other.
-        Returns once the brokers have acknowledged all of it. A step writes to a topic once:
-        repeated, what is there already is left out, and counted, if delivery is exactly-once.
+        Returns once the brokers have acknowledged all of it. A step writes once: repeated, what is
+        there already is left out, and counted.
 
         Args:
             outgoing: What goes to each topic.
@@ -147,32 +128,38 @@ class TopicSink:
             clock_ms: What the machine's clock says.
 
         Raises:
-            SinkError: Some of the rows are not there; what is, is known by the commit tokens.
+            SinkError: Some of the rows are not there.
+            OutputMismatchError: A topic does not hold what the step's plan says.
         """
         rules = [self._rule(out, now_ms, clock_ms) for out in outgoing]
-        cores = parallelism(self._spark)
-        sends = [
-            _Send(place, self._writer(out.topic, step), out.rows, block, rule)
-            for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True))
-            for block in blocks_of(out.topic.partitions, cores)
-        ]
+        topics = {out.topic.name: out.topic.partitions for out in outgoing}
+        planned = self._plans.of_step(step, topics)
+        begun_s = planned.begun_s
+
+        is_here = _are_small(outgoing)
+
+        def attempt() -> list[tuple[_Send, dict[int, int]]]:
+            nonlocal begun_s
+            now = replace(planned, begun_s=begun_s)
+            begun_s = None
+            sends = [
+                _Send(place, self._writer(out.topic, now), out.rows, block, rule)
+                for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True))
+                for block in blocks_for(self._spark, out.topic.partitions, is_here=is_here)
+            ]
+            with errors_of_sending(step, topics):
+                return [*zip(sends, all_of(self._spark, sends, is_here=is_here), strict=True)]
+
+        # What an earlier attempt has written is left out, and counted, as in a step repeated.
+        found = self._outages.outlast(attempt, _passes)
         counts = [0] * len(outgoing)
-        for send, rows in zip(sends, self._sent(sends, outgoing, step), strict=True):
-            counts[send.place] += rows
+        rows: dict[OutputPartition, int] = {}
+        for send, written in found:
+            counts[send.place] += sum(written.values())
+            for partition, count in written.items():
+                rows[OutputPartition(send.writer.topic, partition)] = count
+        self._plans.written(step, rows)
         return counts
-
-    def _sent(self, sends: Sequence[_Send], outgoing: Sequence[Outgoing], step: int) -> list[int]:
-        """Send rows by partition, again and again while brokers do not answer; how many they are.
-
-        What an earlier attempt has written is left out, and counted, as in a step repeated; with
-        at-least-once delivery it is written again.
-        """
-
-        def attempt() -> list[int]:
-            with _sink_errors(outgoing, step):
-                return all_of(self._spark, sends)
-
-        return self._outages.outlast(attempt, _passes) if sends else []
 
     def _rule(self, out: Outgoing, now_ms: int, clock_ms: int) -> TimestampRule:
         topic = out.topic.timestamps
@@ -187,20 +174,14 @@ class TopicSink:
             tells_event_time=out.tells_event_time,
         )
 
-    def step_is_done(self, step: int) -> None:
-        """Take note of a step whose rows are out and whose done mark is written."""
-        if self._tokens is not None:
-            self._tokens.step_is_done(step)
-
-    def _writer(self, topic: OutputTopic, step: int) -> PartitionWriter:
-        return PartitionWriter(
+    def _writer(self, topic: OutputTopic, planned: Planned) -> BlockWriter:
+        plan = planned.plan
+        return BlockWriter(
             kafka=self._kafka,
-            app=self._settings.app_name,
-            job=None if self._tokens is None else self._tokens.job,
             topic=topic.name,
-            partitions=topic.partitions,
-            step=step,
-            transaction_timeout_ms=milliseconds(self._settings.transaction_timeout),
+            plan=plan.topics[topic.name],
+            identity=plan.identity,
+            begun_s=planned.begun_s,
         )
 
 
@@ -217,30 +198,21 @@ class _Send:
     """
 
     place: int
-    writer: PartitionWriter
+    writer: BlockWriter
     rows: Selection
     partitions: range
     rule: TimestampRule
 
-    def __call__(self) -> int:
-        """Send them; how many they are."""
-        return sum(
-            self.writer.send(partition, batches)[0]
-            for partition, batches in self.rows.each(self.partitions, self.rule)
-        )
+    def __call__(self) -> dict[int, int]:
+        """Send them; how many each partition has."""
+        return self.writer.write(self.rows.each(self.partitions, self.rule))
+
+
+def _are_small(outgoing: Sequence[Outgoing]) -> bool:
+    """Whether the driver sends it itself."""
+    reads = [out.reads for out in outgoing]
+    return None not in reads and is_small(sum(one or 0 for one in reads))
 
 
 def _passes(error: Exception) -> str | None:
     return str(error) if isinstance(error, SinkUnansweredError) else None
-
-
-@contextlib.contextmanager
-def _sink_errors(outgoing: Sequence[Outgoing], step: int) -> Iterator[None]:
-    """Return what a task died of, as an error that says what was to be written."""
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        names = ", ".join(repr(out.topic.name) for out in outgoing)
-        reason = reason_of(error)
-        kind = SinkUnansweredError if _UNANSWERED.match(reason) else SinkError
-        raise kind(f"step {step} cannot be written to {names}: {reason}") from error

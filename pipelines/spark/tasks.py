@@ -1,11 +1,14 @@
-"""Work in Spark's tasks that needs no plan of Spark's: one task for each output partition."""
+"""Work in Spark's tasks that needs no plan of Spark's; and the first, by which Python is there."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
+import threading
 from typing import TYPE_CHECKING, Final
 
+from sequitur.pipelines._errors import PipelineError, ReorderError
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+_FIRST_TASKS: Final = 2
+_SMALL_BYTES: Final = 32 << 20
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
 
 _settled = False
@@ -61,21 +66,94 @@ def parallelism(spark: SparkSession) -> int:
     return spark.sparkContext.defaultParallelism
 
 
-def in_blocks(spark: SparkSession, task: Callable[[range], T], partitions: int) -> list[T]:
+def is_small(reads: int) -> bool:
+    """Return whether work that reads so many bytes of files is done by the driver itself.
+
+    A round of Spark's tasks takes longer, and more of the machine, than to read a little.
+    """
+    return reads <= _SMALL_BYTES
+
+
+def blocks_for(spark: SparkSession, partitions: int, *, is_here: bool) -> list[range]:
+    """Return the blocks of partitions that work is done by: one where the driver does it itself."""
+    return [range(partitions)] if is_here else blocks_of(partitions, parallelism(spark))
+
+
+def in_blocks(
+    spark: SparkSession, task: Callable[[range], T], partitions: int, *, reads: int
+) -> list[T]:
     """Run a task for each block of partitions, and give their answers in order.
 
     Args:
         spark: The session.
         task: Gets the partitions of its block; it is pickled, and so is its answer.
         partitions: How many there are.
+        reads: How many bytes of files all of them may read; see `is_small`.
+
+    Raises:
+        ReorderError: What the driver itself failed of.
     """
-    blocks = blocks_of(partitions, parallelism(spark))
+    is_here = is_small(reads)
+    blocks = blocks_for(spark, partitions, is_here=is_here)
+    if is_here:
+        return [done_here(lambda: task(blocks[0]))]
     return each_partition(spark, lambda number: task(blocks[number]), len(blocks))
 
 
-def all_of(spark: SparkSession, tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """Run tasks side by side, and give their answers in order; as `each_partition`."""
+def done_here(task: Callable[[], T]) -> T:
+    """Do the work of a task in the driver itself, and give its answer.
+
+    Raises:
+        ReorderError: What it failed of: a disk that is full, a file that is damaged. Of a task
+            Spark would tell that, and a job that ends of it says so in one line.
+    """
+    try:
+        return task()
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise ReorderError(f"{type(error).__name__}: {error}") from error
+
+
+def all_of(
+    spark: SparkSession, tasks: Sequence[Callable[[], T]], *, is_here: bool = False
+) -> list[T]:
+    """Run tasks, and give their answers in order.
+
+    Args:
+        spark: The session.
+        tasks: The tasks.
+        is_here: Whether the driver does them, one after the other; else Spark does, side by side,
+            as `each_partition`.
+    """
+    if is_here:
+        return [task() for task in tasks]
     return each_partition(spark, lambda number: tasks[number](), len(tasks))
+
+
+def start_python(spark: SparkSession) -> threading.Thread | None:
+    """Have Spark start the Python processes of tasks, while the job asks brokers and plans.
+
+    The imports of the first task take some seconds, in which a core would else wait. Only with a
+    local master: on a cluster it is not known yet which machine has the first task.
+
+    Args:
+        spark: The session.
+
+    Returns:
+        The thread that waits for it; None where there is nothing to be gained.
+    """
+    if not str(spark.sparkContext.master).startswith("local"):
+        return None
+    thread = threading.Thread(target=_run_task, args=(spark,), name="first task", daemon=True)
+    thread.start()
+    return thread
+
+
+def _run_task(spark: SparkSession) -> None:
+    # It only saves time: whatever it meets, a real task meets too, and that is told.
+    with contextlib.suppress(Exception):
+        each_partition(spark, lambda _: None, _FIRST_TASKS)
 
 
 def reason_of(error: PySparkException | Py4JJavaError) -> str:

@@ -1,4 +1,4 @@
 """The checkpoint: documents and files that outlast a power cut, and whose they are.
 
-Called by `ordering` and `topology`.
+Called by `ordering`, `topology` and `spark_sink`.
 """

@@ -3,8 +3,7 @@
 ::
 
     format.json      whose folder this is: the job, its topics, the format's version
-    delivery.json    exactly-once delivery: the id that stands in this job's commit tokens
-    delivery-established.json    each output partition has had a token since
+    outputs.json     the name and the Kafka cluster that the job's producer id belongs to
     owners/, heartbeats/    which process has it: see `store.ownership`
     spark/           Spark's own checkpoint; `spark-<name>` since the input was reset
     runs/<name>/     Parquet: the rows a batch staged, by output partition and event time
@@ -16,6 +15,7 @@
     staged/<step>    JSON: what the step staged; from then on Spark need not give its rows again
     frontier/<step>  JSON: what the step decided, written before anything of it goes out
     processed/<step> JSON: what became of a step's events, written before their outputs go out
+    plans/<step>     JSON: under which sequences its rows go out, written before any does
     done/<step>      JSON: what went out, written once all of it is acknowledged
 
 What keeps it whole, whoever else is at work on it:
@@ -31,22 +31,19 @@ What keeps it whole, whoever else is at work on it:
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.consumer import NOTHING_DONE, Run, StagedStep, StepDone, StepEntry
-from sequitur.pipelines._errors import CheckpointError, OwnershipError
-from sequitur.pipelines.store.documents import BEGIN_ANEW, read_document
+from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.store.documents import BEGIN_ANEW
 from sequitur.pipelines.store.job_identity import check_identity
-from sequitur.pipelines.store.ownership import Ownership
+from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, step_name
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
 from sequitur.pipelines.store.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from sequitur.consumer import Fold, Step
     from sequitur.pipelines.store.files import Location
@@ -58,7 +55,7 @@ _PUT_BACK: Final = f"Put frontier/, staged/ and done/ back as they were together
 _Found = TypeVar("_Found")
 
 
-class Checkpoint:
+class Checkpoint(OwnedFolder):
     """The folder, and what stands in it.
 
     What reads a document raises `CheckpointError` if it cannot be read. What writes one that
@@ -74,40 +71,9 @@ class Checkpoint:
     """
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
+        super().__init__(storage)
         self.spark = SparkPart(spark_folder or storage)
-        self._storage = storage
-        self._ownership = Ownership(storage)
-        self._attempts = itertools.count()
         self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
-
-    @property
-    def root(self) -> str:
-        """The folder as a URI."""
-        return self._storage.root
-
-    @property
-    def owner(self) -> int:
-        """Our owner generation; 0 before `claim`."""
-        return self._ownership.generation
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether another process has been seen that has taken it over."""
-        return self._ownership.is_lost
-
-    def location(self, name: str = "") -> Location:
-        """Return where something in it is, or the folder itself, for `store.files`."""
-        return self._storage.location(name)
-
-    def new_folder(self, name: str) -> Location:
-        """Make a folder in it: its name is this attempt's alone, so it is not there."""
-        location = self.location(name)
-        location.mkdir(parents=True)
-        return location
-
-    def new_name(self, step: int) -> str:
-        """Return a name for what this attempt at a step writes; no other attempt has it."""
-        return f"{_name(step)}-{self.owner:06d}-{next(self._attempts)}"
 
     def files(self, *held: Run | Fold) -> tuple[Location, ...]:
         """Return where the files of runs and folds are that the log names."""
@@ -148,54 +114,18 @@ class Checkpoint:
             CheckpointError: It belongs to another job, to another version, or to something else.
             OwnershipError: Another process has it.
         """
-        storage = self._storage
         document = identity.to_document()
-        if not storage.exists("format.json"):
-            # Asked once more: another start may have made it meanwhile.
-            if storage.names("") and not storage.exists("format.json"):
-                raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
-            storage.make_folder("")
-            # The first of all, so that a folder that is not empty always says whose it is.
-            storage.create("format.json", _text(document))
-        check_identity(self.root, self.read_document("format.json", dict) or {}, document)
-        folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "done"]
+        self._make(document)
+        check_identity(self.root, self.read_document(FORMAT_DOCUMENT, dict) or {}, document)
+        folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "plans", "done"]
         if identity.topology is not None:
             folders += ["topology", "processed", "replays"]
-        for folder in folders:
-            storage.make_folder(folder)
-        self._ownership.take()
-        for folder in ("staged", "frontier", "done", "processed"):
-            # Whoever wrote the newest of them may have died before it was sure to last.
-            storage.sync(folder)
-
-    def check_owner(self) -> None:
-        """Check that the folder is still ours.
-
-        Raises:
-            OwnershipError: Another process has taken it over.
-        """
-        self._ownership.check()
-
-    @contextlib.contextmanager
-    def while_owned(self) -> Iterator[None]:
-        """Run a block; where it fails since another process has taken the folder over, say that.
-
-        What the other one has logged and deleted meanwhile may look as if part of it were gone.
-
-        Raises:
-            OwnershipError: Another process has taken it over.
-        """
-        try:
-            yield
-        except Exception:
-            if self.owner:
-                self.check_owner()
-            raise
+        self._take(folders, ("staged", "frontier", "plans", "done", "processed"))
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""
         self._sweeper.close()
-        self._ownership.release()
+        super().close()
 
     def latest(self) -> tuple[StepEntry | None, StepDone]:
         """Return the newest step, and the newest that is done.
@@ -224,11 +154,11 @@ class Checkpoint:
             CheckpointError: One of them is gone or cannot be read.
         """
         newest = -1 if entry is None else entry.step
-        names = [name for name in self._storage.names("staged") if name > _name(newest)]
+        names = [name for name in self._storage.names("staged") if name > step_name(newest)]
         found = []
         for step, name in enumerate(names, newest + 1):
-            staged = self.read_document(f"staged/{_name(step)}", StagedStep.from_document)
-            if staged is None or name != _name(step):
+            staged = self.read_document(f"staged/{step_name(step)}", StagedStep.from_document)
+            if staged is None or name != step_name(step):
                 raise CheckpointError(
                     f"{self.root}: step {int(name)} is staged, but the last in frontier/ is "
                     f"{newest}: part of the log is gone. {_PUT_BACK}"
@@ -264,7 +194,7 @@ class Checkpoint:
         written = files_around(staged.source, staged.batch_id) if staged.batch_id >= 0 else []
         written += [] if staged.run is None else [f"runs/{staged.run.name}"]
         self._storage.sync(*written)
-        self.write_document(f"staged/{_name(staged.step)}", staged.to_document())
+        self.write_document(f"staged/{step_name(staged.step)}", staged.to_document())
 
     def drop_run(self, name: str) -> None:
         """Delete what an attempt at staging has written that failed: no document names it.
@@ -277,7 +207,7 @@ class Checkpoint:
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and let go of what no step from it on will read."""
         self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
-        self.write_document(f"frontier/{_name(entry.step)}", entry.to_document())
+        self.write_document(f"frontier/{step_name(entry.step)}", entry.to_document())
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
         kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
@@ -286,12 +216,11 @@ class Checkpoint:
 
     def write_done(self, done: StepDone) -> None:
         """Mark a step as done, and forget one that is long over."""
-        self.write_document(f"done/{_name(done.step)}", done.to_document())
+        self.write_document(f"done/{step_name(done.step)}", done.to_document())
         over = done.step - _KEPT_STEPS
         if over >= 0:
-            self._storage.delete(f"staged/{_name(over)}")
-            self._storage.delete(f"frontier/{_name(over)}")
-            self._storage.delete(f"done/{_name(over)}")
+            for folder in ("staged", "frontier", "plans", "done"):
+                self._storage.delete(f"{folder}/{step_name(over)}")
 
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""
@@ -300,7 +229,7 @@ class Checkpoint:
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what became of a step's events; None as long as it is not known."""
-        return self.read_document(f"processed/{_name(step)}", meaning)
+        return self.read_document(f"processed/{step_name(step)}", meaning)
 
     def write_processed(
         self, step: int, document: Mapping[str, Any], *, written: str | None, kept: Collection[str]
@@ -315,40 +244,11 @@ class Checkpoint:
         """
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
-        self.write_document(f"processed/{_name(step)}", document)
+        self.write_document(f"processed/{step_name(step)}", document)
         self._sweeper.keep(step, {"topology": {*own, *kept}})
         if step >= _KEPT_STEPS:
-            self._storage.delete(f"processed/{_name(step - _KEPT_STEPS)}")
-
-    def read_document(
-        self, name: str, meaning: Callable[[dict[str, Any]], _Found]
-    ) -> _Found | None:
-        """Return what a document says; None when there is none."""
-        return read_document(self._storage, name, meaning)
-
-    def write_document(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a document, whole or not at all."""
-        self.check_owner()
-        if not self._storage.create(name, _text({**document, "life": self._ownership.life})):
-            self.check_owner()
-            raise OwnershipError(
-                f"{self.root}/{name} is there already: a process that had this checkpoint before "
-                "us was still at work. Nothing is lost; start the job again once it has ended"
-            )
-
-    def _newest(self, folder: str, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
-        names = self._storage.names(folder)
-        return self.read_document(f"{folder}/{names[-1]}", meaning) if names else None
-
-
-def _text(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=1) + "\n"
+            self._storage.delete(f"processed/{step_name(step - _KEPT_STEPS)}")
 
 
 def _folder(held: Run | Fold) -> str:
     return f"{'runs' if isinstance(held, Run) else 'keys'}/{held.name}"
-
-
-def _name(step: int) -> str:
-    """Name a step so that names sort as numbers do."""
-    return f"{step:012d}"

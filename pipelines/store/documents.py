@@ -9,7 +9,7 @@ from sequitur.consumer import StateFormatError
 from sequitur.pipelines._errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from sequitur.pipelines.store.storage import SparkFolder
 
@@ -34,37 +34,26 @@ def read_document(
     """
     if not storage.exists(name):
         return None
+    where = f"{storage.root}/{name}"
     try:
-        return understood(f"{storage.root}/{name}", storage.read(name), meaning)
-    except UnicodeDecodeError as error:
-        raise _damaged(f"{storage.root}/{name}", error) from error
-
-
-def understood(
-    where: str, text: str | bytes, meaning: Callable[[dict[str, Any]], _Found]
-) -> _Found:
-    """Return what the text of a document says.
-
-    Args:
-        where: The document's place, for the error.
-        text: The text.
-        meaning: As that of `read_document`.
-
-    Raises:
-        CheckpointError: It is damaged, or another version's.
-    """
-    try:
-        return meaning(_as_object(json.loads(text)))
+        found = json.loads(storage.read(name))
+        if not isinstance(found, dict):
+            raise TypeError(f"not a JSON object but {type(found).__name__}")  # noqa: TRY301
+        return meaning(found)
     except KeyError as error:
         raise _damaged(where, f"it has no {error}") from error
     except (AttributeError, StateFormatError, TypeError, ValueError) as error:
         raise _damaged(where, error) from error
 
 
-def _as_object(found: Any) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise TypeError(f"not a JSON object but {type(found).__name__}")
-    return found
+def check_format(document: Mapping[str, Any], known: int) -> None:
+    """Check that a document has the format that this version reads.
+
+    Raises:
+        ValueError: It has another.
+    """
+    if document.get("format") != known:
+        raise ValueError(f"it has format {document.get('format')}; this version reads {known}")
 
 
 def _damaged(where: str, why: object) -> CheckpointError:

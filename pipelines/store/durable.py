@@ -62,12 +62,6 @@ def make_folder(folder: Path) -> None:
         sync(path.parent)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file; when this returns its bytes outlast a power cut, though not its name."""
-    path.write_text(text)
-    sync(path)
-
-
 def create(path: Path, text: str) -> bool:
     """Write a file whole or not at all, and never over another; when this returns it will last.
 
@@ -82,7 +76,8 @@ def create(path: Path, text: str) -> bool:
     """
     written = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        write(written, text)
+        written.write_text(text)
+        sync(written)
         path.hardlink_to(written)
     except FileExistsError:
         # NFS may have made the link, and lost the answer.

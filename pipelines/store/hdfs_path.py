@@ -68,9 +68,20 @@ class Cluster:
     user: str
     settings: tuple[tuple[str, str], ...] = ()
 
+    @functools.lru_cache  # noqa: B019 - one a process
     def client(self) -> Any:
         """Return its client; one a process."""
-        return _client(self)
+        try:
+            from hdfs_native import Client  # noqa: PLC0415 - installed where it is asked for
+        except ImportError as error:
+            raise CheckpointError(
+                "a checkpoint in HDFS needs the package hdfs-native: pip install 'sequitur[hdfs]'"
+            ) from error
+        if self.user != _user():
+            # A task's process may be another user's; the client asks the environment.
+            os.environ[_USER] = self.user
+        # All it is to know is in the settings: a folder of them on a task's machine may differ.
+        return Client(self.uri, dict(self.settings), config_dir=os.devnull)
 
 
 class HdfsPath(RemotePath[Cluster]):
@@ -80,7 +91,11 @@ class HdfsPath(RemotePath[Cluster]):
 
     def iterdir(self) -> Iterator[HdfsPath]:
         """See `ObjectPath`."""
-        return iter(sorted(HdfsPath(self.store, key) for key, _ in self._listed()))
+        try:
+            found = self._ask(lambda client: [*client.list_status(self._path)])
+        except FileNotFoundError:
+            found = []
+        return iter(sorted(HdfsPath(self.store, one.path.lstrip("/")) for one in found))
 
     def exists(self) -> bool:
         """See `ObjectPath`."""
@@ -89,11 +104,6 @@ class HdfsPath(RemotePath[Cluster]):
         except FileNotFoundError:
             return False
         return True
-
-    def sizes(self) -> dict[str, int]:
-        """See `ObjectPath`."""
-        listed = self._listed(recursive=True)
-        return {key: found.length for key, found in listed if not found.isdir}
 
     def get(self) -> bytes:
         """See `ObjectPath`."""
@@ -110,11 +120,6 @@ class HdfsPath(RemotePath[Cluster]):
         except FileExistsError:
             return False
         return True
-
-    def unlink(self, *, missing_ok: bool = True) -> None:
-        """See `ObjectPath`."""
-        del missing_ok
-        self.delete_all()
 
     def delete_all(self) -> None:
         """See `ObjectPath`."""
@@ -137,13 +142,6 @@ class HdfsPath(RemotePath[Cluster]):
     @property
     def _path(self) -> str:
         return f"/{self.key}"
-
-    def _listed(self, *, recursive: bool = False) -> list[tuple[str, Any]]:
-        try:
-            found = self._ask(lambda client: [*client.list_status(self._path, recursive)])
-        except FileNotFoundError:
-            return []
-        return [(one.path.lstrip("/"), one) for one in found]
 
     def _write(self, content: IO[bytes], *, overwrite: bool) -> None:
         """Write a file whole.
@@ -227,25 +225,19 @@ class _Input(io.RawIOBase):
         return True
 
 
-class _Output(io.RawIOBase):
+class _Output(tempfile.SpooledTemporaryFile[bytes]):
     """A file as pyarrow writes it: kept here until it is closed, and written then."""
 
     def __init__(self, path: HdfsPath) -> None:
+        super().__init__(_IN_MEMORY_BYTES)
         self._path = path
-        self._kept = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - as below
-
-    def write(self, content: Any) -> int:
-        return self._kept.write(content)
-
-    def writable(self) -> bool:
-        return True
 
     def close(self) -> None:
-        if self.closed:
-            return
-        super().close()
-        with self._kept:
-            self._path._write(self._kept, overwrite=True)  # noqa: SLF001 - our own
+        try:
+            if not self.closed:
+                self._path._write(self, overwrite=True)  # noqa: SLF001 - our own
+        finally:
+            super().close()
 
 
 def hdfs_path(location: str, setting: Callable[[str], str | None]) -> HdfsPath | None:
@@ -287,7 +279,7 @@ def settings_of_environment() -> Callable[[str], str | None]:
     home = os.environ.get("HADOOP_HOME")
     place = Path(folder) if folder else Path(home, "etc", "hadoop") if home else None
     found: dict[str, str] = {}
-    for name in ("core-site.xml", "hdfs-site.xml") if place else ():
+    for name in ("core-site.xml", "hdfs-site.xml"):
         if place is not None and (file := place / name).exists():
             for one in ET.parse(file).getroot().iter("property"):  # noqa: S314 - the user's own
                 found[one.findtext("name", "").strip()] = one.findtext("value", "").strip()
@@ -305,18 +297,3 @@ def _in_words(error: Exception) -> str:
     if said := _SAID.search(text):
         return ": ".join(said.groups())
     return text.partition("\n")[0]
-
-
-@functools.lru_cache
-def _client(cluster: Cluster) -> Any:
-    try:
-        from hdfs_native import Client  # noqa: PLC0415 - not installed where no checkpoint is there
-    except ImportError as error:
-        raise CheckpointError(
-            "a checkpoint in HDFS needs the package hdfs-native: pip install 'sequitur[hdfs]'"
-        ) from error
-    if cluster.user != _user():
-        # A task's process may be another user's than the driver's; the client asks the environment.
-        os.environ[_USER] = cluster.user
-    # All it is to know is in the settings: a folder of settings on a task's machine may differ.
-    return Client(cluster.uri, dict(cluster.settings), config_dir=os.devnull)

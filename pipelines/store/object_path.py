@@ -19,7 +19,7 @@ from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store.remote_path import RemotePath, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -59,13 +59,49 @@ class Bucket:
         """The bucket as a URI."""
         return f"{self.scheme}://{self.name}"
 
+    @functools.lru_cache  # noqa: B019 - one a process
     def files(self) -> Any:
         """Return pyarrow's file system; one a process."""
-        return _files(self)
+        from pyarrow import fs  # noqa: PLC0415 - S3's part of it takes a while to load
 
+        if self.scheme not in S3_SCHEMES:
+            return fs.FileSystem.from_uri(self.uri)[0]
+        options = dict(self.options)
+        scheme, _, host = options.get("endpoint", "").rpartition("://")
+        given = {
+            "access_key": options.get("access_key"),
+            "secret_key": options.get("secret_key"),
+            "session_token": options.get("session_token"),
+            "endpoint_override": host,
+            "scheme": scheme,
+            "region": options.get("region"),
+            "force_virtual_addressing": options.get("virtual_host") == "true",
+        }
+        return fs.S3FileSystem(
+            **{name: said for name, said in given.items() if said},
+            # A small file is one request, and not the three of a large one.
+            allow_delayed_open=True,
+            request_timeout=_TIMEOUT_S,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        )
+
+    @functools.lru_cache  # noqa: B019 - one a process
     def objects(self) -> Any:
         """Return obstore's store; one a process."""
-        return _objects(self)
+        from obstore.store import S3Store, from_url  # noqa: PLC0415 - as above
+
+        if self.scheme not in S3_SCHEMES:
+            return from_url(self.uri, **_patience())
+        names = {
+            "access_key": "access_key_id",
+            "secret_key": "secret_access_key",
+            "virtual_host": "virtual_hosted_style_request",
+        }
+        config: Any = {names.get(name, name): said for name, said in self.options}
+        if "virtual_hosted_style_request" in config:
+            # The client puts the bucket into its own endpoint's name alone.
+            config["endpoint"] = config["endpoint"].replace("://", f"://{self.name}.")
+        return S3Store(self.name, config=config, **_patience())
 
 
 class ObjectPath(RemotePath[Bucket]):
@@ -124,12 +160,6 @@ class ObjectPath(RemotePath[Bucket]):
                 return False
             return True
 
-    def unlink(self, *, missing_ok: bool = True) -> None:
-        """Delete it; whether it was there is not told."""
-        del missing_ok
-        with _calls(self) as obstore:
-            _delete(obstore, self.store.objects(), self.key)
-
     def delete_all(self) -> None:
         """Delete it, and all in a folder of this name."""
         with _calls(self) as obstore:
@@ -137,14 +167,6 @@ class ObjectPath(RemotePath[Bucket]):
             for some in obstore.list(store, f"{self.key}/"):
                 _delete(obstore, store, [one["path"] for one in some])
             _delete(obstore, store, self.key)
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all objects in this folder, however deep, by their keys."""
-        with _calls(self) as obstore:
-            listed = obstore.list(self.store.objects(), f"{self.key}/")
-            found = {one["path"]: one["size"] for some in listed for one in some}
-        found.pop(self.key, None)  # the mark of a folder, as above
-        return found
 
     def open_input(self) -> pa.NativeFile:
         """See `RemotePath`."""
@@ -205,11 +227,7 @@ def _region_of(bucket: str) -> str:
 
 @contextlib.contextmanager
 def _calls(path: ObjectPath) -> Iterator[Any]:
-    """Give obstore, whose errors become those of a file system, and name the object.
-
-    Args:
-        path: What it is asked about.
-    """
+    """Give obstore, whose errors become those of a file system, and name the object."""
     try:
         import obstore  # noqa: PLC0415 - not installed where no checkpoint is in an object store
     except ImportError as error:
@@ -244,53 +262,6 @@ def _delete(obstore: Any, store: Any, keys: str | list[str]) -> None:
     """Delete objects, which need not be there: some stores are asked one by one, and tell."""
     with contextlib.suppress(FileNotFoundError):
         obstore.delete(store, keys)
-
-
-@functools.lru_cache
-def _files(bucket: Bucket) -> Any:
-    from pyarrow import fs  # noqa: PLC0415 - S3's part of it takes a while to load
-
-    if bucket.scheme not in S3_SCHEMES:
-        return fs.FileSystem.from_uri(bucket.uri)[0]
-    options = dict(bucket.options)
-    scheme, _, host = options.get("endpoint", "").rpartition("://")
-    given = {
-        "access_key": options.get("access_key"),
-        "secret_key": options.get("secret_key"),
-        "session_token": options.get("session_token"),
-        "endpoint_override": host,
-        "scheme": scheme,
-        "region": options.get("region"),
-        "force_virtual_addressing": options.get("virtual_host") == "true",
-    }
-    return fs.S3FileSystem(
-        **{name: said for name, said in given.items() if said},
-        # A small file is one request, and not the three of a large one.
-        allow_delayed_open=True,
-        request_timeout=_TIMEOUT_S,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-    )
-
-
-@functools.lru_cache
-def _objects(bucket: Bucket) -> Any:
-    from obstore.store import S3Store, from_url  # noqa: PLC0415 - as above
-
-    if bucket.scheme not in S3_SCHEMES:
-        return from_url(bucket.uri, **_patience())
-    names = {
-        "access_key": "access_key_id",
-        "secret_key": "secret_access_key",
-        "session_token": "session_token",
-        "endpoint": "endpoint",
-        "region": "region",
-        "virtual_host": "virtual_hosted_style_request",
-    }
-    options: Mapping[str, str] = dict(bucket.options)
-    config: Any = {names[name]: said for name, said in options.items()}
-    if "virtual_host" in options:  # the client puts the bucket into its own endpoint's name alone
-        config["endpoint"] = config["endpoint"].replace("://", f"://{bucket.name}.")
-    return S3Store(bucket.name, config=config, **_patience())
 
 
 def _patience() -> dict[str, Any]:

@@ -70,6 +70,10 @@ class Ownership:
         storage: The checkpoint's folder.
         beat_s: Seconds between two heartbeats.
         stale_s: A heartbeat that stands still for so many seconds is a dead process's.
+
+    Attributes:
+        generation: Ours; 0 before `take`.
+        life: Names this life: what it creates is known by that, whatever becomes of an answer.
     """
 
     def __init__(
@@ -78,22 +82,12 @@ class Ownership:
         self._storage = storage
         self._beat_s = beat_s
         self._stale_s = stale_s
-        self._life = uuid4().hex
-        self._generation = 0
+        self.life = uuid4().hex
+        self.generation = 0
         self._count = 0
         self._newer: int | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
-
-    @property
-    def generation(self) -> int:
-        """Ours; 0 before `take`."""
-        return self._generation
-
-    @property
-    def life(self) -> str:
-        """Names this life: what it creates is known by that, whatever becomes of an answer."""
-        return self._life
 
     @property
     def is_lost(self) -> bool:
@@ -109,13 +103,13 @@ class Ownership:
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
         document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
-        text = json.dumps({**document, "life": self._life, "taken_ms": _now_ms()}) + "\n"
+        text = json.dumps({**document, "life": self.life, "taken_ms": _now_ms()}) + "\n"
         while True:
             newest = _newest(self._storage)
             refuse_if_owned(self._storage, stale_s=self._stale_s)
             if self._storage.create(_owner(newest + 1), text):
                 break  # else another driver started at the same moment: it is alive
-        self._generation = newest + 1
+        self.generation = newest + 1
         self._beat()
         self._thread.start()
         for old in range(newest - _KEPT, 0, -1):
@@ -130,18 +124,18 @@ class Ownership:
         Raises:
             OwnershipError: A newer owner has taken over.
         """
-        if self._newer is None and (newest := _newest(self._storage)) > self._generation:
+        if self._newer is None and (newest := _newest(self._storage)) > self.generation:
             self._newer = newest
         if self._newer is not None:
             raise OwnershipError(
                 f"{self._storage.root}: {_who(self._storage, self._newer)}, has taken this "
-                f"checkpoint over (owner {self._newer}, we are {self._generation}); this process "
+                f"checkpoint over (owner {self._newer}, we are {self.generation}); this process "
                 "stops, and has done nothing that the other has not seen"
             )
 
     def release(self) -> None:
         """Say that this life is over, so that the next one need not wait."""
-        if not self._generation or self._over.is_set():
+        if not self.generation or self._over.is_set():
             return
         self._over.set()
         self._thread.join(self._stale_s)
@@ -155,7 +149,7 @@ class Ownership:
             # A checkpoint that cannot be written now may be later; who logs steps will tell.
             with contextlib.suppress(OSError, Py4JError):
                 newest = _newest(self._storage)
-                if newest > self._generation:
+                if newest > self.generation:
                     self._newer = newest
                     return
                 self._beat()
@@ -165,7 +159,7 @@ class Ownership:
         self._write(_Beat(self._count, _now_ms()))
 
     def _write(self, beat: _Beat) -> None:
-        self._storage.replace(_heartbeat(self._generation), json.dumps(asdict(beat)) + "\n")
+        self._storage.replace(_heartbeat(self.generation), json.dumps(asdict(beat)) + "\n")
 
 
 def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: bool = True) -> None:

@@ -71,6 +71,15 @@ class RemotePath(Generic[_Store]):
         with self.open_output() as file:
             file.write(content)
 
+    def unlink(self, *, missing_ok: bool = True) -> None:
+        """Delete it; whether it was there is not told."""
+        del missing_ok
+        self.delete_all()
+
+    def delete_all(self) -> None:
+        """Delete it, and all in a folder of this name."""
+        raise NotImplementedError
+
     def drop_unfinished(self) -> None:
         """Delete from this folder what writers have left there that died in the middle."""
 

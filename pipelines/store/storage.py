@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store import durable
+from sequitur.pipelines.store.files import files_in
 from sequitur.pipelines.store.hdfs_path import HdfsPath, hdfs_path, settings_of_environment
-from sequitur.pipelines.store.object_path import object_path
-from sequitur.pipelines.store.remote_storage import RemoteStorage
+from sequitur.pipelines.store.object_path import ObjectPath, object_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
 
 _LOCAL_SCHEME: Final = "file:"
+_WAITS_S: Final = (0.2, 0.4, 0.8, 1.6, 3.2)
+"""Before a document is asked for again of which the store has not said who has created it."""
+_Place = TypeVar("_Place", Path, ObjectPath | HdfsPath)
 
 
 class SparkFolder(Protocol):
@@ -81,7 +85,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
     Raises:
         CheckpointError: It is neither on a path nor in an object store or HDFS.
     """
-    setting = setting_of(spark)
+    setting: Callable[[str], str | None] = _hadoop_conf(spark).get
     found = object_path(location, setting) or hdfs_path(location, setting)
     if found is None:
         root = HadoopFolder(spark, location).root
@@ -108,13 +112,6 @@ def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
         return HadoopFolder(spark, storage.root)
 
 
-def setting_of(spark: SparkSession) -> Callable[[str], str | None]:
-    """Return what gives Hadoop's settings in a session, those of its own included."""
-    java_session: Any = spark._jsparkSession  # noqa: SLF001 - the way to Hadoop's settings
-    conf = java_session.sessionState().newHadoopConf()
-    return lambda name: conf.get(name)  # noqa: PLW0108 - a method of Java's cannot be typed
-
-
 def local_path(location: str) -> Path | None:
     """Return the local path of a path or URI; None of one that is not local.
 
@@ -125,36 +122,34 @@ def local_path(location: str) -> Path | None:
     return None if "://" in local else Path(local).absolute()
 
 
-def location_of(location: str) -> Location | None:
-    """Return where a path or URI is, without a session; None where only Hadoop reaches it.
+def storage_at(location: str) -> Storage:
+    """Return the folder at a path or URI, without a session.
 
     What a store asks for is taken from the environment, as its own tools take it.
+
+    Raises:
+        CheckpointError: Only Hadoop reaches it.
     """
-    return (
-        local_path(location)
-        or object_path(location, lambda _: None)
-        or hdfs_path(location, settings_of_environment())
-    )
+    if (local := local_path(location)) is not None:
+        return LocalStorage(local)
+    found = object_path(location, lambda _: None) or hdfs_path(location, settings_of_environment())
+    if found is None:
+        raise CheckpointError(
+            f"{location}: only local paths, and what is reached without Spark (s3, gs, abfs, "
+            "hdfs), can be opened by this command"
+        )
+    return RemoteStorage(found)
 
 
-class LocalStorage:
-    """A folder that programs reach by path.
+class _OpenFolder(Generic[_Place]):
+    """A folder, which need not be there yet, whose files are opened by their location."""
 
-    Args:
-        root: The folder; it need not be there yet.
-    """
+    def __init__(self, root: _Place) -> None:
+        self._root: _Place = root
 
-    def __init__(self, root: Path) -> None:
-        self._root = root.absolute()
-
-    @property
-    def root(self) -> str:
+    def location(self, name: str) -> _Place:
         """See `Storage`."""
-        return f"{_LOCAL_SCHEME}{self._root}"
-
-    def location(self, name: str) -> Path:
-        """See `Storage`."""
-        return self._root / name
+        return self._root / name if name else self._root
 
     def exists(self, name: str) -> bool:
         """See `Storage`."""
@@ -162,11 +157,20 @@ class LocalStorage:
 
     def names(self, folder: str) -> list[str]:
         """See `Storage`."""
-        try:
-            found = [path.name for path in self.location(folder).iterdir()]
-        except FileNotFoundError:
-            return []
-        return sorted(name for name in found if not name.startswith("."))
+        names = [one.name for one in files_in(self.location(folder))]
+        return [name for name in names if not name.startswith(".")]
+
+
+class LocalStorage(_OpenFolder[Path]):
+    """A folder that programs reach by path."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root.absolute())
+
+    @property
+    def root(self) -> str:
+        """See `Storage`."""
+        return f"{_LOCAL_SCHEME}{self._root}"
 
     def read(self, name: str) -> str:
         """See `Storage`."""
@@ -199,6 +203,53 @@ class LocalStorage:
         durable.sync_all(self.location(name) for name in names)
 
 
+class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
+    """A folder in an object store or in HDFS; what either has taken, it keeps.
+
+    A document is created by a conditional put, or by a rename that writes over nothing: a store
+    does either for one writer alone. The answer may be lost, and the client then asks again and is
+    told that there is one: so whoever is refused, or hears nothing, reads the document. It says
+    whose it is (`store.checkpoint`), so with our own text in it we have created it.
+    """
+
+    @property
+    def root(self) -> str:
+        """See `Storage`."""
+        return str(self._root)
+
+    def read(self, name: str) -> str:
+        """See `Storage`."""
+        return self.location(name).get().decode()
+
+    def create(self, name: str, text: str) -> bool:
+        """See `Storage`."""
+        place, content = self.location(name), text.encode()
+        for wait_s in _WAITS_S:
+            try:
+                return place.put_new(content) or place.get() == content
+            except (FileNotFoundError, PermissionError):
+                raise  # there is no bucket, or no right to it
+            except OSError:
+                # Nobody may go on before it is known who has created it.
+                time.sleep(wait_s)
+        return place.put_new(content) or place.get() == content
+
+    def replace(self, name: str, text: str) -> None:
+        """See `Storage`."""
+        self.location(name).put(text.encode())
+
+    def delete(self, name: str) -> None:
+        """See `Storage`."""
+        self.location(name).delete_all()
+
+    def make_folder(self, name: str) -> None:
+        """See `Storage`; there are no folders that outlast what is in them."""
+        self.location(name).drop_unfinished()
+
+    def sync(self, *names: str) -> None:
+        """See `Storage`; what was written is kept."""
+
+
 class HadoopFolder:
     """A folder on any file system of Hadoop's, as Spark writes it.
 
@@ -211,10 +262,8 @@ class HadoopFolder:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the way to Hadoop's file systems
-        java_session: Any = spark._jsparkSession  # noqa: SLF001
-        conf = java_session.sessionState().newHadoopConf()
+        conf = _hadoop_conf(spark)
         self._jvm = jvm
-        self._conf = conf
         path = jvm.org.apache.hadoop.fs.Path(root)
         self._root = path.getFileSystem(conf).makeQualified(path)
         streaming = jvm.org.apache.spark.sql.execution.streaming
@@ -259,6 +308,11 @@ class HadoopFolder:
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{name}" if name else self.root)
+
+
+def _hadoop_conf(spark: SparkSession) -> Any:
+    java_session: Any = spark._jsparkSession  # noqa: SLF001 - the way to Hadoop's settings
+    return java_session.sessionState().newHadoopConf()
 
 
 @contextlib.contextmanager

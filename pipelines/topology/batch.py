@@ -21,7 +21,6 @@ from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
 from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.topology.acker_files import read_acks, write_acks
 from sequitur.pipelines.topology.dead_letter import dead_letter
 from sequitur.pipelines.topology.event_files import (
     EVENT_COLUMNS,
@@ -29,7 +28,12 @@ from sequitur.pipelines.topology.event_files import (
     read_pending,
     write_waiting,
 )
-from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
+from sequitur.pipelines.topology.exchange_files import (
+    ExchangeFile,
+    read_acks,
+    tuples_in_order,
+    write_acks,
+)
 from sequitur.pipelines.topology.output_files import OutputFiles
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 from sequitur.producer.kafka.record_limit import RecordLimit
@@ -83,10 +87,6 @@ class FileBatch(StepBatch):
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
     life: str = ""
 
-    def path(self, name: str) -> Location:
-        """One of the folders."""
-        return self.folder / name
-
     @property
     def clock(self) -> Callable[[], float]:
         """See `StepBatch`."""
@@ -126,11 +126,11 @@ class FileBatch(StepBatch):
 
     def outputs(self, emissions: Iterator[int]) -> OutputFiles:
         """See `StepBatch`."""
-        return OutputFiles(self.path("outputs"), self.topics, emissions)
+        return OutputFiles(self.folder / "outputs", self.topics, emissions)
 
     def exchange(self) -> ExchangeFile:
         """See `StepBatch`."""
-        return ExchangeFile(self.path("work"))
+        return ExchangeFile(self.folder / "work")
 
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
         """See `StepBatch`."""
@@ -144,12 +144,12 @@ class FileBatch(StepBatch):
 
     def write_waiting(self, waiting: Sequence[PendingEvent]) -> Location | None:
         """See `StepBatch`."""
-        return write_waiting(self.path("waiting"), waiting)
+        return write_waiting(self.folder / "waiting", waiting)
 
     def write_dead(self, dead: Sequence[PendingEvent]) -> Location | None:
         """See `StepBatch`."""
         letters = OutputFiles(
-            self.path("outputs"), {DEAD_LETTERS: self.dead_letters}, itertools.count()
+            self.folder / "outputs", {DEAD_LETTERS: self.dead_letters}, itertools.count()
         )
         for one in dead:
             letters.write(DEAD_LETTERS, dead_letter(one, self))
@@ -160,7 +160,7 @@ class FileBatch(StepBatch):
 
     def write_unfinished(self, roots: Sequence[int]) -> Location | None:
         """See `StepBatch`."""
-        with PartFile(self.path("unfinished"), _UNFINISHED_SCHEMA) as file:
+        with PartFile(self.folder / "unfinished", _UNFINISHED_SCHEMA) as file:
             file.write(pa.table({"root": roots}, schema=_UNFINISHED_SCHEMA))
         return file.location
 
@@ -170,7 +170,7 @@ class FileBatch(StepBatch):
         """See `StepBatch`; what has not changed is not written again, where files have links."""
         paths = {}
         for place, state in states.items():
-            path = self.path("states") / f"{uuid4().hex}.pickle"
+            path = self.folder / "states" / f"{uuid4().hex}.pickle"
             if not (place in kept and _is_linked(kept[place], path, state)):
                 path.write_bytes(state)
             sync(path)
@@ -185,7 +185,7 @@ class FileBatch(StepBatch):
         """See `StepBatch`."""
         found = [(root.event[0], root.id, root.attempt) for root in roots if root.is_tracked]
         columns = zip(*found, strict=True) if found else [()] * len(_ROOTS_SCHEMA)
-        path = self.path("work") / f"roots-{uuid4().hex}.arrow"
+        path = self.folder / "work" / f"roots-{uuid4().hex}.arrow"
         with new_file(path) as file, pa.ipc.new_file(file, _ROOTS_SCHEMA) as writer:
             rows = dict(zip(_ROOTS_SCHEMA.names, columns, strict=True))
             writer.write_table(pa.table(rows, schema=_ROOTS_SCHEMA))
@@ -206,7 +206,7 @@ class FileBatch(StepBatch):
 
     def write_acks(self, ids: Any, values: Any, flags: Any) -> Location:
         """See `StepBatch`."""
-        return write_acks(self.path("work"), ids, values, flags, self.ackers)
+        return write_acks(self.folder / "work", ids, values, flags, self.ackers)
 
     @staticmethod
     def read_acks(acks: Location, acker: int) -> tuple[Any, Any, Any]:
@@ -215,7 +215,7 @@ class FileBatch(StepBatch):
 
     def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Location:
         """See `StepBatch`."""
-        path = self.path("work") / f"verdicts-{uuid4().hex}.pickle"
+        path = self.folder / "work" / f"verdicts-{uuid4().hex}.pickle"
         write_aside(path, pickle.dumps(list(verdicts)))
         return path
 

@@ -48,8 +48,9 @@ def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
             for several in headers.to_pylist()
         )
     return zip(
-        _objects(rows["key"]),
-        _objects(rows["value"]),
+        # By NumPy, which makes no scalar of Arrow's for each.
+        rows["key"].to_numpy().tolist(),
+        rows["value"].to_numpy().tolist(),
         lists,
         rows["event_time_ms"].to_numpy().tolist(),
         _texts(rows["topic"]),
@@ -58,12 +59,6 @@ def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
         rows["timestamp_ms"].to_numpy().tolist(),
         strict=True,
     )
-
-
-def _objects(column: pa.ChunkedArray) -> list[bytes | None]:
-    """Bytes of a column: by NumPy, which makes no scalar of Arrow's for each."""
-    made: list[bytes | None] = column.to_numpy().tolist()
-    return made
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:

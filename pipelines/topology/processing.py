@@ -25,12 +25,12 @@ from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
-from sequitur.pipelines.topology.checks import check_outputs, check_states
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.event_files import read_pending
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replay_intake import ReplayIntake, write_replayed
+from sequitur.pipelines.topology.topology_file import check_outputs, check_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -94,11 +94,6 @@ class Processing:
         }
 
     @property
-    def _places(self) -> tuple[str, ...]:
-        """Folders of records: one for each topic, and that of the dead letters."""
-        return (*self._folders, DEAD_LETTERS)
-
-    @property
     def topics(self) -> tuple[OutputTopic, ...]:
         """All topics it writes to."""
         return (*self._outputs.values(), self._dead_letters)
@@ -136,11 +131,6 @@ class Processing:
                 raise CheckpointError(f"{root}: step {step} was not processed")
             if found is not None and step == done:
                 self._newest = found
-
-    def topics_of(self, step: int) -> set[str] | None:
-        """The topics that a step writes to; None as long as it is not known."""
-        found = self._processed(step)
-        return None if found is None else {out.topic.name for out in self.outgoing(found)}
 
     def due_ms(self, now_ms: int) -> int | None:
         """When the next event is to be tried again or replayed; None when none waits."""
@@ -226,7 +216,8 @@ class Processing:
     ) -> Processed:
         before, settings = self._newest, self._settings
         folder = self._checkpoint.location(f"topology/{name}")
-        for below in (*_FOLDERS, *(f"outputs/{place}" for place in self._places)):
+        records = (f"outputs/{place}" for place in (*self._folders, DEAD_LETTERS))
+        for below in (*_FOLDERS, *records):
             (folder / below).mkdir(parents=True, exist_ok=True)
         partitions = self._default.partitions
         batch = FileBatch(
@@ -250,7 +241,7 @@ class Processing:
         replayed = write_replayed(
             new_requests,
             waiting=(one.event for paths in waiting_now for one in read_pending(paths)),
-            folder=batch.path("waiting"),
+            folder=folder / "waiting",
             partitions=partitions,
         )
         waiting = {
@@ -261,7 +252,7 @@ class Processing:
             batch,
             [FileInput(due, waiting[place], place) for place in range(partitions)],
             {(component, task): path for component, task, path in before.states},
-            SurvivingTasks(self._spark, batch.path("work"), max_crashes=settings.max_crashes),
+            SurvivingTasks(self._spark, folder / "work", max_crashes=settings.max_crashes),
         ).run()
         delete_all(folder / "work")
         added = sum(count for count, _ in replayed)

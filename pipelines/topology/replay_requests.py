@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.documents import understood
+from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.files import files_in, open_file, write_whole
 from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.part_files import is_rows_file
-from sequitur.pipelines.store.storage import location_of
+from sequitur.pipelines.store.storage import storage_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,17 +48,13 @@ def replays_folder(settings: ReorderSettings) -> Location:
             another job's, or that of a job without a topology.
     """
     location = settings.checkpoint
-    root = location_of(location)
-    if root is None:
-        raise CheckpointError(
-            f"{location}: a replay can be requested on a path or in an object store only"
-        )
+    storage = storage_at(location)
     try:
-        found = understood(f"{location}/format.json", (root / "format.json").read_bytes(), dict)
-    except FileNotFoundError:
-        raise CheckpointError(f"{location} is not a job's checkpoint: has it ever run?") from None
+        found = read_document(storage, "format.json", dict)
     except OSError as error:
         raise CheckpointError(f"{location} cannot be read: {error}") from error
+    if found is None:
+        raise CheckpointError(f"{location} is not a job's checkpoint: has it ever run?")
     wanted: dict[str, Any] = {
         "input_topics": sorted(settings.input_topics),
         "input_pattern": settings.input_pattern,
@@ -68,7 +64,7 @@ def replays_folder(settings: ReorderSettings) -> Location:
     check_identity(location, found, wanted)
     if found.get("topology") is None:
         raise CheckpointError(f"{location}: no topology runs there that events could be given to")
-    return root / REPLAYS_FOLDER
+    return storage.location(REPLAYS_FOLDER)
 
 
 def write_request(folder: Location, rows: pa.Table) -> Location:

@@ -10,7 +10,8 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sequitur.producer.delivery.slots import MAX_SEQUENCE, Slot, following
+from sequitur.producer.delivery.slots import Slot
+from sequitur.producer.kafka.sequences import MAX_SEQUENCE, following
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,9 +21,9 @@ from sequitur.producer._errors import (
 from sequitur.producer._log import Logger
 from sequitur.producer._tasks import report_failure
 from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
-from sequitur.producer.delivery.slots import following
 from sequitur.producer.journal.errors import JournalError
 from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.sequences import following
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:

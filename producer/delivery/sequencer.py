@@ -47,8 +47,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sequitur.producer.delivery.numbered_slots import NumberedSlots
-from sequitur.producer.delivery.slots import Slot, State, Verdict, following, reaches
+from sequitur.producer.delivery.slots import Slot, State, Verdict
 from sequitur.producer.kafka.error_codes import Answer
+from sequitur.producer.kafka.sequences import following, reaches
 
 if TYPE_CHECKING:
     from collections.abc import Collection

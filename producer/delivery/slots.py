@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
     from sequitur.producer.kafka.identity import Identity
 
-MAX_SEQUENCE: Final = 2**31 - 1
 BatchT = TypeVar("BatchT")
-
-
-def following(sequence: int, count: int) -> int:
-    """Return the sequence `count` after `sequence`; 0 follows 2^31 - 1."""
-    return (sequence + count) & MAX_SEQUENCE
-
-
-def reaches(last: int, sequence: int) -> bool:
-    """Return whether `sequence` is `last` or before it, on the circle from 0 to 2^31 - 1."""
-    return (last - sequence) & MAX_SEQUENCE < MAX_SEQUENCE // 2
 
 
 class State(enum.Enum):

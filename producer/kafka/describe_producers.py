@@ -5,7 +5,8 @@ aiokafka does not have this request; it is put together here from aiokafka's pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import enum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -19,14 +20,40 @@ from aiokafka.protocol.types import (
 )
 
 from sequitur.producer._errors import RetriableError
-from sequitur.producer.kafka.error_codes import Action, action_of, meaning_of
+from sequitur.producer.kafka.error_codes import Action, action_of
 from sequitur.producer.kafka.error_codes import Request as Asked
-from sequitur.producer.kafka.event_search import until_replicated
+from sequitur.producer.kafka.log_reading import until_replicated
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from sequitur.producer.kafka.identity import Identity
+
+
+class ProducerState(NamedTuple):
+    """What a partition's leader has of a producer id; it may not be replicated yet.
+
+    Attributes:
+        epoch: The newest epoch that has written.
+        last_sequence: Sequence of its last record.
+    """
+
+    epoch: int
+    last_sequence: int
+
+
+class Untold(enum.Enum):
+    """Why a leader's answer says nothing of a producer id."""
+
+    NOTHING = enum.auto()
+    """It has nothing of it: it never had, has forgotten it, or lost it with its log."""
+    NOT_ALLOWED = enum.auto()
+    """The asker may not read the topic."""
+    ASK_AGAIN = enum.auto()
+    """It does not lead the partition, or cannot say at the moment."""
+
+
+Told: TypeAlias = "ProducerState | Untold"
 
 
 class DescribeProducersResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
@@ -91,17 +118,57 @@ class DescribeProducersRequestV0(RequestStruct):  # type: ignore[misc]  # aiokaf
 class DescribeProducersRequest(
     Request[DescribeProducersRequestV0]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for the producers of one partition; to be sent to its leader."""
+    """Ask for the producers of partitions; to be sent to the broker that leads them.
+
+    Args:
+        partitions: The partitions of each topic.
+    """
 
     API_KEY = 61
 
-    def __init__(self, topic: str, partition: int) -> None:
-        self._topic = topic
-        self._partition = partition
+    def __init__(self, partitions: Mapping[str, Iterable[int]]) -> None:
+        self._partitions = partitions
 
     def build(self, request_struct_class: type[DescribeProducersRequestV0]) -> Any:
         """Return the request in the version that the broker knows."""
-        return request_struct_class([(self._topic, [self._partition], {})], {})
+        topics: list[Any] = [
+            (topic, list(wanted), {}) for topic, wanted in self._partitions.items()
+        ]
+        return request_struct_class(topics, {})
+
+
+async def producer_states(
+    ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]], producer_id: int
+) -> dict[tuple[str, int], Told]:
+    """Return what the leader of partitions has of a producer id.
+
+    Args:
+        ask: Sends a request to the leader.
+        partitions: The partitions of each topic.
+        producer_id: The producer id.
+
+    Raises:
+        RetriableError: The leader does not answer.
+        FatalError: It refuses the request.
+    """
+    answer = await ask(DescribeProducersRequest(partitions))
+    return {
+        (topic, partition): _told(code, producers, producer_id)
+        for topic, described, _tags in answer.topics
+        for partition, code, _message, producers, _more in described
+    }
+
+
+def _told(code: int, producers: Iterable[tuple[Any, ...]], producer_id: int) -> Told:
+    match action_of(Asked.DESCRIBE_PRODUCERS, code):
+        case Action.RETRY:
+            return Untold.ASK_AGAIN
+        case Action.DONE:
+            known = (ProducerState(*of[1:3]) for of in producers if of[0] == producer_id)
+            found = next(known, None)
+            # An epoch without records is that of a transaction that was ended without any.
+            return Untold.NOTHING if found is None or found.last_sequence < 0 else found
+    return Untold.NOT_ALLOWED
 
 
 async def last_sequence(
@@ -132,12 +199,10 @@ async def last_sequence(
 async def _described(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, identity: Identity
 ) -> int | None:
-    answer = await ask(DescribeProducersRequest(topic, partition))
-    for _topic, partitions, _tags in answer.topics:
-        for _partition, code, _message, producers, _more in partitions:
-            if action_of(Asked.DESCRIBE_PRODUCERS, code) is Action.RETRY:
-                raise RetriableError(f"what {topic}-{partition} holds: {meaning_of(code).name}")
-            for producer_id, epoch, last, *_ in producers:
-                if (producer_id, epoch) == (identity.producer_id, identity.epoch) and last >= 0:
-                    return int(last)
+    states = await producer_states(ask, {topic: (partition,)}, identity.producer_id)
+    told = states.get((topic, partition), Untold.NOTHING)
+    if told is Untold.ASK_AGAIN:
+        raise RetriableError(f"what {topic}-{partition} holds cannot be said now")
+    if isinstance(told, ProducerState) and told.epoch == identity.epoch:
+        return told.last_sequence
     return None

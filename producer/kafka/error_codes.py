@@ -61,10 +61,6 @@ class Request(enum.Flag):
     """The last sequence that a partition has of a producer (DescribeProducers)."""
     READ = enum.auto()
     """Looking for events in a partition (ListOffsets, Fetch)."""
-    PRODUCE_IN_TRANSACTION = enum.auto()
-    """A job's batch. What its `Answer` says follows, where its row has nothing else."""
-    TRANSACTION = enum.auto()
-    """A job's requests to coordinators (AddPartitionsToTxn ... EndTxn, OffsetFetch)."""
     TOPICS = enum.auto()
     """A job's look at topics and where they end (Metadata, ListOffsets), by librdkafka."""
     TOPIC_IDS = enum.auto()
@@ -90,8 +86,6 @@ class Action(enum.Enum):
     """It passes by itself: repeat the request after a pause."""
     RETRY_BRIEFLY = enum.auto()
     """It passes if the topic was just created, and never if it was deleted."""
-    FIND_COORDINATOR = enum.auto()
-    """The coordinator has moved, or just started: find it again, and repeat the request."""
     GO_WITHOUT = enum.auto()
     """The answer is not available, or not allowed: the caller goes on without it."""
     FENCED = enum.auto()
@@ -142,15 +136,6 @@ _OTHERWISE: Final = {Request.LOGIN: Action.RETRY, Request.DESCRIBE_PRODUCERS: Ac
 """What follows from codes without a word on the request. A login is refused by few errors, and
 most are of connections; a partition whose broker does not describe producers is read instead."""
 
-_OF_BATCHES: Final = {
-    Answer.PERSISTED: Action.DONE,
-    Answer.DUPLICATE: Action.DONE,
-    Answer.RETRIABLE: Action.RETRY,
-    Answer.UNKNOWN: Action.RETRY,
-    Answer.FENCED: Action.FENCED,
-}
-"""What follows for a batch of a transaction, of which nothing is visible before it is committed."""
-
 MEANINGS: Final[dict[int, Meaning]] = {
     NO_ERROR: Meaning("NONE", Answer.PERSISTED, follows={Action.DONE: ~Request(0)}),
     # Kafka's consumers ask again (OffsetFetcherUtils, AbstractFetch): the log is as it was.
@@ -166,7 +151,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
         Answer.UNKNOWN,
         stale_metadata=True,
         follows={
-            _RETRY: _WIRE | Request.TRANSACTION | Request.WATERMARKS | Request.SOURCE,
+            _RETRY: _WIRE | Request.WATERMARKS | Request.SOURCE,
             Action.RETRY_BRIEFLY: Request.TOPICS | Request.TOPIC_CONFIGS | Request.TOPIC_OF_JOB,
             Action.GO_WITHOUT: Request.TOPIC_IDS,
         },
@@ -186,7 +171,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     _REQUEST_TIMED_OUT: Meaning(
         "REQUEST_TIMED_OUT",
         Answer.UNKNOWN,
-        follows={_RETRY: _WIRE | _READERS | _CREATION | Request.TRANSACTION | Request.WATERMARKS},
+        follows={_RETRY: _WIRE | _READERS | _CREATION | Request.WATERMARKS},
     ),
     8: _of_no_batch(
         "BROKER_NOT_AVAILABLE", {_RETRY: _ADMIN | Request.TOPIC_OF_DAEMON | Request.SOURCE}
@@ -209,18 +194,15 @@ MEANINGS: Final[dict[int, Meaning]] = {
     14: Meaning(
         "COORDINATOR_LOAD_IN_PROGRESS",
         Answer.UNKNOWN,
-        follows={_RETRY: _WIRE | _ADMIN, Action.FIND_COORDINATOR: Request.TRANSACTION},
+        follows={_RETRY: _WIRE | _ADMIN},
     ),
     15: _of_no_batch(
         "COORDINATOR_NOT_AVAILABLE",
-        {
-            _RETRY: _WIRE | _ADMIN | Request.SOURCE,
-            Action.FIND_COORDINATOR: Request.TRANSACTION,
-        },
+        {_RETRY: _WIRE | _ADMIN | Request.SOURCE},
     ),
     16: _of_no_batch(
         "NOT_COORDINATOR",
-        {_RETRY: _WIRE | Request.SOURCE, Action.FIND_COORDINATOR: Request.TRANSACTION},
+        {_RETRY: _WIRE | Request.SOURCE},
     ),
     17: Meaning("INVALID_TOPIC_EXCEPTION", Answer.REFUSED),
     18: Meaning("RECORD_LIST_TOO_LARGE", Answer.TOO_LARGE),
@@ -262,28 +244,18 @@ MEANINGS: Final[dict[int, Meaning]] = {
     47: Meaning(
         "INVALID_PRODUCER_EPOCH",
         Answer.FENCED,
-        follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
+        follows={Action.FENCED: Request.INIT_PRODUCER_ID},
     ),
-    # The transaction is over: no batch of it will be taken.
-    48: _of_no_batch("INVALID_TXN_STATE", {Action.FAIL: Request.PRODUCE_IN_TRANSACTION}),
-    49: _of_no_batch("INVALID_PRODUCER_ID_MAPPING", {Action.FAIL: Request.PRODUCE_IN_TRANSACTION}),
+    48: _of_no_batch("INVALID_TXN_STATE", {}),
+    49: _of_no_batch("INVALID_PRODUCER_ID_MAPPING", {}),
     50: _of_no_batch("INVALID_TRANSACTION_TIMEOUT", {}),
-    # The coordinator is busy with another request of ours, or ends a transaction before this one.
+    # The coordinator is busy with another request of ours.
     51: _of_no_batch(
         "CONCURRENT_TRANSACTIONS",
-        {
-            _RETRY: _IDENTITY
-            | Request.DESCRIBE_CONFIGS
-            | Request.DESCRIBE_PRODUCERS
-            | Request.TRANSACTION
-        },
+        {_RETRY: _IDENTITY | Request.DESCRIBE_CONFIGS | Request.DESCRIBE_PRODUCERS},
     ),
     # A producer without the right to its name has an identity of its own in each life.
-    # A job's transaction needs its id.
-    53: _of_no_batch(
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        {Action.GO_WITHOUT: _IDENTITY, Action.FAIL: Request.PRODUCE_IN_TRANSACTION},
-    ),
+    53: _of_no_batch("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", {Action.GO_WITHOUT: _IDENTITY}),
     # The disk failed under the append: bytes may have reached it.
     56: Meaning(
         "KAFKA_STORAGE_ERROR",
@@ -318,10 +290,9 @@ MEANINGS: Final[dict[int, Meaning]] = {
     90: Meaning(
         "PRODUCER_FENCED",
         Answer.FENCED,
-        follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
+        follows={Action.FENCED: Request.INIT_PRODUCER_ID},
     ),
-    # As 48 (KIP-890): the transaction can only be aborted.
-    120: _of_no_batch("TRANSACTION_ABORTABLE", {Action.FAIL: Request.PRODUCE_IN_TRANSACTION}),
+    120: _of_no_batch("TRANSACTION_ABORTABLE", {}),
     # librdkafka's own: brokers that are away, no leader that could be asked, and partitions that
     # were created, or moved, after it last asked about them.
     -156: _of_no_batch("_NOENT", {_RETRY: _ADMIN | _CREATION}),
@@ -352,8 +323,6 @@ def action_of(request: Request, code: int) -> Action:
     for action, requests in meaning.follows.items():
         if request in requests:
             return action
-    if request is Request.PRODUCE_IN_TRANSACTION:
-        return _OF_BATCHES.get(meaning.answer, Action.FAIL)
     return _OTHERWISE.get(request, Action.FAIL)
 
 

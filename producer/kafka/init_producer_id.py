@@ -56,7 +56,6 @@ class InitProducerIdRequest(
     Args:
         transactional_id: The name that it belongs to; None for a producer id without a name.
         held: The identity that the asker has; a coordinator that has given a newer one refuses.
-        transaction_timeout_ms: How long a transaction may be open before the broker aborts it.
     """
 
     API_KEY = 22
@@ -65,14 +64,11 @@ class InitProducerIdRequest(
         self,
         transactional_id: str | None,
         held: Identity | None = None,
-        *,
-        transaction_timeout_ms: int = _NO_TRANSACTIONS_MS,
     ) -> None:
         self._transactional_id = transactional_id
         self._held = held
-        self._transaction_timeout_ms = transaction_timeout_ms
 
     def build(self, request_struct_class: type[InitProducerIdRequestV4]) -> Any:
         """Return the request in the version that the broker knows."""
         held = (_NONE, _NONE) if self._held is None else (self._held.producer_id, self._held.epoch)
-        return request_struct_class(self._transactional_id, self._transaction_timeout_ms, *held, {})
+        return request_struct_class(self._transactional_id, _NO_TRANSACTIONS_MS, *held, {})

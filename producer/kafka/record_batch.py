@@ -31,7 +31,6 @@ from sequitur.producer.kafka.record_format import (
     NOT_IN_LENGTH,
     STAMP,
     STAMP_OFFSET,
-    TRANSACTIONAL,
 )
 
 if TYPE_CHECKING:
@@ -173,38 +172,25 @@ def _assembled(front: Buffer, middle: Buffer, stamp: Stamp, count: Buffer, recor
     return b"".join((front, LEADER_AND_MAGIC, checksum.to_bytes(4, "big"), head, records))
 
 
-def transactional_batch(
+def idempotent_batch(
     records: memoryview, count: int, *, base_ms: int, max_ms: int, stamp: Stamp
 ) -> bytes:
-    """Return a batch of a transaction, of encoded records; LZ4 if that makes it smaller.
+    """Return a batch of an idempotent producer, of encoded records; LZ4 if that makes it smaller.
 
     Args:
         records: One behind the other, their offset deltas from 0.
         count: How many they are.
         base_ms: What their timestamp deltas count from, epoch ms.
         max_ms: The newest of their timestamps: brokers find records of a time by it.
-        stamp: The transaction's producer id and epoch, and the batch's sequence.
+        stamp: The producer id and epoch, and the batch's sequence.
     """
-    return _packed(records, count, TRANSACTIONAL, (base_ms, max_ms), stamp)
-
-
-def idempotent_batch(
-    records: memoryview, count: int, *, base_ms: int, max_ms: int, stamp: Stamp
-) -> bytes:
-    """A batch of an idempotent producer; else as `transactional_batch`."""
-    return _packed(records, count, 0, (base_ms, max_ms), stamp)
-
-
-def _packed(
-    records: memoryview, count: int, attributes: int, times_ms: tuple[int, int], stamp: Stamp
-) -> bytes:
     packed = lz4_frame(records)
     code = COMPRESSION_CODES["lz4"]
     if len(packed) >= len(records):
         packed, code = bytes(records), 0
     return _assembled(
         FRONT.pack(0, HEADER_SIZE - NOT_IN_LENGTH + len(packed)),
-        MIDDLE.pack(code | attributes, count - 1, *times_ms),
+        MIDDLE.pack(code, count - 1, base_ms, max_ms),
         stamp,
         COUNT.pack(count),
         packed,

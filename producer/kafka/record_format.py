@@ -32,8 +32,6 @@ STAMP_OFFSET: Final = 43
 COUNT_OFFSET: Final = 57
 
 MAGIC: Final = 2
-TRANSACTIONAL: Final = 0x10
-"""The bit of a batch's attributes; the lowest three say how it is compressed."""
 COMPRESSION_CODES: Final[dict[str, int]] = {
     "none": 0,
     "gzip": 1,
@@ -41,6 +39,7 @@ COMPRESSION_CODES: Final[dict[str, int]] = {
     "lz4": 3,
     "zstd": 4,
 }
+"""In the lowest three bits of a batch's attributes."""
 
 LENGTH: Final = struct.Struct(">i")
 ATTRIBUTES: Final = struct.Struct(">h")
@@ -84,3 +83,14 @@ def after_varint(record: memoryview, at: int) -> int:
     while record[at] & CONTINUED:
         at += 1
     return at + 1
+
+
+def read_varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return the number that a zigzag varint stands for, and where what follows begins."""
+    zigzag = shift = 0
+    while data[at] & CONTINUED:
+        zigzag |= (data[at] & (CONTINUED - 1)) << shift
+        shift += VARINT_BITS
+        at += 1
+    zigzag |= data[at] << shift
+    return zigzag >> 1 ^ -(zigzag & 1), at + 1

@@ -225,7 +225,6 @@ class Wire:
         self,
         node: int,
         topics: list[tuple[str, list[tuple[int, bytes]]]],
-        transactional_id: str | None = None,
     ) -> Awaitable[dict[tuple[str, int], PartitionAnswer]]:
         """Write a produce request, and return its answer to be awaited.
 
@@ -238,9 +237,7 @@ class Wire:
         connection = self._connection(node)
         if connection is None:
             raise RetriableError(f"no connection to broker {node}")
-        request = ProduceRequest(
-            transactional_id, _ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics
-        )
+        request = ProduceRequest(None, _ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics)
         try:
             answer = connection.send(request)
         except (kafka_errors.KafkaError, OSError) as error:

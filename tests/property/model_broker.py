@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from sequitur.producer.delivery.sequencer import WINDOW
-from sequitur.producer.delivery.slots import following
 from sequitur.producer.kafka.error_codes import Answer
+from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
     from sequitur.producer.kafka.identity import Identity

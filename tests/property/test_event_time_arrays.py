@@ -19,7 +19,7 @@ from sequitur.consumer import (
     parse_event_time_spec,
     read_event_time,
 )
-from sequitur.pipelines.rows.event_time_arrays import PlainJsonTimes, read_each, read_many
+from sequitur.pipelines.rows.event_time_arrays import plain_json_times, read_each, read_many
 from tests.support.event_time_cases import JSON_CASES
 from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
 from tests.support.staged_rows import SPARK_SCHEMA
@@ -30,7 +30,7 @@ _TIME = 1_700_000_000_000
 
 
 def _found(values: list[bytes | None], spec: EventTimeSpec = _SPEC) -> list[int | None]:
-    times, found = PlainJsonTimes(spec).read(pa.array(values, pa.binary()))
+    times, found = plain_json_times(spec, pa.array(values, pa.binary()))
     return [int(time) if one else None for time, one in zip(times, found, strict=True)]
 
 
@@ -247,7 +247,7 @@ def test_bytes_that_are_not_utf8_are_no_hindrance() -> None:
 def test_slice_of_an_array_is_read_as_it_is() -> None:
     """Arrow may hand out a part of an array, and values that are null."""
     values = pa.array([b"{}", None, b'{"at":1700000000000}', None], pa.binary()).slice(1, 2)
-    times, found = PlainJsonTimes(_SPEC).read(values)
+    times, found = plain_json_times(_SPEC, values)
     assert (times.tolist(), found.tolist()) == ([0, _TIME], [False, True])
 
 

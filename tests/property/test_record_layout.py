@@ -22,7 +22,6 @@ from sequitur.producer.kafka.record_batch import (
     count_of,
     idempotent_batch,
     records_of,
-    transactional_batch,
 )
 from sequitur.producer.kafka.varint_arrays import varints
 from tests.support.record_bytes import Header, record_bytes, signed_varint
@@ -98,11 +97,31 @@ def test_records_agree_with_the_reference(
         begin += count
 
 
+@given(
+    st.lists(st.tuples(st.tuples(_DATA, _DATA, _HEADERS), _TIMES), min_size=2, max_size=200),
+    st.data(),
+)
+def test_what_is_behind_some_records_is_as_if_laid_out_alone(
+    timed: list[tuple[Row, int]], data: st.DataObject
+) -> None:
+    """An attempt goes on behind what another has sent: but for what its times are counted from."""
+    rows, times = [row for row, _ in timed], [time for _, time in timed]
+    (batch,) = _batches(rows, 1 << 30, times=times)
+    there = data.draw(st.integers(1, len(rows) - 1))
+    rest = batch.behind(there)
+    expected = b"".join(
+        record_bytes(n, key, value, h or (), delta_ms=time - times[0])
+        for n, ((key, value, h), time) in enumerate(timed[there:])
+    )
+    assert bytes(rest.records) == expected
+    assert rest[1:] == (len(rows) - there, times[0], max(times[there:]))
+
+
 def test_readers_find_the_timestamps() -> None:
     """A batch's header says what its records count from, and the newest of them."""
     times = [_TIME + delta for delta in (0, 3, 70_000, -5, 21_600_000, -21_600_000)]
     (batch,) = _batches([(b"k", b"v", None)] * len(times), 1 << 20, times=times)
-    raw = transactional_batch(
+    raw = idempotent_batch(
         batch.records, batch.rows, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=NO_STAMP
     )
     assert [record.timestamp_ms for record in records_of(raw)] == times
@@ -146,10 +165,11 @@ def test_varints_agree_with_the_reference(numbers: list[int]) -> None:
 
 
 def test_stamp_is_the_producers() -> None:
-    """Producer id, epoch, sequence and count stand in the header, and whether there is more."""
+    """Producer id, epoch, sequence and count stand in the header, and no transaction."""
     stamp = Stamp(producer_id=7, epoch=3, base_sequence=11)
     (batch,) = _batches([(b"k", b"v", None)] * 9, 1 << 20)
-    for laid_out, is_transactional in ((transactional_batch, True), (idempotent_batch, False)):
-        raw = laid_out(batch.records, 9, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=stamp)
-        assert (Stamp.of(raw), count_of(raw)) == (stamp, 9)
-        assert bool(raw[22] & 0x10) == is_transactional
+    raw = idempotent_batch(
+        batch.records, 9, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=stamp
+    )
+    assert (Stamp.of(raw), count_of(raw)) == (stamp, 9)
+    assert not raw[22] & 0x10

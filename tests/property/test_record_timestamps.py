@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp, TimestampRule, now_of_step
 from sequitur.pipelines.rows.record_layout import Headers, record_batches, with_timestamps
-from sequitur.producer.kafka.record_batch import NO_STAMP, records_of, transactional_batch
+from sequitur.producer.kafka.record_batch import NO_STAMP, idempotent_batch, records_of
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FLOOR_MS = 21_600_000
@@ -99,7 +99,7 @@ def test_columns_agree_with_the_rule(
     timestamps, headers = with_timestamps(table, Headers.of(pa.array(own, _HEADERS)), rule)
     nothing = pa.chunked_array([pa.nulls(count, pa.binary())])
     (batch,) = record_batches(nothing, nothing, headers, timestamps, 1 << 20)
-    raw = transactional_batch(
+    raw = idempotent_batch(
         batch.records, count, base_ms=batch.base_ms, max_ms=batch.max_ms, stamp=NO_STAMP
     )
     for (time, source, has_own), record in zip(rows, records_of(raw), strict=True):

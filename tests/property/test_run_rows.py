@@ -34,7 +34,7 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.spark.partition_blocks import blocks_of
-from sequitur.producer.kafka.record_batch import Stamp, records_of, transactional_batch
+from sequitur.producer.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.producer.kafka.record_limit import RecordLimit
 from tests.support.examples import examples
 from tests.support.parquet_files import parquet_files
@@ -76,7 +76,7 @@ def _records(batches: Iterator[KafkaBatch]) -> list[StoredRecord]:
         record
         for records, count, base_ms, max_ms in batches
         for record in records_of(
-            transactional_batch(records, count, base_ms=base_ms, max_ms=max_ms, stamp=_STAMP)
+            idempotent_batch(records, count, base_ms=base_ms, max_ms=max_ms, stamp=_STAMP)
         )
     ]
 

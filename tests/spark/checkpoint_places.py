@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
-from sequitur.pipelines.store.hdfs_path import HdfsPath
 from sequitur.pipelines.store.object_path import object_path
-from sequitur.pipelines.store.remote_storage import RemoteStorage
-from sequitur.pipelines.store.storage import LocalStorage, location_of
+from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage, storage_at
 from tests.support.s3_server import BUCKET, S3Server
 
 if TYPE_CHECKING:
@@ -83,9 +81,7 @@ class CheckpointPlace:
     def on_hdfs(cls, cluster: HdfsCluster) -> Self:
         """Return a folder of its own in HDFS."""
         uri = f"{cluster.uri}/{uuid4().hex}/job"
-        found = location_of(uri)
-        assert isinstance(found, HdfsPath)
-        storage = RemoteStorage(found)
+        storage = storage_at(uri)
         return cls(uri, storage, storage, poll_s=0.02)
 
 

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import json
 import random
+import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -19,26 +20,28 @@ from confluent_kafka import Producer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sequitur._topic_reader import TopicRecord, read_topic
 from sequitur.consumer import FOLD_LIMITS, FoldLimits, ReorderSettings, StepKind
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import class_archive_options
-from sequitur.pipelines.ordering.job import JobReport, ProcessStage, run_reorder
-from sequitur.pipelines.ordering.stop import Stop
+from sequitur.pipelines.ordering.job import ProcessStage, run_reorder
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.object_path import object_path
-from sequitur.pipelines.store.storage import location_of
+from sequitur.pipelines.store.storage import storage_at
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
+from tests.spark.spark_sink import PARTITIONS, Sink
 from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.hdfs_cluster import HdfsCluster
+from tests.support.output_reading import read_output
 from tests.support.s3_server import BUCKET, S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from sequitur._topic_reader import TopicRecord
     from sequitur.consumer import StepDone, StepEntry
     from sequitur.consumer.topology import Topology
+    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.store.files import Location
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
@@ -142,7 +145,7 @@ class Job:
         *,
         drain: bool = False,
         available_now: bool = True,
-        stop: Stop | None = None,
+        stop: threading.Event | None = None,
         reset_input: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> JobReport:
@@ -151,7 +154,7 @@ class Job:
             self.spark,
             self.kafka,
             self.settings,
-            stop=stop or Stop(),
+            stop=stop or threading.Event(),
             available_now=available_now,
             drain=drain,
             on_step=lambda entry, done: self.steps.append((entry, done)),
@@ -165,13 +168,13 @@ class Job:
     @contextlib.contextmanager
     def running(self) -> Iterator[concurrent.futures.Future[JobReport]]:
         """The job on whatever comes, until the block ends; an error of it fails the test."""
-        stop = Stop()
+        stop = threading.Event()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             life = pool.submit(self.run, available_now=False, stop=stop)
             try:
                 yield life
             finally:
-                stop.ask()
+                stop.set()
             life.result(_END_TIMEOUT_S)
 
     def with_settings(self, **changes: Any) -> Job:
@@ -194,7 +197,7 @@ class Job:
         """The dead-letter topic."""
         assert self.process is not None
         topic = self.process.settings.dead_letters(self.settings.output_topic)
-        return list(read_topic(self.kafka, topic))
+        return read_output(self.kafka, topic)
 
     def kinds(self) -> list[StepKind]:
         """What made each step so far."""
@@ -202,15 +205,15 @@ class Job:
 
     def released(self) -> list[TopicRecord]:
         """The output topic."""
-        return list(read_topic(self.kafka, self.settings.output_topic))
+        return read_output(self.kafka, self.settings.output_topic)
 
     def late(self) -> list[TopicRecord]:
         """The late topic."""
-        return list(read_topic(self.kafka, self.settings.late))
+        return read_output(self.kafka, self.settings.late)
 
     def quarantined(self) -> list[TopicRecord]:
         """The quarantine topic."""
-        return list(read_topic(self.kafka, self.settings.quarantine))
+        return read_output(self.kafka, self.settings.quarantine)
 
 
 _HADOOP_ONLY: Final = "viewfs://tests/state"
@@ -366,9 +369,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
         return StorageFolder(str(folder), folder)
     if request.param == "hdfs":
         uri = f"{request.getfixturevalue('hdfs_folder')}/checkpoint"
-        far = location_of(uri)
-        assert far is not None
-        return StorageFolder(uri, far)
+        return StorageFolder(uri, storage_at(uri).location(""))
     uri = f"{request.getfixturevalue('s3_folder')}/checkpoint"
     found = object_path(uri, request.getfixturevalue("s3_server").settings().get)
     assert found is not None
@@ -390,3 +391,14 @@ def job(spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Pa
         }
     )
     return Job(spark, KafkaSettings(bootstrap_servers=broker.bootstrap_servers), settings)
+
+
+@pytest.fixture
+def sink(
+    spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path
+) -> Iterator[Sink]:
+    """A sink before a topic of four partitions."""
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    one = Sink(spark, kafka, make_topic(partitions=PARTITIONS), tmp_path / "sink")
+    yield one
+    one.close()

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import Consumer, Producer
 
-from sequitur._topic_reader import read_topic, watermarks
+from sequitur._topic_reader import watermarks
 from sequitur.consumer import ReorderSettings
 from sequitur.producer import KafkaSettings
 from tests.spark.submitted_job import SubmittedJob
+from tests.support.output_reading import read_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -261,7 +262,7 @@ class Rounds:
         return self._newest("frontier") != self._newest("done")
 
     def _rows_out(self, reader: Consumer) -> int:
-        """Records in the output topic, with those of open transactions."""
+        """Records in the output topic."""
         topic = self.settings.output_topic
         partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
         return sum(watermarks(reader, topic, partition)[1] for partition in partitions)
@@ -276,6 +277,6 @@ class Rounds:
 
 
 def _numbers(kafka: KafkaSettings, topic: str) -> list[tuple[int, bytes | None, Any]]:
-    """Number, key and event time of each committed record."""
-    read = [(json.loads(record.value or b""), record.key) for record in read_topic(kafka, topic)]
+    """Number, key and event time of each record."""
+    read = [(json.loads(record.value or b""), record.key) for record in read_output(kafka, topic)]
     return [(value["n"], key, value["at"]) for value, key in read]

@@ -1,12 +1,13 @@
 """Run by spark-submit: an output partition whose first attempt hangs, for a copy to write it.
 
-    speculation_job.py BOOTSTRAP_SERVERS TOPIC APP JOB ROWS
+    speculation_job.py BOOTSTRAP_SERVERS TOPIC PLAN ROWS
 
 The topic has one partition. Prints how many rows Spark was told of in the end.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from sequitur.pipelines.rows.record_layout import Headers, record_batches
-from sequitur.pipelines.sink.partition_writer import PartitionWriter
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.step_plan import StepPlan
 from sequitur.pipelines.spark.tasks import each_partition
 from sequitur.producer import KafkaSettings
 
@@ -29,17 +31,16 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 300.0
 
 
-def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> None:
-    """Write that many rows as step 0."""
+def main(bootstrap_servers: str, topic: str, document: str, rows: str) -> None:
+    """Write that many rows as the step whose plan is given."""
     kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
-    writer = PartitionWriter(
+    plan = StepPlan.from_document(json.loads(document))
+    writer = BlockWriter(
         kafka=kafka,
-        app=app,
-        job=job,
         topic=topic,
-        partitions=1,
-        step=0,
-        transaction_timeout_ms=60_000,
+        plan=plan.topics[topic],
+        identity=plan.identity,
+        begun_s=None,
     )
 
     def hanging(limit: int) -> Iterator[KafkaBatch]:
@@ -49,7 +50,7 @@ def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> N
         context = TaskContext.get()
         if context is None or context.attemptNumber() > 0:
             return
-        # Its rows are sent, and its transaction is open. It must not end by itself: a failure that
+        # Its rows are sent, but for the last batch. It must not end by itself: a failure that
         # reached Spark before the copy's success would end the job.
         deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline:
@@ -57,8 +58,8 @@ def main(bootstrap_servers: str, topic: str, app: str, job: str, rows: str) -> N
         raise TimeoutError("no copy of this task has written the partition")
 
     spark = SparkSession.builder.getOrCreate()
-    written = each_partition(spark, lambda number: writer.send(number, hanging), 1)
-    print("written", sum(count for count, _size in written))  # noqa: T201
+    written = each_partition(spark, lambda number: writer.write([(number, hanging)]), 1)
+    print("written", sum(sum(counts.values()) for counts in written))  # noqa: T201
     spark.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -11,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur._topic_reader import read_topic
-from sequitur.consumer import EVENT_TIME_HEADER, CommitTokenError, Delivery, OutputPartition
-from sequitur.pipelines._errors import SinkError
-from sequitur.pipelines.kafka.commit_tokens import CommitTokens
+from sequitur.consumer import EVENT_TIME_HEADER
+from sequitur.pipelines._errors import OutputMismatchError, SinkError
 from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
-from sequitur.pipelines.sink.partition_writer import PartitionWriter
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, by_partition, event, time_of, wait_until
 from tests.spark.standalone_cluster import java_options, standalone_cluster
 from tests.support.document_folder import DocumentFolder
-from tests.support.tokens import token_of
+from tests.support.output_reading import read_output
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
@@ -41,11 +41,12 @@ def test_speculative_copy_doubles_nothing(
     """Of a task that hangs Spark starts a copy on another host: the rows are there once."""
     topic = make_topic(partitions=1)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
-    tokens.open({topic: 1}, newest=-1, done=-1)
+    plans = StepPlans(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    plans.open({topic: 1}, newest=-1, done=-1, sent=None)
+    plan = json.dumps(plans.of_step(0, {topic: 1}).plan.to_document())
     with standalone_cluster(tmp_path) as master:
         command = spark_submit_command(
-            [kafka.bootstrap_servers, topic, f"app-{topic}", tokens.job, str(_ROWS)],
+            [kafka.bootstrap_servers, topic, plan, str(_ROWS)],
             job=Path(__file__).with_name("speculation_job.py"),
             master=master,
             options={
@@ -70,28 +71,25 @@ def test_speculative_copy_doubles_nothing(
             check=False,
         )
     assert f"written {_ROWS}\n" in done.stdout, done.stdout + done.stderr
-    found = [int(record.value or b"") for record in read_topic(kafka, topic)]
+    found = [int(record.value or b"") for record in read_output(kafka, topic)]
     assert found == list(range(_ROWS))
 
 
-class _Failing(PartitionWriter):
+class _Failing(BlockWriter):
     """Fails at the last of four partitions, when the others have their rows."""
 
     __slots__ = ()
 
-    def send(self, partition: int, batches: Any) -> tuple[int, int]:
-        if partition == 3:
-            self._wait_for_the_others()
+    def write(self, rows: Any) -> dict[int, int]:
+        own = list(rows)
+        written = super().write([one for one in own if one[0] != 3])
+        if any(partition == 3 for partition, _ in own):
+            wait_until(self._others_have_theirs)
             raise RuntimeError("this partition cannot be written")
-        return super().send(partition, batches)
+        return written
 
-    def _wait_for_the_others(self) -> None:
-        others = [OutputPartition(self.topic, partition) for partition in range(3)]
-        wait_until(lambda: all(self._is_done(where) for where in others))
-
-    def _is_done(self, where: OutputPartition) -> bool:
-        token = token_of(self.kafka, self.app, where)
-        return token is not None and token.step == self.step
+    def _others_have_theirs(self) -> bool:
+        return {record.partition for record in read_output(self.kafka, self.topic)} == {0, 1, 2}
 
 
 def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +98,7 @@ def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.Mo
     job.produce(events)
     job.run()
     with monkeypatch.context() as patched:
-        patched.setattr("sequitur.pipelines.sink.sink.PartitionWriter", _Failing)
+        patched.setattr("sequitur.pipelines.sink.sink.BlockWriter", _Failing)
         with pytest.raises(SinkError, match="RuntimeError: this partition cannot be written"):
             job.run(drain=True)
     assert {record.partition for record in job.released()} == {0, 1, 2}
@@ -119,7 +117,7 @@ def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.Mo
     times = [days_ago - 1_000 + n for n in range(400)]
     job.produce([event(time, key=f"k{n}") for n, time in enumerate(times)])
     with monkeypatch.context() as patched:
-        patched.setattr("sequitur.pipelines.sink.sink.PartitionWriter", _Failing)
+        patched.setattr("sequitur.pipelines.sink.sink.BlockWriter", _Failing)
         with pytest.raises(SinkError, match="cannot be written"):
             job.run(drain=True, now_ms=lambda: days_ago)
     job.run(drain=True)
@@ -139,21 +137,12 @@ def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.Mo
             assert max(repeated) <= days_ago
 
 
-def test_delivery_can_be_changed_between_two_runs(job: Job) -> None:
-    """At least once and back: what was written under one is not written again under the other."""
-    weaker = job.with_settings(delivery=Delivery.AT_LEAST_ONCE)
-    for life, run in enumerate((weaker, job, weaker, job)):
-        job.produce([event(T0 + 100 * life + n, partition=n % 4) for n in range(100)])
-        run.run(drain=True)
-    assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
-
-
 def test_two_jobs_of_one_name_do_not_mix(job: Job, tmp_path: Path) -> None:
-    """A job with a new checkpoint finds the tokens of the old one, and is told to take a name."""
+    """A job with a new checkpoint finds the rows of the old one, and is told to take a name."""
     job.produce([event(T0, partition=p) for p in range(4)])
     job.run(drain=True)
     anew = job.with_settings(checkpoint=str(tmp_path / "anew"))
-    with pytest.raises(CommitTokenError, match="needs an app of its own"):
+    with pytest.raises(OutputMismatchError, match="and an app of its own"):
         anew.run(drain=True)
     named = anew.with_settings(app="anew", checkpoint=str(tmp_path / "named"))
     assert named.run(drain=True).totals.released == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from sequitur.pipelines.spark.first_task import start_python
+from sequitur.pipelines.spark.tasks import start_python
 
 if TYPE_CHECKING:
     import pytest

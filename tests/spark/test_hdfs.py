@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import pyarrow as pa
 import pytest
 
-from sequitur._dead_letters import Selection, request_rows
 from sequitur.pipelines._errors import CheckpointError
-from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store import hdfs_path
 from sequitur.pipelines.store.files import files_in
 from sequitur.pipelines.store.hdfs_path import HdfsPath
-from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.remote_storage import RemoteStorage
-from sequitur.pipelines.store.storage import location_of
-from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
-from tests.spark import bolts
+from sequitur.pipelines.store.storage import RemoteStorage, storage_at
 from tests.spark.checkpoint_places import CheckpointPlace
-from tests.spark.conftest import event, time_of
+from tests.spark.far_checkpoints import hold_rows_for_a_later_life, take_dead_letters_back
 from tests.spark.kill_rounds import Rounds
+from tests.support.far_files import sizes_in, write_and_read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +31,7 @@ if TYPE_CHECKING:
     from tests.support.hdfs_cluster import HdfsCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-T0 = 1_700_000_000_000
 _RACERS = 64
-_SCHEMA = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "1"))
 """A fourth as many, and as many in which one life takes over from another; at least one."""
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
@@ -50,7 +40,7 @@ _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 @pytest.fixture
 def root(hdfs_folder: str) -> HdfsPath:
     """A folder of its own."""
-    found = location_of(hdfs_folder)
+    found = storage_at(hdfs_folder).location("")
     assert isinstance(found, HdfsPath)
     return found
 
@@ -103,7 +93,7 @@ def test_writer_that_dies_before_its_rename_leaves_nothing_that_is_seen(root: Hd
     assert not storage.exists("frontier/7")
     assert storage.names("frontier") == []
     storage.make_folder("frontier")
-    assert root.sizes() == {}
+    assert sizes_in(root) == {}
     assert storage.create("frontier/7", "whole")
 
 
@@ -132,7 +122,7 @@ def test_cluster_that_does_not_come_back_is_named(
     with pytest.raises(OSError, match=r"hdfs://127.0.0.1:1/checkpoint/done/1: .*refused"):
         RemoteStorage(nobody).read("done/1")
     monkeypatch.setenv("HADOOP_USER_NAME", "somebody-else")
-    other = location_of(str(root))
+    other = storage_at(str(root)).location("")
     assert isinstance(other, HdfsPath)
     with pytest.raises(PermissionError, match=r"AccessControlException: .*somebody-else"):
         RemoteStorage(other).create("done/1", "text")
@@ -154,7 +144,7 @@ def test_name_service_of_several_namenodes_is_asked_in_turn(
     (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     for uri in (f"hdfs://service/{root.key}", f"hdfs:///{root.key}"):
-        place = location_of(uri)
+        place = storage_at(uri).location("")
         assert isinstance(place, HdfsPath)
         assert str(place) == f"hdfs://service/{root.key}"
         RemoteStorage(place).replace("done/1", uri)
@@ -163,18 +153,7 @@ def test_name_service_of_several_namenodes_is_asked_in_turn(
 
 def test_files_in_hdfs_are_written_and_read_by_whoever_is_told_of_them(root: HdfsPath) -> None:
     """In another process, too: where they are is pickled, with how to get there."""
-    folder: HdfsPath = pickle.loads(pickle.dumps(root / "runs"))
-    with PartFile(folder, _SCHEMA, row_group_rows=10) as file:
-        for offset in range(0, 1_000, 10):
-            numbers = list(range(offset, offset + 10))
-            file.write(pa.table([numbers, numbers], schema=_SCHEMA))
-    assert file.location is not None
-    assert [*root.sizes().values()] == [file.size_bytes]
-    part = Part((file.location,), first_ms=500, last_ms=519, reasons=())
-    (rows,) = RunRows((part,), None, ("offset",)).slices()
-    assert sorted(rows["offset"].to_pylist()) == [*range(500, 520)]
-    with pytest.raises(FileNotFoundError):
-        RunRows((Part((root / "runs" / "other.parquet",)),), None, ("offset",))
+    write_and_read(root)
     large = os.urandom(20 << 20)
     (root / "large").write_bytes(large)
     assert (root / "large").read_bytes() == large
@@ -192,38 +171,12 @@ def far(job: Job, hdfs_folder: str) -> Job:
 
 def test_rows_held_in_hdfs_go_out_in_later_lives(far: Job, hdfs: HdfsCluster) -> None:
     """In order, and are shown until then, though requests are cut off, and answers to others."""
-    hdfs.fault(refused=2, lost=1, of="/frontier/")
-    far.produce([event(T0 + 10 * n, key=f"k{n}", partition=n % 4) for n in range(400)])
-    first = far.run()
-    assert 0 < first.totals.released < 400
-    shown = inspect_checkpoint(far.settings.checkpoint)
-    assert sum(run.held for run in shown.runs) == first.totals.held
-    hdfs.fault(lost=2, of="/done/")
-    far.produce([event(T0 + 10 * n, key=f"k{n}", partition=n % 4) for n in range(400, 500)])
-    report = far.run(drain=True)
-    assert (report.totals.read, report.totals.released) == (500, 500)
-    assert hdfs.faults_left() == 0
-    found = far.released()
-    assert sorted(time_of(record) for record in found) == [T0 + 10 * n for n in range(500)]
-    for partition in range(4):
-        own = [time_of(record) for record in found if record.partition == partition]
-        assert own == sorted(own)
+    hold_rows_for_a_later_life(far, hdfs)
 
 
 def test_topology_runs_on_hdfs_and_takes_its_dead_letters_back(far: Job, hdfs: HdfsCluster) -> None:
     """Its states, events that wait, and requests to replay are there, too."""
-    job = far.running_topology(bolts.spread(), max_attempts=2)
-    job.produce([event(T0 + n, key="k", **({"fails": 9} if n == 1 else {})) for n in range(20)])
-    hdfs.fault(refused=2, lost=2, of="/topology/")
-    job.run(drain=True)
-    counts = job.processed()
-    assert (counts["taken"], counts["acked"], counts["dead"], counts["pending"]) == (20, 19, 1, 0)
-    folder = replays_folder(job.settings)
-    write_request(folder, request_rows(list(Selection().of(job.dead_letters()))))
-    later = job.running_topology(bolts.forgiving(bolts.spread), max_attempts=1)
-    later.run(drain=True)
-    assert later.processed()["replayed"] == 1
-    assert sorted(time_of(record) - T0 for record in later.released()) == [*range(20)]
+    take_dead_letters_back(far, hdfs)
 
 
 @pytest.mark.kill

@@ -10,19 +10,19 @@ import pyspark
 import pytest
 from pyspark import TaskContext
 
-from sequitur._topic_reader import read_topic
 from sequitur.consumer import UNPARSABLE, OutputTimestamp, TimestampRule
-from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.pipelines.rows.selection import Selection
-from sequitur.pipelines.sink.partition_writer import PartitionWriter
+from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.sink import _Send
+from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import all_of, each_partition
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Event, event, time_of
 from tests.support.document_folder import DocumentFolder
+from tests.support.output_reading import read_output
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, OUTPUTS, Row, staged
 
@@ -48,26 +48,26 @@ def _die_at_first() -> None:
         os._exit(9)
 
 
-class _DyingBefore(PartitionWriter):
-    """The first attempt has sent rows, and dies before it commits."""
+class _DyingBefore(BlockWriter):
+    """The first attempt has sent rows, and dies before all are acknowledged."""
 
     __slots__ = ()
 
-    def send(self, partition: int, batches: Any) -> tuple[int, int]:
-        def until_death(limit: int) -> Any:
-            yield from batches(limit)
+    def write(self, rows: Any) -> dict[int, int]:
+        def until_death() -> Any:
+            yield from rows
             _die_at_first()
 
-        return super().send(partition, until_death)
+        return super().write(until_death())
 
 
-class _DyingAfter(PartitionWriter):
-    """The first attempt commits, and dies before it can tell."""
+class _DyingAfter(BlockWriter):
+    """The first attempt has written all, and dies before it can tell."""
 
     __slots__ = ()
 
-    def send(self, partition: int, batches: Any) -> tuple[int, int]:
-        told = super().send(partition, batches)
+    def write(self, rows: Any) -> dict[int, int]:
+        told = super().write(rows)
         _die_at_first()
         return told
 
@@ -78,29 +78,28 @@ def test_killed_task_sends_its_rows_once(
     broker: Broker,
     make_topic: MakeTopic,
     tmp_path: Path,
-    writer_class: type[PartitionWriter],
+    writer_class: type[BlockWriter],
 ) -> None:
     """Spark runs it anew: its rows are in their partition once, in order, and counted."""
     topic = make_topic(partitions=OUTPUTS)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    tokens = CommitTokens(kafka, app=f"app-{topic}", documents=DocumentFolder())
-    tokens.open({topic: OUTPUTS}, newest=-1, done=-1)
+    plans = StepPlans(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    plans.open({topic: OUTPUTS}, newest=-1, done=-1, sent=None)
+    planned = plans.of_step(0, {topic: OUTPUTS})
     rows = [Row("t", 0, number, b"%d" % number, number) for number in range(600)]
     staged(tmp_path / "run", rows, 0)
     writer = writer_class(
         kafka=kafka,
-        app=f"app-{topic}",
-        job=tokens.job,
         topic=topic,
-        partitions=OUTPUTS,
-        step=0,
-        transaction_timeout_ms=60_000,
+        plan=planned.plan.topics[topic],
+        identity=planned.plan.identity,
+        begun_s=planned.begun_s,
     )
     rule = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 600, floor_ms=600)
     rows_wanted = Selection((Part(parquet_files(tmp_path / "run")),))
     sends = [_Send(0, writer, rows_wanted, block, rule) for block in blocks_of(OUTPUTS, 1)]
-    assert sum(all_of(spark, sends)) == 600
-    records = list(read_topic(kafka, topic))
+    assert sum(sum(counts.values()) for counts in all_of(spark, sends)) == 600
+    records = read_output(kafka, topic)
     for output in range(OUTPUTS):
         found = [record.value for record in records if record.partition == output]
         assert found == [row.value for row in rows if row.output == output]

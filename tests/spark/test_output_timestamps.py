@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sequitur.consumer import EVENT_TIME_HEADER, Delivery, LatePolicy, OutputTimestamp
+from sequitur.consumer import EVENT_TIME_HEADER, LatePolicy, OutputTimestamp
 from tests.spark.conftest import Event, by_partition, event, time_of
 
 if TYPE_CHECKING:
@@ -143,14 +143,11 @@ def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic:
     assert all(record.timestamp_ms > begin + 20 for record in records)
 
 
-@pytest.mark.parametrize("delivery", Delivery)
-def test_either_delivery_gives_the_same(
-    job: Job, storage: StorageFolder, delivery: Delivery
+def test_late_rows_that_are_emitted_get_a_timestamp_that_brokers_take(
+    job: Job, storage: StorageFolder
 ) -> None:
-    """Late rows that are emitted, too."""
-    planned = job.with_settings(
-        checkpoint=storage.uri, delivery=delivery, late_policy=LatePolicy.EMIT, rescue=False
-    )
+    """Their event time is in the header, where it is too old for one."""
+    planned = job.with_settings(checkpoint=storage.uri, late_policy=LatePolicy.EMIT, rescue=False)
     begin = _now_ms() - 10 * _MINUTE_MS
     old = 1_700_000_000_000
     job.produce([event(begin + n * 1_000, partition=0) for n in range(40)])

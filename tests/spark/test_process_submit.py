@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur._topic_reader import read_topic
 from tests.spark.conftest import Event, Job
 from tests.spark.submitted_job import SHORT_LIVED
+from tests.support.output_reading import read_output
 from tests.support.tree import EXAMPLES, ROOT
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_example_runs_by_a_config_file(job: Job, make_topic: MakeTopic, tmp_path
     example.write_text(text.replace('topic="word-counts"', f'topic="{topic}"'))
     job.produce(_events("to be or not to be", "that is the question", "to do"))
     report = _run(job, example, tmp_path)
-    counts = {record.key: record.value for record in read_topic(job.kafka, topic)}
+    counts = {record.key: record.value for record in read_output(job.kafka, topic)}
     assert counts[b"to"] == b"3"
     assert counts[b"be"] == b"2"
     assert report["processed"]["acked"] == report["processed"]["taken"] == 3

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -18,7 +19,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from sequitur.consumer import REASON_HEADER, ReorderSettings
 from sequitur.pipelines.ordering.job import run_reorder
-from sequitur.pipelines.ordering.stop import Stop
 from sequitur.producer.batching.partitioner import murmur2
 from tests.spark.conftest import Event, Job
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, histories
@@ -110,7 +110,7 @@ class _Lives:
             self.job.spark,
             self.job.kafka,
             self.job.settings,
-            stop=Stop(),
+            stop=threading.Event(),
             available_now=True,
             drain=drain,
             on_step=lambda *_: None,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.pipelines.ordering.stop import Stop, stop_on_signals
+from sequitur.pipelines.ordering.stop import stop_on_signals
 from tests.spark.conftest import Job, event, time_of
 from tests.spark.submitted_job import SubmittedJob
 
@@ -101,6 +102,6 @@ def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None
     """Hadoop runs chmod for each local file; ended by Ctrl-C, it would fail the batch."""
     jvm: Any = spark.sparkContext._jvm
     builder = jvm.java.lang.ProcessBuilder(["sh", "-c", "kill -INT $$; echo alive"])
-    with stop_on_signals(Stop(), spark):
+    with stop_on_signals(threading.Event(), spark):
         output = builder.start().getInputStream().readAllBytes()
     assert bytes(output) == b"alive\n"

@@ -47,7 +47,6 @@ class LossyWire(Wire):
         self,
         node: int,
         topics: list[tuple[str, list[tuple[int, bytes]]]],
-        transactional_id: str | None = None,
     ) -> Any:
         """Send it, or lose its answer, or do nothing."""
         if self.mode == "cut":
@@ -55,7 +54,7 @@ class LossyWire(Wire):
         self.base_sequences += [
             Stamp.of(data).base_sequence for _, batches in topics for _, data in batches
         ]
-        answers = super().produce(node, topics, transactional_id)
+        answers = super().produce(node, topics)
         if self.mode == "whole":
             return answers
         self.mode = "cut"

@@ -97,7 +97,7 @@ class StepRuns:
             FileInput(selection, tuple(self.waiting.get(place, ())), place)
             for place in range(self.partitions)
         ]
-        tasks = _TasksHere(None, batch.path("work"), max_crashes=2)  # type: ignore[arg-type]
+        tasks = _TasksHere(None, batch.folder / "work", max_crashes=2)  # type: ignore[arg-type]
         result = StepRun(batch, givens, self.states, tasks).run()
         self.results.append(result)
         self.counts.update(result.counts)
@@ -107,7 +107,7 @@ class StepRuns:
 
     def give_back(self, given: Iterable[EventValues], task: int = 0) -> None:
         """Give dead letters back to a task of the first stage: they run in the next step."""
-        folder = self._batch().path("waiting")
+        folder = self._batch().folder / "waiting"
         file = write_waiting(folder, [PendingEvent(tuple(one), 0, None) for one in given])
         if file is not None:
             self.waiting.setdefault(task, []).append(file)
@@ -191,7 +191,7 @@ class StepRuns:
             }
             for one in given
         ]
-        with PartFile(batch.path("work"), RUN_ARROW_SCHEMA) as file:
+        with PartFile(batch.folder / "work", RUN_ARROW_SCHEMA) as file:
             file.write(pa.Table.from_pylist(rows, RUN_ARROW_SCHEMA))
         assert file.location is not None
         return Selection((Part((file.location,)),))

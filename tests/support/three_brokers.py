@@ -63,6 +63,27 @@ class ThreeBrokers:
         new = NewTopic(name, partitions, len(_NODES), config={"min.insync.replicas": "2"})
         self._admin.create_topics([new])[name].result(_TIMEOUT_S)
 
+    def make_topic_of(self, name: str, leader: int, follower: int) -> None:
+        """A topic of one partition on two brokers, either of which may go on alone."""
+        new = NewTopic(name, 1, replica_assignment=[[leader, follower]])
+        self._admin.create_topics([new])[name].result(_TIMEOUT_S)
+        self._wait_for_leaders(name, lambda leaders: leaders == {0: leader})
+
+    def pause(self, node: int) -> None:
+        """Make a broker do nothing for a while; after some seconds the controller counts it out."""
+        self._brokers[node].pause()
+
+    def let_follower_lead(self, topic: str, leader: int, follower: int) -> None:
+        """Kill a leader, let its paused follower go on until it leads, and start the other again.
+
+        Raises:
+            TimeoutError: It does not lead.
+        """
+        self._brokers[leader].kill()
+        self._brokers[follower].resume()
+        self._brokers[leader].start()
+        self._wait_for_leaders(topic, lambda leaders: leaders[0] in (leader, follower))
+
     def leaders(self, topic: str) -> dict[int, int]:
         """The leader of each partition."""
         found = self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions

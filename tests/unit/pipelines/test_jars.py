@@ -12,7 +12,6 @@ import pytest
 
 from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError
 from sequitur.pipelines.jars import (
-    GROUPS,
     LOCK_FILE,
     ROOTS,
     LockedJar,
@@ -174,7 +173,7 @@ def test_a_lock_without_the_group_is_refused(tmp_path: Path) -> None:
 
 def test_the_project_s_lock_holds_its_roots() -> None:
     """What `lock` starts from is in the lock, and the lock names no host."""
-    for group in GROUPS:
+    for group in ROOTS:
         locked = {jar.coordinates for jar in read_lock(group)}
         assert {*ROOTS[group]} <= locked
     assert "://" not in LOCK_FILE.read_text()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(launch, "locked_jars", lambda group: [tmp_path / group, tmp_path / "b"])
+    monkeypatch.setattr(
+        "sequitur.pipelines.jars.locked_jars", lambda group: [tmp_path / group, tmp_path / "b"]
+    )
     monkeypatch.setenv("SEQUITUR_CACHE", str(tmp_path))  # with no archive of classes
 
 

@@ -17,7 +17,7 @@ _NEEDED = (
     "pyarrow.compute",
     "sequitur.pipelines.ordering.key_tasks",
     "sequitur.pipelines.rows.run_writer",
-    "sequitur.pipelines.sink.partition_writer",
+    "sequitur.pipelines.sink.block_writer",
     "sequitur.pipelines.topology.batch",
 )
 

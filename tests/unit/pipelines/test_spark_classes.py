@@ -20,7 +20,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache, and no jars."""
     monkeypatch.setenv("SEQUITUR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(launch, "locked_jars", lambda _group: [])
+    monkeypatch.setattr("sequitur.pipelines.jars.locked_jars", lambda _group: [])
     return tmp_path / "cache" / "classes"
 
 

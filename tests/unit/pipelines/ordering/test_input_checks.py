@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sequitur.consumer import EventClock, SourcePartition, StepEntry, StepKind, Totals
 from sequitur.pipelines._errors import CheckpointError
-from sequitur.pipelines.ordering.input_checks import InputChecks
+from sequitur.pipelines.ordering.input_checks import check_batch, check_start, topic_ids
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.storage import LocalStorage
 
@@ -31,9 +32,9 @@ class _Topics:
         return {topic: self._ids[topic] for topic in topics if topic in self._ids}
 
 
-def _checks(root: Path, ids: dict[str, str] | None = None) -> InputChecks:
-    topics: Any = _Topics(_IDS if ids is None else ids)
-    return InputChecks(Checkpoint(LocalStorage(root)), topics)
+def _job(root: Path, ids: dict[str, str] | None = None) -> Any:
+    topics = _Topics(_IDS if ids is None else ids)
+    return SimpleNamespace(checkpoint=Checkpoint(LocalStorage(root)), topics=topics)
 
 
 def _plan(root: Path, batch_id: int, offsets: dict[str, dict[str, int]]) -> None:
@@ -70,10 +71,10 @@ _OTHERS = [
 def test_batch_as_it_was_logged_is_taken(tmp_path: Path) -> None:
     """Given again, or followed by the next one."""
     _plan(tmp_path, 2, _LOGGED)
-    checks = _checks(tmp_path)
+    job = _job(tmp_path)
     for batch_id in (2, 3):
-        checks.check_batch(_entry(2), batch_id)
-    checks.check_start(_entry(2))
+        check_batch(job, _entry(2), batch_id)
+    check_start(job, _entry(2))
 
 
 @pytest.mark.parametrize("offsets", _OTHERS)
@@ -82,13 +83,13 @@ def test_batch_that_ends_elsewhere_is_refused(
 ) -> None:
     """Given again it would be taken for read, followed by the next it would leave a hole."""
     _plan(tmp_path, 2, offsets)
-    checks = _checks(tmp_path)
+    job = _job(tmp_path)
     with pytest.raises(CheckpointError, match=r"has planned batch 2 anew.*--reset-input"):
-        checks.check_batch(_entry(2), 2)
+        check_batch(job, _entry(2), 2)
     with pytest.raises(CheckpointError, match="has planned batch 2 anew"):
-        checks.check_batch(_entry(2), 3)
+        check_batch(job, _entry(2), 3)
     with pytest.raises(CheckpointError, match="has planned batch 2 anew"):
-        checks.check_start(_entry(2))
+        check_start(job, _entry(2))
 
 
 @pytest.mark.parametrize("batch_id", [0, 1, 4])
@@ -97,38 +98,38 @@ def test_batch_that_is_neither_the_last_nor_the_next_is_refused(
 ) -> None:
     """Spark's part is older than the log, or another's."""
     with pytest.raises(CheckpointError, match=f"begins batch {batch_id}, but batch 2 is logged"):
-        _checks(tmp_path).check_batch(_entry(2), batch_id)
+        check_batch(_job(tmp_path), _entry(2), batch_id)
 
 
 def test_plan_that_is_gone_is_refused_when_a_batch_follows_it(tmp_path: Path) -> None:
     """At the start it may be missing: Spark is going to plan the batch anew, and is asked then."""
-    checks = _checks(tmp_path)
-    checks.check_start(_entry(2))
+    job = _job(tmp_path)
+    check_start(job, _entry(2))
     with pytest.raises(CheckpointError, match="spark/offsets/2, Spark's plan of a batch, is gone"):
-        checks.check_batch(_entry(2), 3)
+        check_batch(job, _entry(2), 3)
 
 
 def test_batch_without_a_log_is_the_first_or_refused(tmp_path: Path) -> None:
     """Whatever is lost of Spark's commits, too: rows before it would be passed over."""
-    checks = _checks(tmp_path)
-    checks.check_batch(None, 0)
+    job = _job(tmp_path)
+    check_batch(job, None, 0)
     with pytest.raises(CheckpointError, match=r"got to batch 1, but .* is gone\. Put frontier/"):
-        checks.check_batch(None, 1)
+        check_batch(job, None, 1)
 
 
 def test_first_batch_behind_a_reset_has_none_before_it(tmp_path: Path) -> None:
     """Spark begins where it was told to."""
-    checks = _checks(tmp_path)
-    checks.check_start(_entry(-1))
-    checks.check_batch(_entry(-1), 0)
+    job = _job(tmp_path)
+    check_start(job, _entry(-1))
+    check_batch(job, _entry(-1), 0)
 
 
 def test_topic_with_another_id_is_refused(tmp_path: Path) -> None:
     """One that is new, or is gone, is not."""
-    assert _checks(tmp_path).topic_ids(None, ["in"]) == {"in": "first"}
-    found = _checks(tmp_path, {"in": "first", "new": "third"}).topic_ids(_entry(2), ["in", "new"])
+    assert topic_ids(_job(tmp_path), None, ["in"]) == {"in": "first"}
+    found = topic_ids(_job(tmp_path, {"in": "first", "new": "third"}), _entry(2), ["in", "new"])
     assert found == {**_IDS, "new": "third"}
     with pytest.raises(
         CheckpointError, match=r"topic 'in' is not .*: its id is other, and was first.*--reset"
     ):
-        _checks(tmp_path, {"in": "other"}).check_start(_entry(2))
+        check_start(_job(tmp_path, {"in": "other"}), _entry(2))

@@ -26,9 +26,9 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.pipelines._errors import ReorderError
-from sequitur.pipelines.ordering.job import JobReport
 from sequitur.pipelines.ordering.metrics import JobMetrics, serve_metrics
 from sequitur.pipelines.ordering.progress import (
+    JobReport,
     LiveLine,
     ProgressStyle,
     instant,

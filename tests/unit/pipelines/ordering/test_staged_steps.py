@@ -110,7 +110,7 @@ def test_one_step_waits_behind_the_one_at_work(
 def test_what_follows_a_done_mark_is_waited_for(
     steps: _Steps, queue: StagedSteps, pool: ThreadPoolExecutor
 ) -> None:
-    """Commit tokens are renewed behind it: a tick that wrote meanwhile would be fenced by that."""
+    """What the job tells of the step: a tick that wrote meanwhile would be told of before it."""
     steps.may_end.clear()
     queue.add(_step(0))
     steps.may_finish.release()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.consumer import ReorderSettings
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.steps import Steps
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -31,15 +32,13 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         (folder / "part-1.parquet").write_bytes(b"1")
         raise OSError("No space left on device")
 
-    job: Any = SimpleNamespace(checkpoint=checkpoint)
-    given: Any = {
-        "frontier": SimpleNamespace(is_learned=False),
-        "runs": SimpleNamespace(stage=failing),
-        "history": None,
-        "duplicates": None,
-        "checks": None,
-    }
-    steps = Steps(job, NewestStep(checkpoint), **given)
+    told = {"input_topics": ["in"], "output_topic": "out", "event_time": "json:at", "delay": "1 s"}
+    settings = ReorderSettings.model_validate({**told, "checkpoint": str(tmp_path)})
+    job: Any = SimpleNamespace(
+        checkpoint=checkpoint, settings=settings, outages=None, is_bounded=True
+    )
+    runs: Any = SimpleNamespace(stage=failing)
+    steps = Steps(job, NewestStep(checkpoint), runs, output_partitions=3)
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
     rows: Any = None

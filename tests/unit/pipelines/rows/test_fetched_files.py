@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sequitur.pipelines.rows import fetched_files
-from sequitur.pipelines.rows.kept_values import KeptValues
+from sequitur.pipelines.rows import fetched_files, read_ahead, run_rows
+from sequitur.pipelines.rows.fetched_files import KeptValues
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.part_files import PartFile
 
@@ -72,7 +73,10 @@ def test_large_file_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_kept_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go, and are fetched again."""
+    """The oldest go, and are fetched again; here files are read one after the other."""
+    one = ThreadPoolExecutor(1)
+    for module in (read_ahead, run_rows):
+        monkeypatch.setattr(module, "readers", lambda: one)
     files, opened = _files(tmp_path, 20)
     size = files[0].file.stat().st_size
     monkeypatch.setattr(fetched_files, "_fetched", KeptValues(4 * size))
@@ -82,3 +86,4 @@ def test_what_is_kept_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert not opened
     assert _read(files[:3]) == [0, 1, 2]
     assert [*opened.values()] == [1] * 3
+    one.shutdown()

@@ -12,7 +12,7 @@ import pytest
 from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
 from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows import footers
-from sequitur.pipelines.rows.kept_values import KeptValues
+from sequitur.pipelines.rows.fetched_files import KeptValues
 from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RunWriter

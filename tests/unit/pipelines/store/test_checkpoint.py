@@ -26,13 +26,14 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
-from sequitur.pipelines.kafka.commit_tokens import CommitTokens
 from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.sink.step_plan import StepPlan
+from sequitur.pipelines.sink.step_plans import job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import LocalStorage
-from sequitur.producer import KafkaSettings
+from sequitur.producer.kafka.identity import Identity
 from tests.support.disk_model import DiskModel
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import Row, staged
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _IDENTITY = JobIdentity(("in",), None, "json:at", "out", 3, "ordered", "topology")
-_NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 _PLAN = 'v1\n{}\n{"in":{"0":1}}'
 _ROWS = [Row("in", 0, number, b"k", number) for number in range(30)]
 
@@ -448,12 +448,20 @@ def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"{}", b"null", b'{"format": 0}', b"\xff"])
 @pytest.mark.parametrize(
-    "name", ["format.json", "delivery.json", "frontier/000000000000", "done/000000000000"]
+    "name",
+    [
+        "format.json",
+        "outputs.json",
+        "frontier/000000000000",
+        "plans/000000000000",
+        "done/000000000000",
+    ],
 )
 def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, damage: bytes) -> None:
     """Empty, cut, or other JSON: never with a raw error."""
     first = _claimed(tmp_path)
-    CommitTokens(_NOWHERE, app="a", documents=first)
+    first.write_document("outputs.json", {"format": 1, "app": "a", "cluster": None})
+    first.write_document("plans/000000000000", StepPlan(0, None, Identity(7, 0), {}).to_document())
     first.write_entry(_entry(first, 0))
     first.write_done(StepDone(0, Totals()))
     first.close()
@@ -463,7 +471,8 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
     def start() -> None:
         with contextlib.closing(found):
             found.claim(_IDENTITY)
-            CommitTokens(_NOWHERE, app="a", documents=found)
+            assert found.read_document("outputs.json", job_of) == ("a", None)
+            assert found.read_document("plans/000000000000", StepPlan.from_document) is not None
             found.latest()
 
     with pytest.raises(CheckpointError, match=rf"{tmp_path}(/{name} cannot be read| is not a reo)"):
@@ -477,7 +486,7 @@ def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
 ) -> None:
     """What it says of a life that is over, nobody needs."""
     impatient = partial(Ownership, stale_s=0.2)
-    monkeypatch.setattr("sequitur.pipelines.store.checkpoint.Ownership", impatient)
+    monkeypatch.setattr("sequitur.pipelines.store.owned_folder.Ownership", impatient)
     _claimed(tmp_path).close()
     (tmp_path / name).write_text(damage)
     second = _claimed(tmp_path)

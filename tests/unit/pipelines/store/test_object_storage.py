@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import obstore
-import pyarrow as pa
 import pytest
 from pyarrow.fs import FileSystem
 
 from sequitur.consumer.topology.engine.emission import Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
-from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.object_path import ObjectPath, object_path
 from sequitur.pipelines.store.ownership import Ownership
-from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.remote_storage import RemoteStorage
+from sequitur.pipelines.store.storage import RemoteStorage
 from sequitur.pipelines.store.sweeper import Sweeper
 from sequitur.pipelines.topology import exchange_files
 from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
+from tests.support.far_files import sizes_in, write_and_read
 from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # asks a server of S3, in each process that runs some of it
 
 _RACERS = 64
-_SCHEMA = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])
 
 
 @pytest.fixture(scope="module")
@@ -130,19 +127,7 @@ def test_documents_are_replaced_listed_and_deleted(root: ObjectPath) -> None:
 
 def test_files_are_written_and_read_by_whoever_is_told_of_them(root: ObjectPath) -> None:
     """In another process, too: where they are is pickled, with how to get there, and not shown."""
-    folder: ObjectPath = pickle.loads(pickle.dumps(root / "runs"))
-    with PartFile(folder, _SCHEMA, row_group_rows=10) as file:
-        for offset in range(0, 1_000, 10):
-            numbers = list(range(offset, offset + 10))
-            file.write(pa.table([numbers, numbers], schema=_SCHEMA))
-    assert file.location is not None
-    assert [*root.sizes().values()] == [file.size_bytes]
-    part = Part((file.location,), first_ms=500, last_ms=519, reasons=())
-    (rows,) = RunRows((part,), None, ("offset",)).slices()
-    assert sorted(rows["offset"].to_pylist()) == [*range(500, 520)]
-    assert SECRET_KEY not in repr(file.location)
-    with pytest.raises(FileNotFoundError):
-        RunRows((Part((root / "runs" / "other.parquet",)),), None, ("offset",))
+    assert SECRET_KEY not in repr(write_and_read(root))
 
 
 def test_large_file_goes_in_parts(server: S3Server, root: ObjectPath) -> None:
@@ -203,7 +188,7 @@ def test_mark_of_a_folder_is_nothing_in_it(server: S3Server, root: ObjectPath) -
     assert storage.names("frontier") == []
     assert storage.create("frontier/000000000007", "newest")
     assert storage.names("frontier") == ["000000000007"]
-    assert [*root.sizes()] == [f"{root.key}/frontier", f"{root.key}/frontier/000000000007"]
+    assert [*sizes_in(root)] == [f"{root.key}/frontier", f"{root.key}/frontier/000000000007"]
 
 
 def test_folder_of_many_is_listed_and_deleted_whole(root: ObjectPath) -> None:
@@ -227,7 +212,7 @@ def test_names_are_what_they_are(root: ObjectPath, name: str) -> None:
     (root / name / "runs").write_bytes(b"rows")
     assert (storage.names(""), storage.read("runs")) == (["frontier", "runs"], "rows")
     assert (root / name / "frontier/1").read_bytes() == b"document"
-    assert sorted(root.sizes()) == [f"{root.key}/{name}/{of}" for of in ("frontier/1", "runs")]
+    assert sorted(sizes_in(root)) == [f"{root.key}/{name}/{of}" for of in ("frontier/1", "runs")]
 
 
 @pytest.mark.parametrize("location", ["s3a:///job", "s3a://b/a/../job", "gs://b/./job"])

@@ -26,7 +26,6 @@ _NEW_NAMES = {2, 6, 10, 17, 3}
 _NO_CODE = 12_345
 
 _LEADER_MOVES = {5, 6}
-_COORDINATOR_MOVES = {14, 15, 16}
 _BROKER_AWAY = {7, 8, 13, 41, -156, -166, -185, -187, -193, -195}
 _WIRE = {3, 5, 6, 7, 14, 15, 16, 19, 20, 41, 56}
 _ADMIN = {*_LEADER_MOVES, *_BROKER_AWAY, 14, 15, 38, 56, 72, 74, 75, 78}
@@ -43,22 +42,6 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
     Request.DESCRIBE_CONFIGS: {Action.RETRY: {*_WIRE, 51}},
     Request.DESCRIBE_PRODUCERS: {Action.RETRY: {*_WIRE, *_PARTITION_MOVES, 51}},
     Request.READ: {Action.RETRY: {*_WIRE, *_PARTITION_MOVES, -1, 1}},
-    Request.PRODUCE_IN_TRANSACTION: {
-        Action.DONE: {46},
-        Action.FENCED: {47, 90},
-        Action.FAIL: {
-            code
-            for code, row in MEANINGS.items()
-            if row.answer
-            in {Answer.OUT_OF_ORDER, Answer.FORGOTTEN, Answer.TOO_LARGE, Answer.REFUSED}
-        }
-        | {48, 49, 53, 120},
-    },
-    Request.TRANSACTION: {
-        Action.RETRY: {3, 7, 51},
-        Action.FIND_COORDINATOR: _COORDINATOR_MOVES,
-        Action.FENCED: {47, 90},
-    },
     Request.TOPICS: {Action.RETRY: {*_ADMIN, 9}, Action.RETRY_BRIEFLY: {3, -188, -190}},
     Request.TOPIC_IDS: {
         Action.RETRY: _ADMIN,
@@ -83,11 +66,7 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
 }
 """What follows from codes for each request; from all others, what `_OTHERWISE` has."""
 
-_OTHERWISE = {
-    Request.LOGIN: Action.RETRY,
-    Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT,
-    Request.PRODUCE_IN_TRANSACTION: Action.RETRY,
-}
+_OTHERWISE = {Request.LOGIN: Action.RETRY, Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT}
 
 
 @pytest.mark.parametrize("request_", Request, ids=lambda request: request.name)

@@ -51,6 +51,6 @@ async def test_what_is_not_replicated_yet_is_waited_for() -> None:
 
 async def test_replicas_that_lag_for_long_leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can say then: it is asked again later."""
-    monkeypatch.setattr("sequitur.producer.kafka.event_search._REPLICATION_POLL_S", 0)
+    monkeypatch.setattr("sequitur.producer.kafka.log_reading._REPLICATION_POLL_S", 0)
     with pytest.raises(RetriableError, match="lag behind"):
         await find_events(Leader(lag=_NEVER).ask, "t", 0, {b"id"}, 500)

@@ -10,7 +10,7 @@ from sequitur.consumer.topology import EmitError
 from sequitur.consumer.topology.api.topology import KafkaOutput
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.engine.emission import encoder
-from sequitur.producer.kafka.record_batch import Stamp, transactional_batch
+from sequitur.producer.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.producer.kafka.record_format import HEADER_SIZE
 from sequitur.producer.kafka.record_limit import RecordLimit
 
@@ -22,7 +22,7 @@ def test_what_is_taken_fits(size: int) -> None:
     """A record that is judged to be taken makes a batch that is not over the limit."""
     limit = RecordLimit(4900)
     value = _NOISE[:size]
-    batch = transactional_batch(
+    batch = idempotent_batch(
         memoryview(bytes(20) + value), 1, base_ms=0, max_ms=0, stamp=Stamp(1, 1, 0)
     )
     if limit.takes([value]):

@@ -142,12 +142,12 @@ def test_a_producer_id_is_asked_for_without_a_transaction() -> None:
     assert request.encode() == b"\x00\x00\x00\xea\x60" + b"\xff" * 10 + b"\x00"
 
 
-def test_a_transactional_id_is_asked_for_with_its_timeout_and_what_is_held() -> None:
-    """The same request serves the jobs' transactions and the producer's own name."""
+def test_a_transactional_id_is_asked_for_with_what_is_held() -> None:
+    """The same request serves the jobs' names and the producer's own."""
     held = Identity(7, 2)
-    request = InitProducerIdRequest("app", held, transaction_timeout_ms=5).prepare({22: (0, 5)})
+    request = InitProducerIdRequest("app", held).prepare({22: (0, 5)})
     assert request.encode() == (
-        b"\x04app" b"\x00\x00\x00\x05" b"\x00\x00\x00\x00\x00\x00\x00\x07" b"\x00\x02" b"\x00"
+        b"\x04app" b"\x00\x00\xea\x60" b"\x00\x00\x00\x00\x00\x00\x00\x07" b"\x00\x02" b"\x00"
     )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_a_topics_limit_is_asked_for_by_name() -> None:
 
 def test_describe_producers_is_written_and_read_as_kafka_defines_it() -> None:
     """API 61, version 0, flexible: bytes by hand from the protocol's definition."""
-    request = DescribeProducersRequest("t", 3).prepare({61: (0, 0)})
+    request = DescribeProducersRequest({"t": (3,)}).prepare({61: (0, 0)})
     assert request.encode() == b"\x02\x02t\x02\x00\x00\x00\x03\x00\x00"
     body = (
         b"\x00\x00\x00\x00"  # throttle time

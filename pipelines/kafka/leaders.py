@@ -1,0 +1,180 @@
+"""The leaders of partitions: what they have of a producer, where logs end, and batches for them.
+
+Whoever asks gets an answer for each partition: what is not answered now is to be asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from sequitur.consumer import OutputPartition
+from sequitur.producer import RetriableError
+from sequitur.producer.kafka.describe_producers import Told, Untold, producer_states
+from sequitur.producer.kafka.log_reading import last_sequence_in_log, log_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Collection, Iterable
+
+    from sequitur.producer.kafka.identity import Identity
+    from sequitur.producer.kafka.produce_answers import PartitionAnswer
+    from sequitur.producer.kafka.wire import Wire
+
+_Answer: TypeAlias = "asyncio.Future[PartitionAnswer]"
+
+_REQUEST_BYTES: Final = 4 << 20
+"""Of a request, where its batches are not larger: brokers limit it (`socket.request.max.bytes`)."""
+
+
+class Leaders:
+    """Asks the leaders of partitions.
+
+    Batches that are given in one turn of the event loop go to a leader in one request: a broker
+    takes the requests of a connection one after the other, each once the one before is answered.
+
+    Args:
+        wire: Connections to the brokers, started.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._due: dict[int, list[tuple[OutputPartition, bytes, _Answer]]] = {}
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Let go of answers that nobody waits for any more, once the connections are closed."""
+        for request in self._requests:
+            request.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+
+    async def refresh(self, topics: Iterable[str]) -> bool:
+        """Ask the brokers again who leads; whether one answered."""
+        return await self._wire.refresh(topics)
+
+    async def states(
+        self, partitions: Collection[OutputPartition], producer_id: int
+    ) -> dict[OutputPartition, Told]:
+        """Return what leaders have of a producer id, for each partition.
+
+        Raises:
+            FatalError: A broker refuses the login or the request.
+        """
+        found: dict[OutputPartition, Told] = dict.fromkeys(partitions, Untold.ASK_AGAIN)
+        for node, led in self._by_leader(partitions).items():
+            try:
+                ask = functools.partial(self._wire.ask, node)
+                told = await producer_states(ask, led, producer_id)
+            except RetriableError:
+                continue
+            found |= {OutputPartition(*where): state for where, state in told.items()}
+        return found
+
+    async def ends(self, partitions: Collection[OutputPartition]) -> dict[OutputPartition, int]:
+        """Return where logs end for readers; of partitions whose leader says so now.
+
+        Raises:
+            FatalError: A broker refuses the login, or the right to read a topic.
+        """
+        found: dict[OutputPartition, int] = {}
+        for node, led in self._by_leader(partitions).items():
+            try:
+                told = await log_ends(functools.partial(self._wire.ask, node), led)
+            except RetriableError:
+                continue
+            found |= {OutputPartition(*where): offset for where, offset in told.items()}
+        return found
+
+    async def last_sequence_in_log(
+        self, where: OutputPartition, identity: Identity, offset: int
+    ) -> int | None:
+        """Return an identity's last sequence that readers see; None without any from an offset on.
+
+        Raises:
+            LogRangeError: The log begins behind that offset, or ends before it, and has none.
+            RetriableError: There is no leader that answers, or its replicas lag.
+            FatalError: The topic may not be read.
+        """
+        node = self._wire.leader(*where)
+        if node is None:
+            raise RetriableError(f"{where} has no leader")
+        ask = functools.partial(self._wire.ask, node)
+        return await last_sequence_in_log(ask, *where, identity, offset)
+
+    async def produce(
+        self, where: OutputPartition, batch: bytes
+    ) -> asyncio.Future[PartitionAnswer]:
+        """Give a batch to a partition's leader, and return its answer to be awaited.
+
+        Raises:
+            RetriableError: At once: nothing was written. When awaited: it may have been.
+        """
+        node = self._wire.leader(*where)
+        if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
+            raise RetriableError(f"{where} has no leader that can be reached")
+        loop = asyncio.get_running_loop()
+        answer: _Answer = loop.create_future()
+        if node not in self._due:
+            self._due[node] = []
+            loop.call_soon(self._send, node)
+        self._due[node].append((where, batch, answer))
+        return answer
+
+    def _send(self, node: int) -> None:
+        due = self._due.pop(node)
+        while due:
+            # A request has one batch of a partition, and is not large if need not be.
+            topics: dict[str, list[tuple[int, bytes]]] = {}
+            answers: dict[OutputPartition, _Answer] = {}
+            later, size = [], 0
+            waiting: set[OutputPartition] = set()
+            for one in due:
+                where, batch, answer = one
+                is_large = size + len(batch) > _REQUEST_BYTES and answers
+                if where in answers or where in waiting or is_large:
+                    waiting.add(where)
+                    later.append(one)
+                    continue
+                size += len(batch)
+                topics.setdefault(where.topic, []).append((where.partition, batch))
+                answers[where] = answer
+            due = later
+            try:
+                answered = self._wire.produce(node, list(topics.items()))
+            except RetriableError as error:
+                _fail(answers.values(), error)
+                continue
+            request = asyncio.ensure_future(_hand_out(answered, answers))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+
+    def _by_leader(self, partitions: Iterable[OutputPartition]) -> dict[int, dict[str, list[int]]]:
+        found: dict[int, dict[str, list[int]]] = {}
+        for where in partitions:
+            node = self._wire.leader(*where)
+            if node is not None:
+                found.setdefault(node, {}).setdefault(where.topic, []).append(where.partition)
+        return found
+
+
+async def _hand_out(
+    answered: Awaitable[dict[tuple[str, int], PartitionAnswer]],
+    answers: dict[OutputPartition, _Answer],
+) -> None:
+    try:
+        found = await answered
+    except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets it
+        _fail(answers.values(), error)
+        return
+    for where, answer in answers.items():
+        if where not in found:
+            _fail([answer], RetriableError(f"{where}: the answer left it out"))
+        elif not answer.done():
+            answer.set_result(found[where])
+
+
+def _fail(answers: Iterable[_Answer], error: Exception) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(error)
+            answer.exception()  # retrieved: its batch may have been given up

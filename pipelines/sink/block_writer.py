@@ -1,0 +1,159 @@
+"""The rows of a step for some output partitions, written by one task of Spark's.
+
+Rows are laid out partition by partition. What is laid out goes to the leaders while the next rows
+are, several partitions in one request; see `sink.partition_sender` for one partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+
+from sequitur.consumer import OutputPartition
+from sequitur.pipelines._errors import SendRefusedError
+from sequitur.pipelines.kafka.connections import kept_connections
+from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sequitur.pipelines.kafka.leaders import Leaders
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.selection import Batches
+    from sequitur.pipelines.sink.step_plan import TopicPlan
+    from sequitur.producer import KafkaSettings
+    from sequitur.producer.kafka.identity import Identity
+
+_MOST_WAITING: Final = 8 << 20
+"""Bytes of rows that are laid out and not acknowledged."""
+_GIVEN_AT_ONCE: Final = 1 << 20
+"""After so many bytes the senders get their turn: the fewer requests the better."""
+_TURNS: Final = 3
+"""A sender begins in one turn of the event loop, and its request is written in the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWriter:
+    """Writes rows to partitions of a topic.
+
+    Attributes:
+        kafka: How to reach the brokers.
+        topic: The topic.
+        plan: What the step's plan says of it.
+        identity: Producer id and epoch of the step.
+        begun_s: When the plan was written, epoch seconds, if nothing of the step can be out.
+    """
+
+    kafka: KafkaSettings = field(repr=False)
+    topic: str
+    plan: TopicPlan
+    identity: Identity
+    begun_s: float | None
+
+    def write(self, rows: Iterable[Batches]) -> dict[int, int]:
+        """Write rows that are not there; how many each partition has, those that were included.
+
+        Args:
+            rows: Those of each partition, in their order; see `selection.Selection.each`.
+
+        Raises:
+            SendUnansweredError: The brokers do not answer.
+            SendRefusedError: They refuse a row.
+            FencedError: A newer life of the job has written.
+            OutputMismatchError: A partition does not hold what the plan says.
+        """
+        connections = kept_connections(self.kafka)
+        limit = min(self.plan.batch_bytes, connections.batch_bytes(self.topic))
+        try:
+            return connections.run(send_block(connections.leaders, rows, limit, self.assignment))
+        except SendRefusedError:
+            connections.forget_limit(self.topic)
+            raise
+
+    def assignment(self, partition: int) -> Assignment:
+        """Return what the plan says of a partition."""
+        return Assignment(
+            OutputPartition(self.topic, partition),
+            self.identity,
+            self.plan.firsts[partition],
+            self.plan.ends[partition],
+            None if _is_repeated() else self.begun_s,
+        )
+
+
+def _is_repeated() -> bool:
+    """Whether another attempt at this task of Spark's was made before."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+async def send_block(
+    leaders: Leaders,
+    rows: Iterable[Batches],
+    limit: int,
+    assignment: Callable[[int], Assignment],
+) -> dict[int, int]:
+    """Send rows of several partitions; how many each has in the end.
+
+    Args:
+        leaders: Ask the partitions' leaders.
+        rows: Those of each partition.
+        limit: Most bytes of a batch.
+        assignment: What the plan says of a partition.
+    """
+    waiting = _Waiting()
+    running: dict[int, asyncio.Task[int]] = {}
+    try:
+        async with asyncio.TaskGroup() as group:
+            for partition, batches in rows:
+                await waiting.until_fewer()
+                sender: PartitionSender | None = None
+                for batch in batches(limit):
+                    if sender is None:
+                        sender = PartitionSender(leaders, assignment(partition), waiting.settled)
+                        running[partition] = group.create_task(sender.run())
+                    sender.add(batch)
+                    await waiting.add(batch, sender)
+                if sender is not None:
+                    sender.end()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return {partition: sent.result() for partition, sent in running.items()}
+
+
+class _Waiting:
+    """Bytes that are laid out and not acknowledged."""
+
+    def __init__(self) -> None:
+        self._size = self._given = 0
+        self._has_room = asyncio.Event()
+
+    async def add(self, batch: KafkaBatch, sender: PartitionSender) -> None:
+        """Count a batch that a sender has got, and wait while there are too many."""
+        size = len(batch.records)
+        self._size += size
+        self._given += size
+        if self._given >= _GIVEN_AT_ONCE:
+            self._given = 0
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        # A sender keeps one batch back until it knows whether another follows.
+        while self._size > _MOST_WAITING and sender.waiting > 1:
+            await self._settled_more()
+
+    async def until_fewer(self) -> None:
+        """Wait while there are too many: a partition may have one batch only, and be ended."""
+        while self._size > _MOST_WAITING:
+            await self._settled_more()
+
+    async def _settled_more(self) -> None:
+        self._has_room.clear()
+        await self._has_room.wait()
+
+    def settled(self, size: int) -> None:
+        """Take note that a batch is settled."""
+        self._size -= size
+        self._has_room.set()

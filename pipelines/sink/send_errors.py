@@ -1,0 +1,52 @@
+"""What sending rows failed of, in a task or the driver, and what was to be sent."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from sequitur.pipelines._errors import (
+    FencedError,
+    OutputMismatchError,
+    SinkError,
+    SinkUnansweredError,
+)
+from sequitur.pipelines.spark.tasks import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_UNANSWERED: Final = re.compile(
+    "(SendUnanswered|SendRefused|Retriable|OutcomeUnknown|BrokerUnreachable)Error: "
+)
+"""What a task raises for brokers that do not answer, or do not take a row as a topic is set now."""
+_RAISED: Final = re.compile("(OutputMismatch|LostRows|Fenced)Error: (.*)", re.DOTALL)
+
+
+@contextlib.contextmanager
+def errors_of_sending(step: int, topics: Iterable[str]) -> Iterator[None]:
+    """Return what a block or its tasks failed of, as an error that says what was to be written.
+
+    Args:
+        step: The step whose rows were sent.
+        topics: Where they were sent to.
+    """
+    try:
+        yield
+    except OutputMismatchError:
+        raise
+    except Exception as error:
+        names = ", ".join(map(repr, topics))
+        if isinstance(error, PySparkException | Py4JJavaError):
+            reason = reason_of(error)
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        if (raised := _RAISED.match(reason)) is not None:
+            told = f"step {step}: {raised[2]}"
+            raise (FencedError if raised[1] == "Fenced" else OutputMismatchError)(told) from error
+        kind = SinkUnansweredError if _UNANSWERED.match(reason) else SinkError
+        raise kind(f"step {step} cannot be written to {names}: {reason}") from error

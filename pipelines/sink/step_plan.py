@@ -1,0 +1,220 @@
+"""The plan of a step, and what is known of partitions once it is done: which sequence a row has.
+
+A step's rows and their order in each output partition are fixed before any goes out. So with the
+producer id, the epoch and the sequence of its first row, row n of a partition has one sequence for
+ever, whoever sends it, and a broker appends each sequence once.
+
+Pure: who asks brokers stands elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sequitur.pipelines._errors import FencedError, LostRowsError, OutputMismatchError
+from sequitur.pipelines.store.documents import check_format
+from sequitur.producer.kafka.describe_producers import ProducerState, Untold
+from sequitur.producer.kafka.identity import Identity
+from sequitur.producer.kafka.sequences import MAX_SEQUENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer import OutputPartition
+    from sequitur.producer.kafka.describe_producers import Told
+
+PLAN_FORMAT: Final = 1
+ANEW: Final = "give the job a checkpoint and an app of its own"
+OLDER_COPY: Final = (
+    "is the checkpoint an older copy, or does another process run under the same app? Put the "
+    f"newest copy back, or {ANEW}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What a step may write to a topic.
+
+    Attributes:
+        topic_id: The brokers' id of the topic, hexadecimal; None where they give none.
+        firsts: Of each partition the sequence of the step's first row.
+        ends: Of each partition an offset behind which the step's rows are, all of them.
+        batch_bytes: Rows are cut into batches of so many bytes, uncompressed.
+    """
+
+    topic_id: str | None
+    firsts: tuple[int, ...]
+    ends: tuple[int, ...]
+    batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Where the rows of a step go, and under which sequences.
+
+    Attributes:
+        step: The step.
+        cluster: Id of the Kafka cluster.
+        identity: Producer id and epoch of all its batches.
+        topics: What it may write, by topic.
+    """
+
+    step: int
+    cluster: str | None
+    identity: Identity
+    topics: Mapping[str, TopicPlan]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the plan as a JSON document."""
+        return {
+            "format": PLAN_FORMAT,
+            "step": self.step,
+            "cluster": self.cluster,
+            "identity": [*_pair(self.identity)],
+            "topics": {
+                name: {
+                    "id": one.topic_id,
+                    "firsts": [*one.firsts],
+                    "ends": [*one.ends],
+                    "batch_bytes": one.batch_bytes,
+                }
+                for name, one in self.topics.items()
+            },
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back.
+
+        Raises:
+            ValueError: A newer version has written it.
+        """
+        check_format(document, PLAN_FORMAT)
+        return cls(
+            step=document["step"],
+            cluster=document["cluster"],
+            identity=Identity(*document["identity"]),
+            topics={
+                name: TopicPlan(
+                    one["id"], tuple(one["firsts"]), tuple(one["ends"]), one["batch_bytes"]
+                )
+                for name, one in document["topics"].items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How far sequences have got, as a done mark says it.
+
+    Attributes:
+        cluster: Id of the Kafka cluster.
+        identity: The producer id and epoch that has written last.
+        topics: Of each topic its id, and of each partition the sequence that comes next; 0 where
+            the identity has written nothing.
+    """
+
+    cluster: str | None
+    identity: Identity
+    topics: Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return {
+            "format": PLAN_FORMAT,
+            "cluster": self.cluster,
+            "identity": [*_pair(self.identity)],
+            "topics": {name: [topic_id, [*of]] for name, (topic_id, of) in self.topics.items()},
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back.
+
+        Raises:
+            ValueError: A newer version has written it.
+        """
+        check_format(document, PLAN_FORMAT)
+        return cls(
+            cluster=document["cluster"],
+            identity=Identity(*document["identity"]),
+            topics={name: (one, tuple(of)) for name, (one, of) in document["topics"].items()},
+        )
+
+
+def rows_there(where: OutputPartition, told: Told, identity: Identity, first: int) -> int | None:
+    """Return how many of a step's rows a partition's leader has; None where the log has to tell.
+
+    Args:
+        where: The partition.
+        told: What its leader has of the producer id.
+        identity: The producer id and epoch of the step.
+        first: The sequence of the step's first row there.
+
+    Raises:
+        FencedError: A newer epoch has written.
+        LostRowsError: Rows before the step's are gone.
+        OutputMismatchError: The topic may not be read.
+    """
+    if told is Untold.NOT_ALLOWED:
+        raise not_allowed(where)
+    if not isinstance(told, ProducerState):
+        return None
+    if told.epoch > identity.epoch:
+        raise FencedError(
+            f"{where}: a newer life of the job has written there (epoch {told.epoch}, ours is "
+            f"{identity.epoch})"
+        )
+    if told.epoch == identity.epoch:
+        return rows_until(where, told.last_sequence, first)
+    if first:
+        raise _lost(where, "all")
+    return 0
+
+
+def rows_until(where: OutputPartition, last: int, first: int) -> int:
+    """Return how many of a step's rows there are, by the last sequence that a partition has.
+
+    Raises:
+        LostRowsError: Rows before the step's are gone.
+    """
+    rows = (last + 1 - first) & MAX_SEQUENCE
+    if rows > MAX_SEQUENCE // 2:
+        raise _lost(where, MAX_SEQUENCE + 1 - rows)
+    return rows
+
+
+def rows_ahead(told: Told, identity: Identity, following: int) -> bool:
+    """Return whether a partition has rows that the checkpoint knows nothing of.
+
+    Args:
+        told: What the partition's leader has of the producer id.
+        identity: The producer id and epoch that wrote last, as the checkpoint has it.
+        following: The sequence that comes next, as the checkpoint has it.
+    """
+    if not isinstance(told, ProducerState):
+        return False
+    if told.epoch != identity.epoch:
+        return told.epoch > identity.epoch
+    ahead = (told.last_sequence + 1 - following) & MAX_SEQUENCE
+    return 0 < ahead <= MAX_SEQUENCE // 2
+
+
+def not_allowed(where: OutputPartition) -> OutputMismatchError:
+    """Return the error for a topic that may not be read."""
+    return OutputMismatchError(
+        f"topic {where.topic!r} may not be read, and without reading it is not known what of a "
+        "step is there: give the job the right READ on the topics that it writes"
+    )
+
+
+def _lost(where: OutputPartition, rows: object) -> LostRowsError:
+    return LostRowsError(
+        f"{where} lacks rows that its brokers had acknowledged before this step ({rows} of them): "
+        f"they have lost part of their log (an unclean election, a restored disk). To go on, {ANEW}"
+    )
+
+
+def _pair(identity: Identity) -> tuple[int, int]:
+    return identity.producer_id, identity.epoch

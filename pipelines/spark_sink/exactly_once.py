@@ -1,0 +1,176 @@
+"""`sequitur.spark.ExactlyOnceKafka`: what a user holds of the sink."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from sequitur.pipelines._errors import SinkError
+from sequitur.pipelines.spark_sink.batch_source import NamedBatch, is_repeated
+from sequitur.pipelines.spark_sink.input_columns import OrderBy, columns_in_order
+from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
+from sequitur.pipelines.spark_sink.sink_steps import SinkSteps
+from sequitur.pipelines.spark_sink.streaming_query import stream_batch
+from sequitur.pipelines.store.storage import open_storage
+from sequitur.producer import KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sequitur.pipelines.spark_sink.batch_source import BatchSource
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWritten:
+    """What became of a DataFrame that was written under a name.
+
+    Attributes:
+        name: The name.
+        is_repeat: Whether all of it was in the topic before the call: then nothing was done.
+        rows: How many rows were written; None of a repeat.
+    """
+
+    name: str
+    is_repeat: bool
+    rows: int | None
+
+
+class ExactlyOnceKafka:
+    """A sink that puts each row of a stream, or of a DataFrame, into a topic exactly once.
+
+    ::
+
+        sink = ExactlyOnceKafka(
+            "readings", checkpoint="s3://bucket/sink", kafka="broker:9092", order_by="occurred_at"
+        )
+        rows.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
+
+    Rows have the columns that Spark's own sink takes: `value`, and if wanted `key`, `headers` and
+    `partition`; and `timestamp`. Others are passed over, but may be sorted by. Readers of the topic
+    need no setting: there are no transactions.
+
+    Nothing is asked and no folder is made before the first batch. Not for Spark Connect.
+
+    Args:
+        topic: The topic; it is there.
+        checkpoint: A folder of the sink's own, beside Spark's, on a path that all machines reach,
+            in an object store or in HDFS.
+        kafka: How to reach the brokers; or only their addresses.
+        order_by: What rows of a partition are sorted by within a batch: columns, or their names.
+            Others keep the order in which Spark has them.
+        first_batch: Number of the first batch that a new checkpoint is given: of a stream that
+            wrote elsewhere before.
+        app: The sink's name in Kafka, which its producer id belongs to; by default one of its own.
+
+    Raises:
+        ColumnsError: `order_by` is not columns or names.
+        ValueError: `kafka` is no address.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        checkpoint: str,
+        kafka: KafkaSettings | str,
+        order_by: OrderBy = (),
+        first_batch: int = 0,
+        app: str | None = None,
+    ) -> None:
+        self._topic = topic
+        self._checkpoint = checkpoint
+        self._kafka = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
+        self._order_by = columns_in_order(order_by)
+        self._first_batch = first_batch
+        self._app = app
+        self._lock = threading.Lock()
+        self._steps: SinkSteps | None = None
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a batch of a stream, as `foreachBatch` gives it; one that is written is left alone.
+
+        Raises:
+            ColumnsError: It has not the columns that records are made of.
+            RowRefusedError: The topic does not take one of its rows; nothing of the batch is out.
+            WrongBatchError: The checkpoint belongs to another query, or has got elsewhere.
+            CheckpointError: The checkpoint cannot be read, or another process has it.
+            SinkError: Not all of it is out; repeated, the batch is completed.
+            OutputMismatchError: The topic does not hold what the checkpoint says.
+            TopicError: There is no such topic, or the brokers do not answer.
+        """
+        spark = _session_of(rows)
+        with self._lock, self._at_work(spark) as steps:
+            batch = stream_batch(spark, batch_id)
+            if not self._is_repeated(steps, batch):
+                steps.write(rows, batch, self._order_by)
+
+    def write(self, rows: DataFrame, *, name: str) -> BatchWritten:
+        """Write a DataFrame once: under a name that was written before nothing is done.
+
+        A checkpoint has either a stream or DataFrames with names.
+
+        Args:
+            rows: The DataFrame.
+            name: Its name.
+
+        Raises:
+            ReorderError: As for a batch of a stream.
+            ValueError: The name is empty.
+        """
+        if not name:
+            raise ValueError("name = '': expected one by which the rows are known again")
+        spark, batch = _session_of(rows), NamedBatch(name)
+        with self._lock, self._at_work(spark) as steps:
+            if steps.resumed == batch:
+                return BatchWritten(name, is_repeat=False, rows=steps.rows_done)
+            if self._is_repeated(steps, batch) or steps.is_written(batch):
+                return BatchWritten(name, is_repeat=True, rows=None)
+            written = steps.write(rows, batch, self._order_by)
+            return BatchWritten(name, is_repeat=False, rows=written)
+
+    def close(self) -> None:
+        """Let go of the checkpoint, so that another process, or another sink, can have it."""
+        with self._lock:
+            if self._steps is not None:
+                self._steps.close()
+                self._steps = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _at_work(self, spark: SparkSession) -> Iterator[SinkSteps]:
+        """Give what writes, once it has finished all that was begun."""
+        if self._steps is None:
+            folder = SinkFolder(open_storage(spark, self._checkpoint))
+            app = folder.claim(self._topic, self._app)
+            self._steps = SinkSteps(self._kafka, self._topic, app, folder)
+        with self._steps.at_work(spark):
+            yield self._steps
+
+    def _is_repeated(self, steps: SinkSteps, batch: BatchSource) -> bool:
+        newest = None if steps.newest is None else steps.newest.source
+        return is_repeated(steps.root, batch, newest, self._first_batch)
+
+
+def _session_of(rows: DataFrame) -> SparkSession:
+    if not isinstance(rows, ClassicDataFrame):
+        raise SinkError(
+            "the rows are of Spark Connect: the sink runs in the driver, beside Spark's own session"
+        )
+    return rows.sparkSession

@@ -1,0 +1,245 @@
+"""The steps of an exactly-once sink: a batch is staged, planned, sent, and marked as done.
+
+Each of these is a document that is created once. Whatever dies in between, the next call goes on
+from the last of them: what was staged is sent, and Spark's rows of that batch count no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+from typing import TYPE_CHECKING, Final
+
+from sequitur.consumer import OutputPartition
+from sequitur.pipelines._errors import RowRefusedError, SinkError, TopicError
+from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
+from sequitur.pipelines.sink.send_errors import errors_of_sending
+from sequitur.pipelines.sink.step_plan import Sent
+from sequitur.pipelines.sink.step_plans import StepPlans
+from sequitur.pipelines.spark.tasks import all_of, blocks_for, is_small
+from sequitur.pipelines.spark_sink.input_columns import check_columns, rows_in_order
+from sequitur.pipelines.spark_sink.staged_batch import NOTHING_DONE, BatchDone, StagedBatch
+from sequitur.pipelines.spark_sink.staged_rows import SendStaged, StagedRows
+from sequitur.pipelines.spark_sink.staging import SUMMARY_SCHEMA, RowRules, StagingWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from sequitur.pipelines.sink.step_plans import Planned
+    from sequitur.pipelines.spark_sink.batch_source import BatchSource, NamedBatch
+    from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
+    from sequitur.pipelines.spark_sink.staged_batch import StagedFile
+    from sequitur.pipelines.spark_sink.staging import Summary
+    from sequitur.producer import KafkaSettings
+
+_AHEAD_MS: Final = 30 * 60_000
+"""Where the topic does not say: half of what brokers take by default."""
+
+
+class SinkSteps:
+    """The steps of a checkpoint. What this process knows of them it looks up after each failure.
+
+    Args:
+        kafka: How to reach the brokers.
+        topic: The topic.
+        app: The sink's name in Kafka.
+        folder: The checkpoint, claimed already.
+
+    Attributes:
+        newest: The newest batch that is staged; within `at_work` it is done.
+        resumed: The batch that `at_work` has finished, which a call before had begun, if it has.
+    """
+
+    def __init__(self, kafka: KafkaSettings, topic: str, app: str, folder: SinkFolder) -> None:
+        self._kafka = kafka
+        self._topic = topic
+        self._folder = folder
+        self._topics = KafkaTopics(kafka)
+        self._plans = StepPlans(kafka, app=app, documents=folder)
+        self._floor_ms = 0
+        self._is_known = False
+        self._done = NOTHING_DONE
+        self.newest: StagedBatch | None = None
+        self.resumed: BatchSource | None = None
+
+    @property
+    def root(self) -> str:
+        """The checkpoint as a URI."""
+        return self._folder.root
+
+    @property
+    def rows_done(self) -> int:
+        """How many rows the newest batch has written."""
+        return self._done.rows
+
+    def is_written(self, batch: NamedBatch) -> bool:
+        """Tell whether a DataFrame of this name was written, or is about to be."""
+        return self._folder.step_of(batch) is not None
+
+    def close(self) -> None:
+        """Let go of the checkpoint."""
+        self._folder.close()
+
+    @contextlib.contextmanager
+    def at_work(self, spark: SparkSession) -> Iterator[None]:
+        """Run a block that writes, once all is finished that was begun."""
+        self.resumed = None
+        with self._folder.while_owned():
+            self._folder.check_owner()
+            try:
+                if not self._is_known:
+                    self._look_again(spark)
+                yield
+            except BaseException:
+                self._is_known = False
+                raise
+
+    def write(self, rows: DataFrame, batch: BatchSource, order_by: Sequence[str | Column]) -> int:
+        """Write a batch that was never staged; how many rows it has."""
+        self._finish(rows.sparkSession, self._staged(rows, batch, order_by))
+        return self._done.rows
+
+    def _look_again(self, spark: SparkSession) -> None:
+        """Read how far the checkpoint has got, compare the topic with it, finish what was begun."""
+        self._floor_ms = self._newest_floor_ms()
+        self.newest, self._done = self._folder.latest()
+        self._compare()
+        if self.newest is not None and self.newest.step > self._done.step:
+            self._folder.check_rows(self.newest)
+            self._finish(spark, self.newest)
+            self.resumed = self.newest.source
+        self._is_known = True
+
+    def _compare(self) -> None:
+        done, newest = self._done, -1 if self.newest is None else self.newest.step
+        sent = None if done.sent is None else Sent.from_document(done.sent)
+        topics = {self._topic: self._partitions()}
+        self._plans.open(topics, newest=newest, done=done.step, sent=sent)
+
+    def _newest_floor_ms(self) -> int:
+        """Return how far behind now a timestamp may be: brokers forget a producer by it.
+
+        Raises:
+            TopicError: They forget it sooner than what they say is relied on.
+        """
+        expiry_ms = self._topics.producer_expiry_ms()
+        if expiry_ms < 2 * TRUSTED_MS:
+            raise TopicError(
+                f"brokers forget a producer {expiry_ms / 1000:g} s after its newest record "
+                "(producer.id.expiration.ms): two hours are needed, or what is written twice is "
+                "not noticed"
+            )
+        return expiry_ms // 2
+
+    def _partitions(self) -> int:
+        found = self._topics.partitions(self._topic)
+        if found is None:
+            raise TopicError(f"topic {self._topic!r} does not exist")
+        return found
+
+    def _staged(
+        self, rows: DataFrame, batch: BatchSource, order_by: Sequence[str | Column]
+    ) -> StagedBatch:
+        check_columns(rows)
+        partitions, step = self._partitions(), self._done.step + 1
+        rules = RowRules(
+            topic=self._topic,
+            partitions=partitions,
+            limit=self._topics.record_limit(self._topic),
+            times_ms=self._times_ms() if "timestamp" in rows.columns else None,
+        )
+        ordered = rows_in_order(rows, partitions, order_by)
+        name = self._folder.new_name(step)
+        writer = StagingWriter(self._folder.new_folder(f"rows/{name}"), rules)
+        try:
+            answers = ordered.mapInArrow(writer, SUMMARY_SCHEMA).collect()
+            files = _files_of([pickle.loads(one["summary"]) for one in answers], batch)  # noqa: S301 - our own tasks' answers
+        except BaseException:
+            self._folder.drop_rows(name)
+            raise
+        staged = StagedBatch(step, batch, partitions, name, files)
+        self._folder.write_staged(staged)
+        return staged
+
+    def _times_ms(self) -> tuple[int, int]:
+        """Return between which timestamps of rows are taken."""
+        topic, now_ms = self._topics.timestamps(self._topic), _now_ms()
+        behind_ms = min(self._floor_ms, topic.oldest_ms or self._floor_ms)
+        ahead_ms = _AHEAD_MS if topic.newest_ms is None else topic.newest_ms
+        return now_ms - behind_ms, now_ms + ahead_ms
+
+    def _finish(self, spark: SparkSession, staged: StagedBatch) -> None:
+        """Send a batch that is staged, and mark it as done."""
+        rows = staged.rows
+        if rows:
+            planned = self._plans.of_step(staged.step, {self._topic: staged.partitions})
+            sent = self._sent(spark, staged, planned)
+            if sent != rows:
+                raise SinkError(
+                    f"{staged.source} has {rows} rows by partition, and {sent} were written"
+                )
+            self._plans.written(
+                staged.step,
+                {OutputPartition(self._topic, number): count for number, count in rows.items()},
+            )
+        reached = self._plans.sent
+        done = BatchDone(
+            staged.step, sum(rows.values()), None if reached is None else reached.to_document()
+        )
+        self._folder.write_done(staged, done)
+        self.newest, self._done = staged, done
+
+    def _sent(
+        self, spark: SparkSession, staged: StagedBatch, planned: Planned
+    ) -> Mapping[int, int]:
+        now_ms = _now_ms()
+        out = StagedRows(
+            folder=self._folder.location(f"rows/{staged.folder}"),
+            files=staged.files,
+            now_ms=now_ms,
+            earliest_ms=now_ms - self._floor_ms,
+        )
+        writer = BlockWriter(
+            kafka=self._kafka,
+            topic=self._topic,
+            plan=planned.plan.topics[self._topic],
+            identity=planned.plan.identity,
+            begun_s=planned.begun_s,
+        )
+        is_here = is_small(staged.size_bytes)
+        sends = [
+            SendStaged(writer, out, block)
+            for block in blocks_for(spark, staged.partitions, is_here=is_here)
+            if any(number in block for number in staged.rows)
+        ]
+        written: dict[int, int] = {}
+        with errors_of_sending(staged.step, [self._topic]):
+            for found in all_of(spark, sends, is_here=is_here):
+                written |= found
+        return written
+
+
+def _files_of(summaries: Sequence[Summary], batch: BatchSource) -> tuple[StagedFile, ...]:
+    """Return the files that tasks have written.
+
+    Raises:
+        RowRefusedError: The topic does not take a row.
+    """
+    for one in summaries:
+        if one.refused is not None:
+            raise RowRefusedError(f"{batch}: {one.refused}")
+    files = tuple(one.file for one in summaries if one.file is not None)
+    found = [{number for group in file.groups for number, _ in group} for file in files]
+    if sum(map(len, found)) != len(set().union(*found)):
+        # Each file has an order, and two have none between them.
+        raise SinkError("Spark has given the rows of a partition to several tasks")
+    return files
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,132 @@
+"""A batch that is staged: which files have its rows, and where in them those of a partition are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from sequitur.pipelines.spark_sink.batch_source import BatchSource, source_of
+from sequitur.pipelines.store.documents import check_format
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RowGroup: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Of a row group: each partition that has rows in it, in order, and how many."""
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of staged rows.
+
+    Attributes:
+        name: Its name in the folder of its batch.
+        size_bytes: Its size.
+        groups: Its row groups. All rows of a partition are in one file, in their order.
+    """
+
+    name: str
+    size_bytes: int
+    groups: tuple[RowGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What a document in `staged/` says: from then on Spark's rows of the batch count no more.
+
+    Attributes:
+        step: Its number in the sink's checkpoint.
+        source: What it is a batch of.
+        partitions: The topic's number of partitions, by which its keys were placed.
+        folder: Name of the folder with its files.
+        files: They.
+    """
+
+    step: int
+    source: BatchSource
+    partitions: int
+    folder: str
+    files: tuple[StagedFile, ...]
+
+    @property
+    def rows(self) -> Mapping[int, int]:
+        """How many rows each partition has that has any."""
+        found: Counter[int] = Counter()
+        for file in self.files:
+            for group in file.groups:
+                found.update(dict(group))
+        return found
+
+    @property
+    def size_bytes(self) -> int:
+        """How large its files are."""
+        return sum(file.size_bytes for file in self.files)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return {
+            "format": _FORMAT,
+            "step": self.step,
+            "source": self.source.to_document(),
+            "partitions": self.partitions,
+            "folder": self.folder,
+            "files": {file.name: [file.size_bytes, file.groups] for file in self.files},
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back.
+
+        Raises:
+            ValueError: A newer version has written it.
+        """
+        check_format(document, _FORMAT)
+        return cls(
+            step=document["step"],
+            source=source_of(document["source"]),
+            partitions=document["partitions"],
+            folder=document["folder"],
+            files=tuple(
+                StagedFile(name, size_bytes, tuple(_group(one) for one in groups))
+                for name, (size_bytes, groups) in document["files"].items()
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """What a document in `done/` says.
+
+    Attributes:
+        step: The step.
+        rows: How many rows it has written.
+        sent: How far sequences have got; None before the first rows.
+    """
+
+    step: int
+    rows: int
+    sent: Mapping[str, Any] | None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return {"format": _FORMAT, "step": self.step, "rows": self.rows, "sent": self.sent}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back.
+
+        Raises:
+            ValueError: A newer version has written it.
+        """
+        check_format(document, _FORMAT)
+        return cls(document["step"], document["rows"], document["sent"])
+
+
+NOTHING_DONE: Final = BatchDone(-1, 0, None)
+
+
+def _group(pairs: Sequence[Sequence[int]]) -> RowGroup:
+    return tuple((partition, rows) for partition, rows in pairs)

@@ -1,0 +1,185 @@
+"""Reading a partition's log from its leader, as a consumer does: where it ends, and its batches.
+
+A consumer sees only what all in-sync replicas have (what is below the high watermark).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.record.memory_records import MemoryRecords
+
+from sequitur.producer._errors import FatalError, LogRangeError, RetriableError
+from sequitur.producer.kafka.error_codes import Action, Request, action_of, meaning_of
+from sequitur.producer.kafka.sequences import following
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+
+    from sequitur.producer.kafka.identity import Identity
+
+LATEST: Final = -1
+_EARLIEST: Final = -2
+_ANY_REPLICA: Final = -1
+_DEBUGGING_REPLICA: Final = -2
+_REPLICATION_POLLS: Final = 20
+_REPLICATION_POLL_S: Final = 0.1
+_READ_UNCOMMITTED: Final = 0
+_FETCH_BYTES: Final = 8 << 20
+_FETCH_WAIT_MS: Final = 500
+
+
+async def log_ends(
+    ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
+) -> dict[tuple[str, int], int]:
+    """Return the offset behind the last record that readers see, of partitions of one leader.
+
+    Partitions whose end the broker cannot tell at the moment are left out.
+
+    Raises:
+        RetriableError: The leader does not answer.
+        FatalError: A topic may not be read.
+    """
+    wanted = [(topic, [(one, LATEST) for one in some]) for topic, some in partitions.items()]
+    answer = await ask(OffsetRequest(_ANY_REPLICA, _READ_UNCOMMITTED, wanted))
+    return {
+        (topic, partition): int(offset)
+        for topic, found in answer.topics
+        for partition, code, _timestamp, offset, *_more in found
+        if not _passes(code, topic, partition)
+    }
+
+
+async def until_replicated(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int
+) -> None:
+    """Wait until all in-sync replicas have what the partition's leader has now.
+
+    Raises:
+        RetriableError: They do not within some seconds, or the leader does not answer.
+        FatalError: The topic may not be read.
+    """
+    end = await offset_at(ask, topic, partition, LATEST, replica=_DEBUGGING_REPLICA)
+    for _ in range(_REPLICATION_POLLS):
+        if await offset_at(ask, topic, partition, LATEST) >= end:
+            return
+        await asyncio.sleep(_REPLICATION_POLL_S)
+    raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
+
+
+async def offset_at(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    time_ms: int,
+    *,
+    replica: int = _ANY_REPLICA,
+) -> int:
+    """Return the first offset from a time on, of what is replicated or of all that there is."""
+    topics = [(topic, [(partition, time_ms)])]
+    answer = await ask(OffsetRequest(replica, _READ_UNCOMMITTED, topics))
+    for _topic, partitions in answer.topics:
+        for _partition, code, _timestamp, offset, *_more in partitions:
+            _check(code, topic, partition)
+            return int(offset)
+    raise RetriableError(f"{topic}-{partition}: the answer left it out")
+
+
+async def batches_behind(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    offset: int,
+    end: int | None = None,
+) -> AsyncIterator[Any]:
+    """Yield the batches from an offset on, up to an end.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        offset: An offset that the log has, or its end.
+        end: Where to end; without it where the log ends for readers at first.
+
+    Raises:
+        RetriableError: The leader does not answer, is none any more, or does not know that readers
+            see as much.
+        FatalError: The topic may not be read.
+    """
+    while end is None or offset < end:
+        answer = await ask(
+            FetchRequest(
+                _FETCH_WAIT_MS, 1, _FETCH_BYTES, _READ_UNCOMMITTED,
+                [(topic, [(partition, offset, _FETCH_BYTES)])],
+            )
+        )  # fmt: skip
+        for _topic, partitions in answer.topics:
+            for _partition, code, high_watermark, *_, data in partitions:
+                _check(code, topic, partition)
+                end = high_watermark if end is None else end
+                if high_watermark < end:
+                    # A new leader learns late how much is replicated.
+                    raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
+                records = MemoryRecords(bytes(data or b""))
+                while records.has_next() and (batch := records.next_batch()) is not None:
+                    offset = max(offset, batch.next_offset)
+                    yield batch
+
+
+async def last_sequence_in_log(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    identity: Identity,
+    offset: int,
+) -> int | None:
+    """Return an identity's last sequence that readers see, by batches' headers.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        identity: The producer's id and epoch.
+        offset: Where to begin, if the log's last batch is another's.
+
+    Returns:
+        None without a batch of its from that offset on.
+
+    Raises:
+        LogRangeError: The log begins behind that offset, or ends before it, and has none of its
+            batches.
+        RetriableError: The leader does not answer, is none any more, or its replicas lag.
+        FatalError: The topic may not be read.
+    """
+    await until_replicated(ask, topic, partition)
+    start = await offset_at(ask, topic, partition, _EARLIEST)
+    end = await offset_at(ask, topic, partition, LATEST)
+    last = None
+    # Most often nobody else writes there, and the last batch of all tells.
+    for begin in (max(start, end - 1), max(start, offset)):
+        async for batch in batches_behind(ask, topic, partition, begin, end):
+            if (batch.producer_id, batch.producer_epoch) == (identity.producer_id, identity.epoch):
+                last = following(batch.base_sequence, batch.last_offset_delta)
+        if last is not None:
+            return last
+    if not start <= offset <= end:
+        raise LogRangeError(
+            f"{topic}-{partition} holds offsets from {start} on, up to {end}, and not {offset}"
+        )
+    return None
+
+
+def _passes(code: int, topic: str, partition: int) -> bool:
+    """Whether an error passes by itself; one that does not is raised."""
+    action = action_of(Request.READ, code)
+    if action in (Action.DONE, Action.RETRY):
+        return action is Action.RETRY
+    raise FatalError(f"reading {topic}-{partition}: {meaning_of(code).name}")
+
+
+def _check(code: int, topic: str, partition: int) -> None:
+    if _passes(code, topic, partition):
+        raise RetriableError(f"reading {topic}-{partition}: {meaning_of(code).name}")

@@ -1,0 +1,81 @@
+"""Whose turn it is: a batch is the newest one again, or the next, or refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sequitur.errors import WrongBatchError
+from sequitur.pipelines.spark_sink.batch_source import (
+    BatchSource,
+    NamedBatch,
+    StreamBatch,
+    is_repeated,
+    source_of,
+)
+from sequitur.pipelines.spark_sink.staged_batch import BatchDone, StagedBatch, StagedFile
+
+_ROOT = "file:/sink"
+
+
+def _asked(batch: BatchSource, newest: BatchSource | None, first_batch: int = 0) -> bool:
+    return is_repeated(_ROOT, batch, newest, first_batch)
+
+
+def test_a_stream_goes_on_by_one() -> None:
+    """The newest batch may come again, and the one behind it is new."""
+    assert not _asked(StreamBatch("q", 0), None)
+    assert _asked(StreamBatch("q", 7, "plan"), StreamBatch("q", 7, "plan"))
+    assert not _asked(StreamBatch("q", 8, "other"), StreamBatch("q", 7, "plan"))
+    assert not _asked(StreamBatch("q", 5), None, first_batch=5)
+
+
+@pytest.mark.parametrize("plans", [(None, "plan"), ("plan", None), (None, None)])
+def test_a_plan_that_is_not_known_refuses_nothing(plans: tuple[str | None, str | None]) -> None:
+    """Spark need not tell it."""
+    given, staged = plans
+    assert _asked(StreamBatch("q", 7, given), StreamBatch("q", 7, staged))
+
+
+@pytest.mark.parametrize(
+    ("batch", "newest", "told"),
+    [
+        (StreamBatch("q", 1), None, "is empty, and the stream has got to batch 1"),
+        (StreamBatch("q", 0), StreamBatch("p", 0), "belongs to the query with the id p"),
+        (StreamBatch("q", 8, "b"), StreamBatch("q", 8, "a"), "staged from other offsets"),
+        (StreamBatch("q", 7), StreamBatch("q", 8), "got to batch 8, and this is batch 7"),
+        (StreamBatch("q", 10), StreamBatch("q", 8), "got to batch 8, and this is batch 10"),
+        (StreamBatch("q", 0), NamedBatch("a"), "has DataFrames with names"),
+        (NamedBatch("a"), StreamBatch("q", 0), "has a stream's batches"),
+    ],
+)
+def test_any_other_is_refused_by_name(
+    batch: BatchSource, newest: BatchSource | None, told: str
+) -> None:
+    """It would look written, or what is between would be passed over."""
+    with pytest.raises(WrongBatchError, match=told):
+        _asked(batch, newest)
+
+
+def test_names_come_in_any_order() -> None:
+    """The newest one is known; of older ones the checkpoint has a document each."""
+    assert not _asked(NamedBatch("a"), None)
+    assert not _asked(NamedBatch("a"), NamedBatch("b"))
+    assert _asked(NamedBatch("a"), NamedBatch("a"))
+
+
+@pytest.mark.parametrize("source", [StreamBatch("q", 3, "p"), NamedBatch("n")])
+def test_documents_are_read_back(source: BatchSource) -> None:
+    """As they stand in JSON."""
+    assert source_of(json.loads(json.dumps(source.to_document()))) == source
+    files = (
+        StagedFile("a", 10, (((0, 2), (1, 1)), ((3, 7),))),
+        StagedFile("b", 20, (((2, 5),), ((2, 4),))),
+    )
+    staged = StagedBatch(4, source, 8, "folder", files)
+    assert StagedBatch.from_document(json.loads(json.dumps(staged.to_document()))) == staged
+    assert dict(staged.rows) == {0: 2, 1: 1, 2: 9, 3: 7}
+    assert staged.size_bytes == 30
+    done = BatchDone(4, 19, {"cluster": "c"})
+    assert BatchDone.from_document(json.loads(json.dumps(done.to_document()))) == done
