@@ -20,6 +20,7 @@ PipelineError
     ├── OutputMismatchError     an output topic does not hold what the checkpoint says
     │   └── LostRowsError       it lacks rows that its brokers had acknowledged
     ├── LateRowError            a row is late, and the late policy is to fail
+    ├── StepFunctionError       a function that is given steps raised
     ├── BoltCrashError          the process of a topology's task dies again and again
     ├── TopologyTaskError       a task of a topology cannot go on
     ├── TopologyFileError       a topology cannot be had from a file
@@ -107,6 +108,10 @@ class LostRowsError(OutputMismatchError):
 
 class LateRowError(ReorderError):
     """A row is late, and the late policy is to fail. Nothing of its step is out."""
+
+
+class StepFunctionError(ReorderError):
+    """A function that is given the steps of a job raised; the next start gives the step again."""
 
 
 class BoltCrashError(ReorderError):

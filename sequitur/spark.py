@@ -1,8 +1,10 @@
-"""For streams and DataFrames of your own in Spark: into Kafka exactly once.
+"""For programs of your own on Spark: into Kafka exactly once, and the reorder job step by step.
 
 Loaded when it is imported, and by nothing else of Sequitur's public names: it needs pyspark.
 """
 
+from sequitur.pipelines.ordering.ordered_step import OrderedStep
+from sequitur.pipelines.ordering.start import reorder
 from sequitur.pipelines.spark_sink.exactly_once import BatchWritten, ExactlyOnceKafka
 
-__all__ = ["BatchWritten", "ExactlyOnceKafka"]
+__all__ = ["BatchWritten", "ExactlyOnceKafka", "OrderedStep", "reorder"]

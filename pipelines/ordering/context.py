@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import FoldLimits, ReorderSettings, StepDone, StepEntry
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
 
@@ -29,9 +30,10 @@ class JobContext:
         checkpoint: The job's folder.
         outages: How long what passes by itself is waited for, and the job's log.
         now_ms: The wall clock.
-        on_step: Told of each step once it is done.
+        on_done: Told of each step once it is done.
         is_bounded: Whether the run ends when it has read what is there.
         fold_limits: When runs are folded into what is known of keys.
+        on_step: A function of the user's that is given what steps release; None without one.
     """
 
     spark: SparkSession
@@ -41,6 +43,7 @@ class JobContext:
     checkpoint: Checkpoint
     outages: Outages
     now_ms: Callable[[], int]
-    on_step: Callable[[StepEntry, StepDone], None]
+    on_done: Callable[[StepEntry, StepDone], None]
     is_bounded: bool
     fold_limits: FoldLimits
+    on_step: StepFunction | None = None

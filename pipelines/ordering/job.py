@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         StepEntry,
     )
     from sequitur.consumer.topology import ProcessSettings, Topology
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.producer import KafkaSettings
 
@@ -61,11 +62,12 @@ def run_reorder(
     stop: Event,
     available_now: bool = False,
     drain: bool = False,
-    on_step: Callable[[StepEntry, StepDone], None] = print_step,
+    on_done: Callable[[StepEntry, StepDone], None] = print_step,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     process: ProcessStage | None = None,
     reset_input: bool = False,
     fold_limits: FoldLimits = FOLD_LIMITS,
+    on_step: StepFunction | None = None,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is.
 
@@ -76,12 +78,14 @@ def run_reorder(
         stop: Ends the job, after the running batch.
         available_now: End when what was there at the start is read.
         drain: At the end release what is held, too; rows that come later may then be late.
-        on_step: Told of each step once it is done.
+        on_done: Told of each step once it is done.
         now_ms: The wall clock.
         process: A topology that is given the events, instead of the output topic.
         reset_input: Restart Spark's part of the checkpoint where the log has got to, and
             read recreated topics from their beginning.
         fold_limits: When runs are folded into what is known of keys.
+        on_step: Given what each step releases, once that is in the output topic; not for a job
+            with a topology.
 
     Raises:
         ReorderError: The job cannot go on; the message says why.
@@ -101,7 +105,7 @@ def run_reorder(
         def tell(entry: StepEntry, done: StepDone) -> None:
             outages.step_is_done()
             measure(entry, done)
-            on_step(entry, done)
+            on_done(entry, done)
 
         job = JobContext(
             spark=spark,
@@ -111,9 +115,10 @@ def run_reorder(
             checkpoint=checkpoint,
             outages=outages,
             now_ms=now_ms,
-            on_step=tell,
+            on_done=tell,
             is_bounded=available_now,
             fold_limits=fold_limits,
+            on_step=on_step,
         )
         engine = _open_engine(job, process)
         read_before = engine.totals.read

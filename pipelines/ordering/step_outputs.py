@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import LatePolicy, finish, now_of_step
+from sequitur.pipelines.ordering.ordered_step import GivenSteps
 from sequitur.pipelines.sink.sink import Outgoing, TopicSink
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class StepOutputs:
         self._sink = TopicSink(job.spark, job.kafka, job.settings, job.checkpoint, job.outages)
         self._outputs = outputs
         self._processing = processing
+        self._given: GivenSteps | None = None
+        if job.on_step is not None:
+            self._given = GivenSteps(
+                job.on_step,
+                job.checkpoint,
+                app=job.settings.app_name,
+                partitions=outputs.released.partitions,
+            )
 
     def open(self, *, newest: int, done: StepDone) -> None:
         """Compare what the topics hold with the checkpoint, before anything is written.
@@ -68,6 +77,7 @@ class StepOutputs:
         Raises:
             SinkError: Some of the rows are not there.
             ConservationError: A row is unaccounted for.
+            StepFunctionError: The function that is given what steps release raised.
         """
         due = self._runs.due(entry)
         # A repeat, which may come days later, has a time of its own: what is out of the step keeps
@@ -85,6 +95,8 @@ class StepOutputs:
         if outgoing:
             written = self._sink.write(tuple(outgoing.values()), entry.step, now_ms, clock_ms)
             counts.update(zip(outgoing, written, strict=True))
+        if self._given is not None and due is not None and counts["released"]:
+            self._given.give(entry, due)
         done = finish(
             entry,
             released=counts["released"] if processed is None else processed.taken,

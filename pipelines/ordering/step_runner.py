@@ -83,7 +83,7 @@ class StepRunner:
         with self._naming_lost_files():
             done = self._outputs.write(entry, self._newest.done, begun_s)
         self._newest.mark_done(done)
-        self._job.on_step(entry, done)
+        self._job.on_done(entry, done)
 
     @contextlib.contextmanager
     def _naming_lost_files(self) -> Iterator[None]:

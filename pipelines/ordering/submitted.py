@@ -72,7 +72,7 @@ def run_submitted(
     if file is not None:
         spark.sparkContext.addPyFile(str(file))
     with stop_on_signals(stop, spark):
-        with _shown(options.progress) as (on_step, on_end):
+        with _shown(options.progress) as (on_done, on_end):
             result = run_reorder(
                 spark,
                 kafka,
@@ -81,7 +81,7 @@ def run_submitted(
                 available_now=options.available_now,
                 drain=options.drain,
                 reset_input=options.reset_input,
-                on_step=on_step,
+                on_done=on_done,
                 process=process,
             )
         on_end(result)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sequitur._topic_reader import TopicRecord
     from sequitur.consumer import StepDone, StepEntry
     from sequitur.consumer.topology import Topology
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.store.files import Location
     from tests.conftest import MakeTopic
@@ -111,6 +112,7 @@ class Job:
     steps: list[tuple[StepEntry, StepDone]] = field(default_factory=list)
     report: JobReport | None = None
     fold_limits: FoldLimits = FOLD_LIMITS
+    on_step: StepFunction | None = None
 
     @property
     def topic(self) -> str:
@@ -157,11 +159,12 @@ class Job:
             stop=stop or threading.Event(),
             available_now=available_now,
             drain=drain,
-            on_step=lambda entry, done: self.steps.append((entry, done)),
+            on_done=lambda entry, done: self.steps.append((entry, done)),
             now_ms=now_ms,
             process=self.process,
             reset_input=reset_input,
             fold_limits=self.fold_limits,
+            on_step=self.on_step,
         )
         return self.report
 

@@ -113,7 +113,7 @@ class _Lives:
             stop=threading.Event(),
             available_now=True,
             drain=drain,
-            on_step=lambda *_: None,
+            on_done=lambda *_: None,
             now_ms=lambda: self._now_ms,
         )
 

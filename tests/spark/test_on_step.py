@@ -1,0 +1,240 @@
+"""Steps that are given to a function: ordered rows, and an id to write them by."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.errors import StepFunctionError
+from sequitur.spark import OrderedStep, reorder
+from tests.spark.conftest import Job, by_partition, event, wait_until
+from tests.support.tree import EXAMPLES, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.spark.conftest import Event
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_700_000_000_000
+_END_S = 120
+
+
+def _events(count: int, *, start: int = 0) -> list[Event]:
+    """Events 10 ms apart, each pair of them swapped."""
+    times = [T0 + 10 * (n ^ 1) for n in range(start, start + count)]
+    return [event(time_ms, key=f"k{time_ms % 7}", n=time_ms) for time_ms in times]
+
+
+@dataclass
+class _Taken:
+    """What a function was given, by call; it raises at the calls that it is told to."""
+
+    raises_at: Sequence[int] = ()
+    steps: list[tuple[str, int, int]] = field(default_factory=list)
+    rows: list[dict[int, list[dict[str, Any]]]] = field(default_factory=list)
+
+    def __call__(self, step: OrderedStep) -> None:
+        self.steps.append((step.id, step.step, step.frontier_ms))
+        self.rows.append(
+            {
+                partition: rows
+                for partition in range(step.partitions)
+                if (rows := [row for some in step.tables(partition) for row in some.to_pylist()])
+            }
+        )
+        with pytest.raises(IndexError, match=f"partition {step.partitions}"):
+            step.tables(step.partitions)
+        if len(self.steps) in self.raises_at:
+            raise ConnectionError("the database is away")
+
+    def all(self, calls: slice = slice(None)) -> dict[int, list[tuple[bytes, bytes]]]:
+        """Key and value of all rows of some calls, by partition, in their order."""
+        found: dict[int, list[tuple[bytes, bytes]]] = {}
+        for given in self.rows[calls]:
+            for partition, rows in given.items():
+                found.setdefault(partition, []).extend((row["key"], row["value"]) for row in rows)
+        return found
+
+
+def _released(job: Job) -> dict[int, list[tuple[Any, Any]]]:
+    return {
+        partition: [(record.key, record.value) for record in records]
+        for partition, records in by_partition(job.released()).items()
+    }
+
+
+def test_a_function_is_given_what_the_topic_has(job: Job) -> None:
+    """Each row is given once, in its partition and place, with where it came from."""
+    job.produce(_events(400))
+    job = job.with_settings(max_offsets_per_trigger=120)
+    job.on_step = taken = _Taken()
+    report = job.run(drain=True)
+    assert taken.all() == _released(job)
+    assert report.totals.released == 400
+    assert len(taken.steps) > 2
+    numbers = [step for _, step, _ in taken.steps]
+    assert numbers == sorted(set(numbers))
+    assert len({name for name, _, _ in taken.steps}) == len(numbers)
+    row = taken.rows[0][min(taken.rows[0])][0]
+    assert {name: type(value) for name, value in row.items()} == {
+        "event_time_ms": int, "topic": str, "partition": int, "offset": int,
+        "timestamp_ms": int, "key": bytes, "value": bytes, "headers": type(None),
+    }  # fmt: skip
+    assert row["topic"] == job.topic
+
+
+def test_rows_on_time_are_given_up_to_the_frontier(job: Job) -> None:
+    """With a step all rows up to its frontier are given, and none that is younger."""
+    job.produce(_events(300))
+    job.on_step = taken = _Taken()
+    job.run()
+    (_, _, frontier_ms), *more = taken.steps
+    assert more == []
+    times = {row["event_time_ms"] for rows in taken.rows[0].values() for row in rows}
+    assert times == {sent for n in range(300) if (sent := T0 + 10 * n) <= max(times)}
+    assert max(times) <= frontier_ms < max(times) + 10
+
+
+def test_a_step_is_given_again_when_the_function_raised(job: Job) -> None:
+    """The job ends with the step's name; the next life gives the same id and rows, then more."""
+    job.produce(_events(200))
+    job.on_step = taken = _Taken(raises_at=[1, 2])
+    for _ in range(2):
+        with pytest.raises(StepFunctionError, match=r"step 0: on_step raised ConnectionError"):
+            job.run()
+    job.produce(_events(200, start=200))
+    job.run(drain=True)
+    assert taken.steps[0] == taken.steps[1] == taken.steps[2]
+    assert taken.rows[0] == taken.rows[1] == taken.rows[2]
+    assert all(one[1] > 0 for one in taken.steps[3:])
+    assert taken.all(slice(2, None)) == _released(job)
+
+
+class _Crash(Exception):  # noqa: N818 - it stands for a kill
+    """The process dies here."""
+
+
+@pytest.mark.parametrize(
+    ("place", "calls"),
+    [
+        ("sequitur.pipelines.ordering.ordered_step.GivenSteps.give", 0),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", 1),
+    ],
+)
+def test_a_step_is_given_again_after_a_crash(
+    job: Job, monkeypatch: pytest.MonkeyPatch, place: str, calls: int
+) -> None:
+    """What dies before the done mark comes again as it was; nothing is left out."""
+    job.produce(_events(200))
+    job.on_step = taken = _Taken()
+
+    def crash(*_: object) -> None:
+        raise _Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, crash)
+        with pytest.raises(_Crash):
+            job.run()
+    assert len(taken.steps) == calls
+    job.run(drain=True)
+    if calls:
+        assert (taken.steps[0], taken.rows[0]) == (taken.steps[1], taken.rows[1])
+    assert taken.all(slice(calls, None)) == _released(job)
+
+
+def test_another_checkpoint_has_other_ids(job: Job, tmp_path: Path) -> None:
+    """A job that begins anew counts steps from 0 again; what it gives is not taken for the old."""
+    job.produce(_events(100))
+    job.on_step = taken = _Taken()
+    job.run(drain=True)
+    other = job.with_settings(
+        checkpoint=str(tmp_path / "another"),
+        output_topic=f"{job.topic}.again",
+        app=job.settings.app_name,
+    )
+    other.on_step = again = _Taken()
+    other.run(drain=True)
+    assert again.all() == taken.all()
+    assert not {name for name, _, _ in taken.steps} & {name for name, _, _ in again.steps}
+
+
+def test_the_job_starts_from_a_program(job: Job) -> None:
+    """`reorder` needs nothing but settings: it takes the session that is there."""
+    job.produce(_events(100))
+    taken = _Taken()
+    report = reorder(job.kafka, job.settings, on_step=taken, available_now=True, drain=True)
+    assert report.totals.released == 100
+    assert taken.all() == _released(job)
+
+
+@contextlib.contextmanager
+def _example(job: Job, folder: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One life of the example."""
+    with (folder / "log").open("ab") as log:
+        program = subprocess.Popen(
+            [
+                sys.executable, str(EXAMPLES / "spark" / "ordered_steps.py"),
+                job.topic, job.settings.output_topic,
+                "--kafka", job.kafka.bootstrap_servers,
+                "--checkpoint", str(folder / "state"),
+                "--db", str(folder / "rows.sqlite"), *flags,
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield program
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait(_END_S)
+
+
+def _in_database(path: Path) -> list[tuple[int, bytes, bytes]]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return database.execute("SELECT at, key, value FROM readings ORDER BY rowid").fetchall()
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_rows_are_in_a_database_once(job: Job, tmp_path: Path) -> None:
+    """The example: killed when a step's rows are in the database, and started again."""
+    job.produce(_events(300))
+    database, done = tmp_path / "rows.sqlite", tmp_path / "state" / "done"
+
+    def rows_are_there() -> bool:
+        with contextlib.suppress(sqlite3.OperationalError):
+            return bool(_in_database(database))
+        return False
+
+    with _example(job, tmp_path) as program:
+        wait_until(lambda: rows_are_there() or program.poll() is not None)
+    assert program.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
+    if marks := sorted(done.iterdir()):  # as when it was killed a moment before
+        marks[-1].unlink()
+    job.produce(_events(300, start=300))
+    with _example(job, tmp_path, "--available-now") as program:
+        assert program.wait(_END_S) == 0, (tmp_path / "log").read_text()
+    rows = _in_database(database)
+    assert sorted(value for _, _, value in rows) == sorted(
+        sent.value or b"" for sent in [*_events(300), *_events(300, start=300)]
+    )
+    for records in by_partition(job.released()).values():
+        came = {record.value for record in records}
+        times = [at for at, _, value in rows if value in came]
+        assert times == sorted(times)
