@@ -1,4 +1,4 @@
-"""How late the reorder job releases at a steady rate, seen by a reader of committed records.
+"""How late the reorder job releases at a steady rate, seen by a reader of its output.
 
     python -m benchmarks.reorder_latency BOOTSTRAP_SERVERS TOPIC SECONDS
 
@@ -65,15 +65,17 @@ class Latency:
         }
 
 
-def measure_latency(bootstrap_servers: str, topic: str, checkpoint: str = "") -> Latency:
-    """Run the job on a steady stream, and read what it releases.
+def measure_latency(
+    bootstrap_servers: str, topic: str, checkpoint: str = "", *, partitions: int = PARTITIONS
+) -> Latency:
+    """Run the job on a steady stream, and read what it releases into so many partitions.
 
     Raises:
         RuntimeError: The job ended by itself, or released nothing.
     """
     sink = f"{topic}.out"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    made = [NewTopic(topic, PARTITIONS, 1), NewTopic(sink, PARTITIONS, 1)]
+    made = [NewTopic(topic, PARTITIONS, 1), NewTopic(sink, partitions, 1)]
     for creation in admin.create_topics(made).values():
         creation.result()
     with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder:
@@ -89,12 +91,13 @@ def measure_latency(bootstrap_servers: str, topic: str, checkpoint: str = "") ->
         feed = [sys.executable, "-m", __name__, bootstrap_servers, topic]
         seconds = WARM_UP_SECONDS + SECONDS
         with running(words) as job, running([*feed, str(seconds)]) as feeder:
-            return _read(bootstrap_servers, sink, job, feeder)
+            return _read(bootstrap_servers, sink, partitions, job, feeder)
 
 
 def _read(
     bootstrap_servers: str,
     topic: str,
+    partitions: int,
     job: subprocess.Popen[bytes],
     feeder: subprocess.Popen[bytes],
 ) -> Latency:
@@ -108,7 +111,7 @@ def _read(
             "fetch.wait.max.ms": 10,
         }
     )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     begin_ms = time.time() * 1000 + WARM_UP_SECONDS * 1000
     arrival: list[float] = []
     due: list[float] = []

@@ -10,7 +10,8 @@
   the job's processes for a row;
 - first: how long after the start of a job its first row can be read, and after that of its query,
   where a million events are there already;
-- latency: at 20,000 events/s, how long after its time a row can be read;
+- latency: at 20,000 events/s, how long after its time a row can be read, with 4 and 64 output
+  partitions;
 - storage: throughput and latency with the checkpoint on a path and in a place that `--storage`
   names, in turns; only with that. What it asks for is taken from the environment (`AWS_...`).
 
@@ -139,6 +140,24 @@ def measure_storage(
     return [*(shape.as_json() for shape in shapes), *latencies]
 
 
+def measure_latencies(bootstrap_servers: str, console: Console) -> list[dict[str, Any]]:
+    """A steady stream into few output partitions, and into many."""
+    latencies: list[dict[str, Any]] = []
+    for partitions in OUTPUT_PARTITIONS[:2]:
+        found = measure_latency(bootstrap_servers, f"latency-{partitions}", partitions=partitions)
+        latency = {**found.as_json(), "name": f"latency.{RATE_HZ}.partitions.{partitions}"}
+        console.print(
+            f"At {RATE_HZ:,} events/s into {partitions} partitions, {latency['rows']:,} rows could "
+            "be read"
+        )
+        for place in ("after_arrival", "after_due"):
+            p50, p99 = latency[f"{place}_p50_s"], latency[f"{place}_p99_s"]
+            after = {"after_arrival": "arrival", "after_due": "event time"}[place]
+            console.print(f"  after {after} + delay by p50 {p50:.2f} s, p99 {p99:.2f} s")
+        latencies.append(latency)
+    return latencies
+
+
 def _shape(name: str, events: int, took: Took) -> Shape:
     return Shape(name, events / took.seconds, took.memory_bytes, 1e6 * took.cpu_s / events)
 
@@ -199,13 +218,7 @@ def main() -> None:
             )
             found.append(first)
         if "latency" in given.only:
-            latency = measure_latency(bootstrap_servers, "latency").as_json()
-            console.print(f"At {RATE_HZ:,} events/s, {latency['rows']:,} rows could be read")
-            for place in ("after_arrival", "after_due"):
-                p50, p99 = latency[f"{place}_p50_s"], latency[f"{place}_p99_s"]
-                after = {"after_arrival": "arrival", "after_due": "event time"}[place]
-                console.print(f"  after {after} + delay by p50 {p50:.2f} s, p99 {p99:.2f} s")
-            found.append(latency)
+            found += measure_latencies(bootstrap_servers, console)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "reorder_shape.json").write_text(json.dumps(found, indent=2) + "\n")
 

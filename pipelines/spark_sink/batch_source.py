@@ -5,7 +5,7 @@ Pure: who asks Spark, and who reads the checkpoint, stands elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sequitur.pipelines._errors import WrongBatchError
@@ -22,11 +22,14 @@ class StreamBatch:
         query: The query's id, which its own checkpoint keeps.
         batch_id: Its number.
         plan: Names what Spark has planned to read in it; None where that is not known.
+        run: The run of the query that gives it, another one after each start; None where that is
+            not known. A run gives a batch once.
     """
 
     query: str
     batch_id: int
     plan: str | None = None
+    run: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"batch {self.batch_id}"

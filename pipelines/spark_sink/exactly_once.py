@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from sequitur.pipelines._errors import SinkError
+from sequitur.pipelines._errors import SinkError, WrongBatchError
 from sequitur.pipelines.spark_sink.batch_source import NamedBatch, is_repeated
 from sequitur.pipelines.spark_sink.input_columns import OrderBy, columns_in_order
 from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
@@ -92,6 +92,7 @@ class ExactlyOnceKafka:
         self._app = app
         self._lock = threading.Lock()
         self._steps: SinkSteps | None = None
+        self._written: tuple[str, int] | None = None
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch of a stream, as `foreachBatch` gives it; one that is written is left alone.
@@ -99,7 +100,8 @@ class ExactlyOnceKafka:
         Raises:
             ColumnsError: It has not the columns that records are made of.
             RowRefusedError: The topic does not take one of its rows; nothing of the batch is out.
-            WrongBatchError: The checkpoint belongs to another query, or has got elsewhere.
+            WrongBatchError: The checkpoint belongs to another query, or has got elsewhere; or this
+                is the second call for one batch.
             CheckpointError: The checkpoint cannot be read, or another process has it.
             SinkError: Not all of it is out; repeated, the batch is completed.
             OutputMismatchError: The topic does not hold what the checkpoint says.
@@ -108,8 +110,15 @@ class ExactlyOnceKafka:
         spark = _session_of(rows)
         with self._lock, self._at_work(spark) as steps:
             batch = stream_batch(spark, batch_id)
+            # A run of a query gives a batch once, so this is not the batch again but more of it.
+            if batch.run is not None and self._written == (batch.run, batch_id):
+                raise WrongBatchError(
+                    f"{batch} was given to this sink already: it takes one DataFrame a batch. "
+                    "Unite them, or give each a sink with a checkpoint of its own"
+                )
             if not self._is_repeated(steps, batch):
                 steps.write(rows, batch, self._order_by)
+            self._written = None if batch.run is None else (batch.run, batch_id)
 
     def write(self, rows: DataFrame, *, name: str) -> BatchWritten:
         """Write a DataFrame once: under a name that was written before nothing is done.
@@ -159,7 +168,11 @@ class ExactlyOnceKafka:
         if self._steps is None:
             folder = SinkFolder(open_storage(spark, self._checkpoint))
             app = folder.claim(self._topic, self._app)
-            self._steps = SinkSteps(self._kafka, self._topic, app, folder)
+            try:
+                self._steps = SinkSteps(self._kafka, self._topic, app, folder)
+            except BaseException:
+                folder.close()
+                raise
         with self._steps.at_work(spark):
             yield self._steps
 

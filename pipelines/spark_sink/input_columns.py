@@ -6,6 +6,7 @@ Python.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -62,6 +63,9 @@ def check_columns(rows: DataFrame) -> None:
         ColumnsError: It has not.
     """
     found = {field.name: field.dataType for field in rows.schema.fields}
+    twice = [name for name, count in Counter(rows.columns).items() if count > 1 and name in _TYPES]
+    if twice:
+        raise ColumnsError(f"there are two columns {twice[0]!r}: which one records are made of?")
     if "value" not in found:
         raise ColumnsError(
             f"there is no column 'value', which records are made of, among {sorted(found)}: name "

@@ -35,16 +35,19 @@ def stream_batch(spark: SparkSession, batch_id: int) -> StreamBatch:
             "DataFrame once by write(rows, name=...). Spark tells a query only to the thread that "
             "it calls (PYSPARK_PIN_THREAD has to be true, which is the default)"
         )
-    return StreamBatch(query, batch_id, _plan_of(spark, query, batch_id))
+    plan, run = _plan_and_run(spark, query, batch_id)
+    return StreamBatch(query, batch_id, plan, run)
 
 
-def _plan_of(spark: SparkSession, query: str, batch_id: int) -> str | None:
-    """Name what Spark has planned to read in a batch; None where it does not say."""
+def _plan_and_run(spark: SparkSession, query: str, batch_id: int) -> tuple[str | None, str | None]:
+    """Name what Spark has planned to read in a batch, and the run; None where it does not say."""
+    run = None
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark offers no other way to its plans
     java_session: Any = spark._jsparkSession  # noqa: SLF001
     try:
         running = java_session.sharedState().activeStreamingQueries()
         execution = running.get(jvm.java.util.UUID.fromString(query))
+        run = str(execution.runId())
         offsets = execution.offsetLog().get(batch_id).get().offsets()
         several = [offsets.apply(number) for number in range(offsets.size())]
         plan = [str(one.get().json()) if one.isDefined() else "" for one in several]
@@ -53,8 +56,8 @@ def _plan_of(spark: SparkSession, query: str, batch_id: int) -> str | None:
             if (files := _FILES.fullmatch(end)) is not None:
                 plan[source] += _files_of(spark, f"{root}/sources/{source}", files[1])
     except (AttributeError, CheckpointError, Py4JError, PySparkException):
-        return None
-    return hashlib.sha256("\n".join(plan).encode()).hexdigest()
+        return None, run
+    return hashlib.sha256("\n".join(plan).encode()).hexdigest(), run
 
 
 def _files_of(spark: SparkSession, folder: str, number: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.errors import ColumnsError, RowRefusedError, SinkError, TopicError
@@ -54,6 +55,30 @@ def test_rows_of_a_stream_are_there_once_and_in_order(sink: Sink, tmp_path: Path
     live(300, 400)
     sink.check(400)
     assert {name: sink.spark.conf.get(name) for name in sink.spark.conf.getAll} == before
+
+
+def test_a_second_dataframe_of_a_batch_is_refused(sink: Sink, tmp_path: Path) -> None:
+    """It would look like the batch again, and be left out; what failed may be repeated."""
+    numbered(sink.spark, range(100)).coalesce(1).write.parquet(str(tmp_path / "input"))
+    one = sink.new()
+
+    def halves(rows: DataFrame, batch_id: int) -> None:
+        with pytest.raises(ColumnsError):
+            one(rows.drop("value"), batch_id)
+        one(rows.where("n % 2 = 0"), batch_id)
+        one(rows.where("n % 2 = 1"), batch_id)
+
+    rows = sink.spark.readStream.schema("n long, key string, value string")
+    query = (
+        rows.parquet(str(tmp_path / "input"))
+        .writeStream.foreachBatch(halves)
+        .option("checkpointLocation", str(tmp_path / "spark"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="batch 0 was given to this sink already"):
+        query.awaitTermination()
+    assert len(sink.records()) == 50
 
 
 def test_checkpoint_stands_where_it_is_told(sink: Sink, storage: StorageFolder) -> None:
