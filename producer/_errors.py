@@ -16,6 +16,7 @@ ProducerError
     │   └── BrokerUnreachableError  no broker answers
     ├── OutcomeUnknownError     it may have succeeded
     └── FatalError              it will not succeed until rights, settings or versions change
+        ├── RequestUnknownError     the broker does not know the request
         ├── TakenOverError          another process has taken over the producer's name
         ├── WrongClusterError       the journal belongs to another cluster
         ├── NameNotAllowedError     the transactional id of the name may not be used
@@ -102,6 +103,10 @@ class OutcomeUnknownError(BrokerError):
 
 class FatalError(BrokerError):
     """The request failed, and will again until something changes: rights, settings, versions."""
+
+
+class RequestUnknownError(FatalError):
+    """The broker does not know the request: it is too old for it, or another make."""
 
 
 class TakenOverError(FatalError):

@@ -9,7 +9,10 @@ from sequitur.consumer._errors import StateFormatError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STEP_FORMAT: Final = 5
+STEP_FORMAT: Final = 6
+"""Of what this version writes. Versions that read 5 alone know nothing of plans, and would write
+the rows of a step again: they refuse what this one has begun, by its number."""
+_READ: Final = (5, STEP_FORMAT)
 
 
 def check_format(document: Mapping[str, Any]) -> None:
@@ -18,7 +21,8 @@ def check_format(document: Mapping[str, Any]) -> None:
     Raises:
         StateFormatError: It does not.
     """
-    if document.get("format") != STEP_FORMAT:
+    if document.get("format") not in _READ:
+        known = " and ".join(map(str, _READ))
         raise StateFormatError(
-            f"step of format {document.get('format')!r}; this version reads {STEP_FORMAT}"
+            f"step of format {document.get('format')!r}; this version reads {known}"
         )

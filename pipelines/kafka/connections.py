@@ -29,6 +29,7 @@ _BATCH_BYTES: Final = 256 << 10
 """Of a batch, whatever its topic takes."""
 _BATCH_OVERHEAD: Final = 128
 
+_taking: Final = threading.Lock()
 _kept: dict[tuple[int, str], Connections] = {}
 """This process's connections, by thread and by their settings: Python workers run many tasks, and a
 driver several streams. Connections that were not used for long are closed, since they may be
@@ -49,6 +50,7 @@ class Connections:
     def __init__(self, kafka: KafkaSettings) -> None:
         self._loop = asyncio.new_event_loop()
         self._used_s = time.monotonic()
+        self._thread = threading.current_thread()
         self._is_interrupted = False
         self._limits: dict[str, tuple[float, int]] = {}
         try:
@@ -101,8 +103,14 @@ class Connections:
         self._limits.pop(topic, None)
 
     def is_fresh(self) -> bool:
-        """Return whether they were used recently, and not interrupted."""
-        return not self._is_interrupted and time.monotonic() - self._used_s < _RELIED_ON_S
+        """Return whether this thread used them recently, and was not interrupted."""
+        is_ours = self._thread is threading.current_thread()
+        is_recent = time.monotonic() - self._used_s < _RELIED_ON_S
+        return is_ours and is_recent and not self._is_interrupted
+
+    def is_abandoned(self) -> bool:
+        """Return whether the thread that opened them has ended."""
+        return not self._thread.is_alive()
 
     def close(self) -> None:
         """Close them; those that another thread uses, as the process ends, end with it."""
@@ -122,12 +130,20 @@ def kept_connections(kafka: KafkaSettings) -> Connections:
     """
     key = threading.get_ident(), repr(kafka.librdkafka())
     known = _kept.get(key)
-    if known is not None and not known.is_fresh():
-        _kept.pop(key).close()
-        known = None
-    if known is None:
+    if known is None or not known.is_fresh():
+        _close_unused(key)
         known = _kept[key] = Connections(kafka)
     return known
+
+
+def _close_unused(own: tuple[int, str]) -> None:
+    """Close this thread's, and those of threads that have ended, whose numbers others get."""
+    with _taking:
+        unused = {key: one for key, one in _kept.items() if key == own or one.is_abandoned()}
+        for key in unused:
+            del _kept[key]
+    for one in unused.values():
+        one.close()
 
 
 @atexit.register

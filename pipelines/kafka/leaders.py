@@ -52,6 +52,24 @@ class Leaders:
         """Ask the brokers again who leads; whether one answered."""
         return await self._wire.refresh(topics)
 
+    async def connect(self, where: OutputPartition) -> int:
+        """Connect to a partition's leader, if it is not connected, and return it.
+
+        Raises:
+            RetriableError: There is none, or it cannot be reached.
+            FatalError: It refuses the login.
+        """
+        node = self._wire.leader(*where)
+        if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
+            raise RetriableError(f"{where} has no leader that can be reached")
+        return node
+
+    def connection(self, where: OutputPartition) -> tuple[int, float] | None:
+        """Return a partition's leader, and since when it is connected; None while it is not."""
+        node = self._wire.leader(*where)
+        since_s = None if node is None else self._wire.connected_since(node)
+        return None if node is None or since_s is None else (node, since_s)
+
     async def states(
         self, partitions: Collection[OutputPartition], producer_id: int
     ) -> dict[OutputPartition, Told]:
@@ -101,17 +119,18 @@ class Leaders:
         ask = functools.partial(self._wire.ask, node)
         return await last_sequence_in_log(ask, *where, identity, offset)
 
-    async def produce(
-        self, where: OutputPartition, batch: bytes
-    ) -> asyncio.Future[PartitionAnswer]:
+    def produce(self, where: OutputPartition, batch: bytes) -> asyncio.Future[PartitionAnswer]:
         """Give a batch to a partition's leader, and return its answer to be awaited.
+
+        It goes by the connection of `connection`, or not at all: it is written in the next turn of
+        the event loop, and to make another takes longer.
 
         Raises:
             RetriableError: At once: nothing was written. When awaited: it may have been.
         """
         node = self._wire.leader(*where)
-        if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
-            raise RetriableError(f"{where} has no leader that can be reached")
+        if node is None or not self._wire.is_connected(node):
+            raise RetriableError(f"{where} has no leader that is connected")
         loop = asyncio.get_running_loop()
         answer: _Answer = loop.create_future()
         if node not in self._due:

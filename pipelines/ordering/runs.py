@@ -232,14 +232,13 @@ class SortedRuns:
         return self._aside(self._outputs.quarantine, part, entry)
 
     def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
-        outputs = self._outputs.released.partitions
         return SideSelection(
             (part,),
             duplicates_files(self._checkpoint, entry),
             flagged_ms=entry.previous_frontier_ms,
             limit=self._job.topics.record_limit(topic.name),
             root=self._checkpoint.location(),
-            spread=None if topic.partitions == outputs else topic.partitions,
+            placed=self._outputs.released.partitions,
         )
 
     def _judged_files(self, entry: StepEntry) -> tuple[Location, ...]:

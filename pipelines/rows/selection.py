@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -118,6 +118,11 @@ class Selection:
             for begin in range(0, len(order), _ROWS_AT_ONCE):
                 yield rows.select(columns).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
 
+    def over(self, partitions: int) -> Self:
+        """Return the same rows for a topic of so many partitions: they go as they were placed."""
+        del partitions
+        return self
+
     def rows_at_most(self, partition: int) -> int:
         """Return how many rows an output partition has at most, by the footers of files."""
         return RunRows(self.parts, range(partition, partition + 1), ()).rows_at_most()
@@ -161,13 +166,19 @@ class SideSelection(Selection):
     Attributes:
         limit: What the side topic takes of one row.
         root: The checkpoint, where a row that is too large is left whole.
+        placed: By so many partitions rows were placed when they were staged.
         spread: See `RunRows`.
     """
 
     order: tuple[str, ...] = SOURCE_ORDER
     limit: RecordLimit
     root: Location
-    spread: int | None
+    placed: int
+    spread: int | None = None
+
+    def over(self, partitions: int) -> Self:
+        """Return the same rows for a topic of so many partitions."""
+        return replace(self, spread=None if partitions == self.placed else partitions)
 
     def _rows(self, partitions: range, columns: Sequence[str]) -> RunRows:
         return RunRows(self.parts, partitions, columns, self.limits, spread=self.spread)

@@ -6,7 +6,7 @@ driver thought dead; whatever they send, the broker appends each sequence once, 
 does not follow its last. Whoever is refused, or gets no answer, drops what it has in flight, asks
 the leader how far the partition has got, and goes on from there.
 
-Three rules make that hold where a leader knows less than it might:
+Four rules make that hold where a leader knows less than it might:
 
 - A leader without any state of the producer takes whatever sequence comes first. So a batch goes
   alone until one is acknowledged, which every replica that may lead then has.
@@ -16,6 +16,8 @@ Three rules make that hold where a leader knows less than it might:
   take it once more.
 - A leader forgets a producer hours after its last record. So nothing is sent on the ground of an
   answer that is older than `TRUSTED_MS` by the wall clock: a paused attempt asks anew.
+- It forgets also as it restarts, where all records were deleted. So nothing is sent by a connection
+  that was made behind the answer, nor to another leader than the one that gave it.
 """
 
 from __future__ import annotations
@@ -129,6 +131,7 @@ class PartitionSender:
         self._is_ended = False
         self._changed = asyncio.Event()
         self._asked_s = assignment.begun_s
+        self._asked_of: int | None = None
         self._position = 0
         """So many of the rows are there for good, for all that is known."""
         self._is_pipelined = False
@@ -177,7 +180,7 @@ class PartitionSender:
         if oldest is not None and oldest.answer is not None and oldest.answer.done():
             await self._take_answer(oldest)
             return True
-        if self._asked_s is None or (self._clock() - self._asked_s) * 1000 > TRUSTED_MS:
+        if not self._is_known():
             await self._drop_flight()
             await self._ask()
             return True
@@ -187,6 +190,19 @@ class PartitionSender:
             return self._is_ended and not self._batches
         await self._send(batch)
         return True
+
+    def _is_known(self) -> bool:
+        """Whether what this attempt knows of the partition is known of its leader, as it is."""
+        if self._asked_s is None or (self._clock() - self._asked_s) * 1000 > TRUSTED_MS:
+            return False
+        connection = self._leaders.connection(self._where)
+        if connection is None:
+            return False
+        node, since_s = connection
+        if self._asked_of is None:
+            # Nothing of the step was out anywhere; from here on it is this leader that is known.
+            self._asked_of = node
+        return since_s <= self._asked_s and self._asked_of == node
 
     def _next(self) -> _Batch | None:
         """Return the batch to send now; None without any."""
@@ -224,7 +240,7 @@ class PartitionSender:
                 stamp=stamp,
             )
         try:
-            batch.answer = await self._leaders.produce(self._where, batch.raw)
+            batch.answer = self._leaders.produce(self._where, batch.raw)
         except FatalError:
             raise
         except BrokerError as error:
@@ -274,10 +290,11 @@ class PartitionSender:
 
     async def _ask(self) -> None:
         """Learn how many of the rows are there."""
-        asked_s = self._clock()
         plan, where = self._plan, self._where
         self._is_pipelined = False
         try:
+            asked_of = await self._leaders.connect(where)
+            asked_s = self._clock()
             told = (await self._leaders.states([where], plan.identity.producer_id))[where]
             if told is Untold.ASK_AGAIN:
                 await self._begin_anew("its leader does not say what it holds")
@@ -301,6 +318,7 @@ class PartitionSender:
         if rows > self._position:
             self._attempts.succeed()
         self._position, self._asked_s = rows, asked_s
+        self._asked_of = asked_of
 
     async def _rows_seen(self, appended: int | None) -> int:
         """Return how many of the rows consumers see.

@@ -135,7 +135,8 @@ class TopicSink:
         topics = {out.topic.name: out.topic.partitions for out in outgoing}
         planned = self._plans.of_step(step, topics)
         begun_s = planned.begun_s
-
+        # A topic may have got more partitions since: where the step's rows go stays as planned.
+        counts_of = [len(planned.plan.topics[out.topic.name].firsts) for out in outgoing]
         is_here = _are_small(outgoing)
 
         def attempt() -> list[tuple[_Send, dict[int, int]]]:
@@ -143,9 +144,11 @@ class TopicSink:
             now = replace(planned, begun_s=begun_s)
             begun_s = None
             sends = [
-                _Send(place, self._writer(out.topic, now), out.rows, block, rule)
-                for place, (out, rule) in enumerate(zip(outgoing, rules, strict=True))
-                for block in blocks_for(self._spark, out.topic.partitions, is_here=is_here)
+                _Send(place, self._writer(out.topic, now), out.rows.over(count), block, rule)
+                for place, (out, rule, count) in enumerate(
+                    zip(outgoing, rules, counts_of, strict=True)
+                )
+                for block in blocks_for(self._spark, count, is_here=is_here)
             ]
             with errors_of_sending(step, topics):
                 return [*zip(sends, all_of(self._spark, sends, is_here=is_here), strict=True)]

@@ -169,7 +169,7 @@ def rows_there(where: OutputPartition, told: Told, identity: Identity, first: in
     if told.epoch == identity.epoch:
         return rows_until(where, told.last_sequence, first)
     if first:
-        raise _lost(where, "all")
+        raise lost(where, "all")
     return 0
 
 
@@ -181,8 +181,35 @@ def rows_until(where: OutputPartition, last: int, first: int) -> int:
     """
     rows = (last + 1 - first) & MAX_SEQUENCE
     if rows > MAX_SEQUENCE // 2:
-        raise _lost(where, MAX_SEQUENCE + 1 - rows)
+        raise lost(where, MAX_SEQUENCE + 1 - rows)
     return rows
+
+
+def check_held(where: OutputPartition, told: Told, sent: Sent | None) -> None:
+    """Check that a partition holds what a done mark says, and nothing more.
+
+    Args:
+        where: The partition.
+        told: What its leader has of the producer id.
+        sent: What the done mark says; None of a job that has written nothing.
+
+    Raises:
+        OutputMismatchError: It holds more.
+        LostRowsError: It lacks some.
+    """
+    if sent is None:
+        # It finds nothing of its name's producer id.
+        is_ahead = isinstance(told, ProducerState)
+    else:
+        _topic_id, sequences = sent.topics.get(where.topic, (None, ()))
+        following_one = sequences[where.partition] if where.partition < len(sequences) else 0
+        if behind := rows_behind(told, sent.identity, following_one):
+            raise lost(where, behind)
+        is_ahead = rows_ahead(told, sent.identity, following_one)
+    if is_ahead:
+        raise OutputMismatchError(
+            f"{where} holds rows that the checkpoint knows nothing of: {OLDER_COPY}"
+        )
 
 
 def rows_ahead(told: Told, identity: Identity, following: int) -> bool:
@@ -201,6 +228,24 @@ def rows_ahead(told: Told, identity: Identity, following: int) -> bool:
     return 0 < ahead <= MAX_SEQUENCE // 2
 
 
+def rows_behind(told: Told, identity: Identity, following: int) -> int:
+    """Return how many rows a partition lacks, at least, that the checkpoint says it has.
+
+    A leader that knows nothing of the producer id has forgotten it, or lost it: 0.
+
+    Args:
+        told: What the partition's leader has of the producer id.
+        identity: The producer id and epoch that wrote last, as the checkpoint has it.
+        following: The sequence that comes next, as the checkpoint has it.
+    """
+    if not isinstance(told, ProducerState) or told.epoch > identity.epoch:
+        return 0
+    if told.epoch < identity.epoch:
+        return following
+    behind = (following - told.last_sequence - 1) & MAX_SEQUENCE
+    return behind if behind <= MAX_SEQUENCE // 2 else 0
+
+
 def not_allowed(where: OutputPartition) -> OutputMismatchError:
     """Return the error for a topic that may not be read."""
     return OutputMismatchError(
@@ -209,10 +254,12 @@ def not_allowed(where: OutputPartition) -> OutputMismatchError:
     )
 
 
-def _lost(where: OutputPartition, rows: object) -> LostRowsError:
+def lost(where: OutputPartition, rows: object) -> LostRowsError:
+    """Return the error for a partition that lacks rows which were done."""
     return LostRowsError(
-        f"{where} lacks rows that its brokers had acknowledged before this step ({rows} of them): "
-        f"they have lost part of their log (an unclean election, a restored disk). To go on, {ANEW}"
+        f"{where} lacks rows that its brokers had acknowledged, in steps that are done ({rows} of "
+        f"them): they have lost part of their log (an unclean election, a restored disk). "
+        f"To go on, {ANEW}"
     )
 
 

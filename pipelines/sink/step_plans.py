@@ -25,18 +25,17 @@ from sequitur.pipelines.kafka.connections import kept_connections
 from sequitur.pipelines.kafka.outages import brief_outages
 from sequitur.pipelines.sink.step_plan import (
     ANEW,
-    OLDER_COPY,
     Sent,
     StepPlan,
     TopicPlan,
+    check_held,
     not_allowed,
-    rows_ahead,
 )
 from sequitur.pipelines.store.documents import check_format
 from sequitur.pipelines.store.owned_folder import step_name
 from sequitur.producer import BrokerError, FatalError, RetriableError
 from sequitur.producer._errors import NameNotAllowedError
-from sequitur.producer.kafka.describe_producers import ProducerState, Untold
+from sequitur.producer.kafka.describe_producers import Untold
 from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
@@ -143,6 +142,8 @@ class StepPlans:
     def of_step(self, step: int, topics: Mapping[str, int]) -> Planned:
         """Return the plan of a step that writes to topics; written down if it was not yet.
 
+        Of a topic that got more partitions since, it has those that it had when it was written.
+
         Args:
             step: The step; all before it are done.
             topics: Number of partitions of each topic.
@@ -154,15 +155,14 @@ class StepPlans:
         plan = self._plan_of(step)
         begun_s = None
         if plan is None:
-            begun_s = time.time()
             plan = self._asked(lambda connections: self._new_plan(connections, step, topics))
             self._documents.write_document(_name(step), plan.to_document())
             # A driver that slept may find no plan since another's was deleted, steps ago.
             self._documents.check_owner()
-            self._planned = plan
+            begun_s, self._planned = time.time(), plan
         for topic, partitions in topics.items():
             planned = plan.topics.get(topic)
-            if planned is None or len(planned.firsts) != partitions:
+            if planned is None or len(planned.firsts) > partitions:
                 had = "nothing of" if planned is None else f"{len(planned.firsts)} partitions of"
                 raise OutputMismatchError(
                     f"step {step} was begun with {had} topic {topic!r}, which has {partitions} "
@@ -229,11 +229,7 @@ class StepPlans:
                 f"{self._documents.root} belongs to a job with app = {app!r}, not {self._app!r}: "
                 "its producer id belongs to that name"
             )
-        if cluster != known:
-            raise OutputMismatchError(
-                f"{self._documents.root} belongs to a job that writes to Kafka cluster {known}, "
-                f"and this is {cluster}: {ANEW}"
-            )
+        self._check_cluster(known, cluster)
         if self._identity is None:
             name = f"{self._app}{_SUFFIX}"
             try:
@@ -273,6 +269,9 @@ class StepPlans:
         sent = self.sent
         known = {} if sent is None else sent.topics
         written = {} if plan is None else plan.topics
+        for one in (sent, plan):
+            if one is not None:
+                self._check_cluster(one.cluster, connections.wire.cluster_id)
         for topic, (topic_id, _sequences) in known.items():
             self._check_id(topic, topic_id)
         for topic, planned in written.items():
@@ -287,26 +286,15 @@ class StepPlans:
         sent: Sent | None,
         is_meant: Callable[[OutputPartition], bool] = lambda _: True,
     ) -> None:
-        """Check that partitions may be read, and hold no rows that a done mark knows nothing of."""
+        """Check that partitions may be read, and hold the rows that a done mark says, no others."""
         assert self._identity is not None
         wrote = self._identity if sent is None else sent.identity
         ask = functools.partial(connections.leaders.states, producer_id=wrote.producer_id)
         for one, told in (await _of_all(connections, where, ask)).items():
             if told is Untold.NOT_ALLOWED:
                 raise not_allowed(one)
-            if not is_meant(one):
-                continue
-            if sent is None:
-                # A job that has written nothing finds nothing of its name's producer id.
-                is_ahead = isinstance(told, ProducerState)
-            else:
-                _topic_id, sequences = sent.topics.get(one.topic, (None, ()))
-                following_one = sequences[one.partition] if one.partition < len(sequences) else 0
-                is_ahead = rows_ahead(told, wrote, following_one)
-            if is_ahead:
-                raise OutputMismatchError(
-                    f"{one} holds rows that the checkpoint knows nothing of: {OLDER_COPY}"
-                )
+            if is_meant(one):
+                check_held(one, told, sent)
 
     async def _new_plan(
         self, connections: Connections, step: int, topics: Mapping[str, int]
@@ -339,6 +327,13 @@ class StepPlans:
                 self._ids[topic] = found.hex()
             elif topic in self._ids:
                 raise RetriableError(f"topic {topic!r} is not there now")
+
+    def _check_cluster(self, known: str | None, found: str | None) -> None:
+        if known != found:
+            raise OutputMismatchError(
+                f"{self._documents.root} belongs to a job that writes to Kafka cluster {known}, "
+                f"and this is {found}: {ANEW}"
+            )
 
     def _check_id(self, topic: str, known: str | None, found: str | None = None) -> None:
         found = found or self._ids.get(topic)

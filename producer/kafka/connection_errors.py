@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka import errors as kafka_errors
 
-from sequitur.producer._errors import BrokerError, FatalError, RetriableError
+from sequitur.producer._errors import (
+    BrokerError,
+    FatalError,
+    RequestUnknownError,
+    RetriableError,
+)
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
@@ -28,8 +33,9 @@ _BROKEN_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallErr
 
 def translated(error: BaseException) -> BrokerError:
     """Return aiokafka's error of a request as one of ours."""
-    is_fatal = _is_refused(error) or isinstance(error, kafka_errors.IncompatibleBrokerVersion)
-    return (FatalError if is_fatal else RetriableError)(_sentence(error))
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        return RequestUnknownError(_sentence(error))
+    return (FatalError if _is_refused(error) else RetriableError)(_sentence(error))
 
 
 def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) -> BrokerError:

@@ -6,7 +6,7 @@ aiokafka does not have this request; it is put together here from aiokafka's pro
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -19,7 +19,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from sequitur.producer._errors import RetriableError
+from sequitur.producer._errors import RequestUnknownError, RetriableError
 from sequitur.producer.kafka.error_codes import Action, action_of
 from sequitur.producer.kafka.error_codes import Request as Asked
 from sequitur.producer.kafka.log_reading import until_replicated
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from sequitur.producer.kafka.identity import Identity
+
+
+_NOT_ALLOWED: Final = (29, 31)
+"""TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED."""
 
 
 class ProducerState(NamedTuple):
@@ -46,7 +50,8 @@ class Untold(enum.Enum):
     """Why a leader's answer says nothing of a producer id."""
 
     NOTHING = enum.auto()
-    """It has nothing of it: it never had, has forgotten it, or lost it with its log."""
+    """It has nothing of it: it never had, has forgotten it, or lost it with its log. Or it does not
+    describe producers: either way the log tells."""
     NOT_ALLOWED = enum.auto()
     """The asker may not read the topic."""
     ASK_AGAIN = enum.auto()
@@ -149,9 +154,12 @@ async def producer_states(
 
     Raises:
         RetriableError: The leader does not answer.
-        FatalError: It refuses the request.
+        FatalError: It refuses the login.
     """
-    answer = await ask(DescribeProducersRequest(partitions))
+    try:
+        answer = await ask(DescribeProducersRequest(partitions))
+    except RequestUnknownError:
+        return {(topic, one): Untold.NOTHING for topic, some in partitions.items() for one in some}
     return {
         (topic, partition): _told(code, producers, producer_id)
         for topic, described, _tags in answer.topics
@@ -168,7 +176,7 @@ def _told(code: int, producers: Iterable[tuple[Any, ...]], producer_id: int) -> 
             found = next(known, None)
             # An epoch without records is that of a transaction that was ended without any.
             return Untold.NOTHING if found is None or found.last_sequence < 0 else found
-    return Untold.NOT_ALLOWED
+    return Untold.NOT_ALLOWED if code in _NOT_ALLOWED else Untold.NOTHING
 
 
 async def last_sequence(

@@ -8,8 +8,10 @@ nothing, and notices a topic that was deleted and recreated.
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
@@ -186,6 +188,18 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         self.cluster_id: str | None = None
         self.topic_ids: dict[str, bytes] = {}
         self.too_old: str | None = None
+        self._made_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+    def age_s(self, connection: Any) -> float:
+        """Return how old a connection is, at most; by a clock that is never set."""
+        now_s = time.monotonic()
+        return now_s - self._made_s.get(connection, now_s)
+
+    async def _get_conn(self, node_id: Any, **options: Any) -> Any:
+        connection = await super()._get_conn(node_id, **options)
+        if connection is not None:
+            self._made_s.setdefault(connection, time.monotonic())
+        return connection
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
         nodes = [broker.nodeId for broker in self.cluster.brokers()]

@@ -16,6 +16,7 @@ import contextlib
 import enum
 import functools
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import errors as kafka_errors
@@ -203,6 +204,14 @@ class Wire:
     def is_connected(self, node: int) -> bool:
         """Return whether `produce` may be called for a broker."""
         return self._connection(node) is not None
+
+    def connected_since(self, node: int) -> float | None:
+        """Return when the connection was made that `produce` takes, epoch seconds; None without.
+
+        Whoever was told something before that may have been told by a broker that has restarted.
+        """
+        connection = self._connection(node)
+        return None if connection is None else time.time() - self._client.age_s(connection)
 
     async def connect(self, node: int) -> bool:
         """Connect to a broker; False if it is not known any more.

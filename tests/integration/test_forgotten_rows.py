@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from typing import TYPE_CHECKING
@@ -15,16 +16,25 @@ from sequitur.consumer import OutputPartition
 from sequitur.pipelines._errors import OutputMismatchError
 from sequitur.pipelines.kafka.connections import kept_connections
 from sequitur.pipelines.sink import block_writer
-from sequitur.producer import KafkaSettings
+from sequitur.pipelines.sink.partition_sender import PartitionSender
+from sequitur.producer import KafkaSettings, RetriableError
 from sequitur.producer.kafka.describe_producers import Untold
 from tests.support.brokers import POLL_S
-from tests.support.job_output import JobOutput, Life, expected, laid_out, numbered
+from tests.support.job_output import (
+    JobOutput,
+    Life,
+    another_process,
+    expected,
+    laid_out,
+    numbered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
+    from tests.conftest import MakeBroker
     from tests.support.brokers import Broker
     from tests.support.job_output import Tables
 
@@ -155,3 +165,53 @@ def test_steps_go_on_behind_a_rest(output: JobOutput) -> None:
         life.finish(step, {0: count})
         rows += expected(count, of=f"step {step}")
         assert output.values(0) == rows
+
+
+def test_broker_that_restarts_without_a_record_takes_nothing_of_a_paused_attempt(
+    make_broker: MakeBroker,
+) -> None:
+    """It knows no producer then, and would take any sequence by a connection that is made anew."""
+    broker = make_broker()
+    output = JobOutput(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), "out", 1)
+    admin = AdminClient(output.kafka.librdkafka())
+    admin.create_topics([NewTopic("out", 1, 1)])["out"].result(_TIMEOUT_S)
+    life = output.life()
+    kafka = another_process(output.kafka)
+    life.planned(0)
+    paused, connections = life.task(0, kafka), kept_connections(kafka)
+    connections.batch_bytes(output.topic)
+    is_there = asyncio.Event()
+    sender = PartitionSender(
+        connections.leaders, paused.assignment(0), lambda _size: is_there.set()
+    )
+    (first, *rest) = laid_out(numbered(_ROWS))(1 << 20)
+    connections.run(connections.leaders.refresh([output.topic]))
+    sending: list[asyncio.Task[int]] = []
+
+    async def begin() -> None:
+        sending.append(asyncio.ensure_future(sender.run()))
+        sender.add(first)
+        await is_there.wait()
+
+    async def go_on() -> None:
+        # Another partition's sender would have connected again, and learnt that the broker is back.
+        while True:
+            await connections.leaders.refresh([output.topic])
+            try:
+                await connections.leaders.connect(OutputPartition(output.topic, 0))
+                break
+            except RetriableError:
+                await asyncio.sleep(POLL_S)
+        for batch in rest:
+            sender.add(batch)
+        sender.end()
+        await sending[0]
+
+    connections.run(begin())
+    assert _write(life, numbered(_ROWS)) == _ROWS
+    _truncate(output)
+    broker.stop()
+    broker.start()
+    with pytest.raises(OutputMismatchError, match="the brokers have forgotten who wrote there"):
+        connections.run(go_on())
+    assert output.values(0) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur._topic_reader import read_topic
 from sequitur.pipelines._errors import (
     CheckpointError,
+    LostRowsError,
     OutputMismatchError,
     OwnershipError,
     TopicError,
@@ -77,6 +79,16 @@ def test_a_life_goes_on_behind_the_one_before(output: JobOutput) -> None:
         assert plan.topics[output.topic].ends == (10 * step, 0, 0, 0)
     assert epochs == [0, 0, 1, 1, 1, 2]
     assert output.values(0) == [row for step in range(6) for row in expected(10, of=f"step {step}")]
+
+
+def test_a_partition_that_lost_rows_of_a_done_step_is_refused(output: JobOutput) -> None:
+    """As by a disk that was restored: the leader has fewer rows than the done mark says."""
+    life = output.life()
+    _write(life, 0)
+    life.planned(1)
+    life.finish(1, {0: 7})  # nothing of it is there
+    with pytest.raises(LostRowsError, match=r"acknowledged, in steps that are done \(7 of them\)"):
+        life.next()
 
 
 def test_an_unfinished_step_is_finished_as_it_was_begun(output: JobOutput) -> None:
@@ -241,6 +253,24 @@ def test_another_cluster_is_refused(output: JobOutput, make_broker: MakeBroker) 
         moved.life(life.documents, newest=0, done=0, sent=life.plans.sent)
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+def test_plan_or_done_mark_of_another_cluster_is_refused(
+    output: JobOutput, *, is_done: bool
+) -> None:
+    """Of two checkpoints put together: sequences of one cluster say nothing of another."""
+    life = output.life()
+    _write(life, 0)
+    sent = life.plans.sent
+    assert sent is not None
+    life.planned(1)
+    if is_done:
+        sent = replace(sent, cluster="another")
+    else:
+        life.documents.documents["plans/000000000001"]["cluster"] = "another"
+    with pytest.raises(OutputMismatchError, match=r"writes to Kafka cluster another, and this is"):
+        output.life(life.documents, newest=1, done=0, sent=sent)
+
+
 def test_rights_that_are_missing_are_told_by_name(make_broker: MakeBroker) -> None:
     """To take the producer id, and to read: without READ no leader tells what is there."""
     broker = make_broker(
@@ -282,7 +312,7 @@ def test_rights_that_are_missing_are_told_by_name(make_broker: MakeBroker) -> No
 
 
 def test_topic_that_gets_partitions_is_followed_behind_a_step(output: JobOutput) -> None:
-    """Not within one: its rows would go elsewhere."""
+    """Not within one: its rows would go elsewhere. It is finished with those that it began with."""
     life = output.life()
     _write(life, 0)
     life.planned(1)
@@ -291,14 +321,22 @@ def test_topic_that_gets_partitions_is_followed_behind_a_step(output: JobOutput)
     grown[output.topic].result(_TIMEOUT_S)
     wider = JobOutput(output.kafka, output.topic, partitions=6)
     again = wider.life(life.documents, newest=1, done=0, sent=life.plans.sent)
-    with pytest.raises(OutputMismatchError, match=r"begun with 4 partitions of topic .* has 6 now"):
-        again.planned(1)
-    narrow = Life(output, again.documents, again.plans)
-    _write(narrow, 1)
+    assert len(again.planned(1).plan.topics[output.topic].firsts) == 4
+    _write(again, 1)
     _write(again, 2, partition=5)
     assert again.planned(2).plan.topics[output.topic].firsts == (0,) * 6
     _write(again, 3, partition=5)
     assert again.planned(3).plan.topics[output.topic].firsts == (0, 0, 0, 0, 0, 10)
+
+
+def test_step_that_was_begun_with_more_partitions_than_there_are_is_refused(
+    output: JobOutput,
+) -> None:
+    """No topic loses partitions: it is another."""
+    life = output.life()
+    life.planned(0)
+    with pytest.raises(OutputMismatchError, match=r"begun with 4 partitions of topic .* has 3 now"):
+        life.plans.of_step(0, {output.topic: 3})
 
 
 def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(

@@ -198,9 +198,9 @@ def test_side_rows_come_out_in_source_order(
             flagged_ms=BASE_MS + frontier,
             limit=RecordLimit(),
             root=root,
-            spread=None if partitions == OUTPUTS else partitions,
+            placed=OUTPUTS,
             limits=limits,
-        )
+        ).over(partitions)
         kept = [row for row in expected if row.offset not in left_out]
         kept.sort(key=lambda row: row.source_order)
         together = _of_each(side, partitions, _NOW)

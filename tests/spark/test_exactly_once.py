@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    NewPartitions,
+)
 
 from sequitur.consumer import EVENT_TIME_HEADER
 from sequitur.pipelines._errors import OutputMismatchError, SinkError
@@ -105,6 +109,28 @@ def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.Mo
     report = job.run(drain=True)
     assert report.totals.released == report.totals.read == 400
     assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
+
+
+def test_side_topic_that_grows_within_a_step_is_followed_behind_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step's rows go where they were to go when it was begun; those of the next, everywhere."""
+    job.produce([event("bad", key=f"k{n}") for n in range(100)])
+    with monkeypatch.context() as patched:
+        patched.setattr("sequitur.pipelines.sink.sink.BlockWriter", _Failing)
+        with pytest.raises(SinkError, match="RuntimeError: this partition cannot be written"):
+            job.run()
+    topic, admin = job.settings.quarantine, AdminClient(job.kafka.librdkafka())
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    # By now the process may have died: partitions are counted at the start.
+    assert sum(job.run().totals.quarantined.values()) == 100
+    before = job.quarantined()
+    assert sorted(record.key or b"" for record in before) == sorted(b"k%d" % n for n in range(100))
+    assert {record.partition for record in before} == {0, 1, 2, 3}
+    job.produce([event("bad", key=f"k{n}") for n in range(100)])
+    job.run()
+    assert len(job.quarantined()) == 200
+    assert {record.partition for record in job.quarantined()} == {*range(6)}
 
 
 def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,7 @@ class FakeWire:
         self.cluster = cluster
         self._leaders: dict[OutputPartition, int] = {}
         self._connections: dict[int, float] = {}
+        self._since: dict[int, float] = {}
 
     def topic_id(self, _topic: str) -> bytes:
         """Always the same."""
@@ -186,8 +187,17 @@ class FakeWire:
     async def connect(self, node: int) -> bool:
         """Works."""
         await asyncio.sleep(_LATENCY_S)
-        self._connections.setdefault(node, self.cluster.now_s)
+        if node not in self._connections:
+            self._connections[node] = self._since[node] = self.cluster.now_s
         return True
+
+    def connected_since(self, node: int) -> float | None:
+        """When the connection was made."""
+        return self._since[node] if node in self._connections else None
+
+    def disconnect(self) -> None:
+        """All connections break, with nothing on its way."""
+        self._connections.clear()
 
     async def claim(self, _name: str, _held: Identity | None) -> Identity:
         """The next epoch."""

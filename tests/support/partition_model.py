@@ -20,6 +20,8 @@ Where Kafka says so (4.0's source):
   `UnifiedLog.rebuildProducerState`).
 - A new leader's high watermark lags at first: ListOffsets then answers OFFSET_NOT_AVAILABLE, and
   Fetch with less than was there (`Partition.fetchOffsetForTimestamp`).
+- A broker that restarts knows a producer by the log, and by snapshots of what the log still has
+  (`LogLoader.recoverLog`, tried on 4.3).
 - A producer is forgotten by its newest record's timestamp
   (`ProducerStateManager.isProducerExpired`), and not since its records were deleted
   (`onLogStartOffsetIncremented`). The log begins nowhere above the high watermark
@@ -156,6 +158,12 @@ class PartitionModel:
         for known in (self.producers, *self._before):
             for producer_id in [p for p, one in known.items() if now_s - one.newest_s >= expiry_s]:
                 del known[producer_id]
+
+    def restart(self) -> None:
+        """Brokers restart: of producers they know those whose batches are in the log."""
+        known = {one.stamp.producer_id for one in self.batches if one.end > self.start}
+        for producer_id in self.producers.keys() - known:
+            del self.producers[producer_id]
 
     def delete_to(self, offset: int) -> None:
         """Retention, or DeleteRecords: readers see nothing before an offset."""

@@ -170,6 +170,14 @@ def test_mark_without_what_was_added_later_is_read() -> None:
     assert done == StepDone(3, Totals(read=9), seconds=0.0, processed=None, stamped_ms=0)
 
 
+@pytest.mark.parametrize("one", [_entry(), StepDone(7, Totals())])
+def test_version_without_plans_reads_no_step_of_this_one(one: StepEntry | StepDone) -> None:
+    """It reads format 5 alone, and would write an unfinished step again; its own are read."""
+    document = one.to_document()
+    assert document["format"] == 6
+    assert type(one).from_document({**document, "format": 5}) == one
+
+
 @pytest.mark.parametrize("kind", [StepEntry, StepDone])
 def test_newer_step_format_is_refused(kind: type[StepEntry | StepDone]) -> None:
     """A step of a newer version is not guessed at."""

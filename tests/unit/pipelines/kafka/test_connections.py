@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -72,3 +73,33 @@ def test_an_interrupt_ends_what_was_at_work(
     assert len(ended) == (not is_within_a_task)
     assert kept_connections(kafka) is not connections
     kept_connections(kafka).close()
+
+
+def test_connections_of_a_thread_that_has_ended_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver may have threads that come and go: each left a loop and its connections open."""
+    closed: list[Wire] = []
+
+    async def start(_: Wire) -> None:
+        """Work."""
+
+    async def close(wire: Wire) -> None:
+        closed.append(wire)
+
+    monkeypatch.setattr(Wire, "start", start)
+    monkeypatch.setattr(Wire, "close", close)
+    kept: dict[object, Connections] = {}
+    monkeypatch.setattr("sequitur.pipelines.kafka.connections._kept", kept)
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:9")
+    ended: list[Connections] = []
+    own = kept_connections(kafka)
+    for number in range(3):
+        thread = threading.Thread(target=lambda: ended.append(kept_connections(kafka)))
+        thread.start()
+        thread.join()
+        assert closed == [one.wire for one in ended[:number]], "but not those of this thread"
+        assert [*kept.values()] == [own, ended[number]]
+    assert kept_connections(kafka) is own
+    for one in kept.values():
+        one.close()

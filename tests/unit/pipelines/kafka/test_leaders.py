@@ -71,7 +71,7 @@ async def test_batches_of_one_turn_go_in_one_request() -> None:
     wire = _Wire()
     all_of = _leaders(wire)
     answers = [
-        await all_of.produce(where, batch)
+        all_of.produce(where, batch)
         for where, batch in [(_OUT[0], b"a"), (_OUT[2], b"bb"), (_LATE, b"ccc"), (_OUT[1], b"dddd")]
     ]
     assert [(await answer).base_offset for answer in answers] == [1, 2, 3, 4]
@@ -86,7 +86,7 @@ async def test_a_request_has_one_batch_of_a_partition() -> None:
     wire = _Wire()
     all_of = _leaders(wire)
     answers = [
-        await all_of.produce(where, batch)
+        all_of.produce(where, batch)
         for where, batch in [(_OUT[0], b"1"), (_OUT[0], b"2"), (_OUT[1], b"3"), (_OUT[0], b"4")]
     ]
     await asyncio.gather(*answers)
@@ -103,10 +103,10 @@ async def test_a_request_is_not_large_if_need_not_be(monkeypatch: pytest.MonkeyP
     wire = _Wire()
     all_of = _leaders(wire)
     answers = [
-        await all_of.produce(where, batch)
+        all_of.produce(where, batch)
         for where, batch in [(_OUT[0], b"1234567"), (_OUT[1], b"12"), (_LATE, b"123")]
     ]
-    answers += [await all_of.produce(_OUT[1], b"4")]
+    answers += [all_of.produce(_OUT[1], b"4")]
     await asyncio.gather(*answers)
     assert wire.requests == [
         (0, [("out", [(0, b"1234567")])]),
@@ -121,7 +121,7 @@ async def test_a_partition_does_not_overtake_itself(monkeypatch: pytest.MonkeyPa
     wire = _Wire()
     all_of = _leaders(wire)
     answers = [
-        await all_of.produce(where, batch)
+        all_of.produce(where, batch)
         for where, batch in [(_OUT[0], b"123"), (_OUT[1], b"456789"), (_OUT[1], b"x")]
     ]
     await asyncio.gather(*answers)
@@ -132,14 +132,14 @@ async def test_a_partition_does_not_overtake_itself(monkeypatch: pytest.MonkeyPa
 async def test_a_partition_without_a_leader_takes_nothing() -> None:
     """At once: nothing was written."""
     with pytest.raises(RetriableError, match="no leader"):
-        await _leaders(_Wire()).produce(_OUT[3], b"a")
+        _leaders(_Wire()).produce(_OUT[3], b"a")
 
 
 async def test_what_is_not_written_is_told_to_all_of_the_request() -> None:
     """A connection may break between two turns."""
     wire = _Wire()
     all_of = _leaders(wire)
-    answers = [await all_of.produce(where, b"a") for where in _OUT[:2]]
+    answers = [all_of.produce(where, b"a") for where in _OUT[:2]]
     wire.is_refused = True
     for answer in answers:
         with pytest.raises(RetriableError, match="broke"):
@@ -151,7 +151,7 @@ async def test_an_answer_that_does_not_come_is_told_to_all_of_the_request() -> N
     wire = _Wire()
     wire.answer = OutcomeUnknownError("no answer")
     all_of = _leaders(wire)
-    answers = [await all_of.produce(where, b"a") for where in _OUT[:2]]
+    answers = [all_of.produce(where, b"a") for where in _OUT[:2]]
     for answer in answers:
         with pytest.raises(OutcomeUnknownError):
             await answer
@@ -162,7 +162,7 @@ async def test_a_partition_that_the_answer_leaves_out_is_told_so() -> None:
     wire = _Wire()
     wire.left_out = {("out", 1)}
     all_of = _leaders(wire)
-    answers = [await all_of.produce(where, b"a") for where in _OUT[:2]]
+    answers = [all_of.produce(where, b"a") for where in _OUT[:2]]
     assert (await answers[0]).code == 0
     with pytest.raises(RetriableError, match="left it out"):
         await answers[1]
@@ -172,6 +172,6 @@ async def test_a_batch_that_was_given_up_disturbs_nobody() -> None:
     """Its answer comes, and nobody waits for it."""
     wire = _Wire()
     all_of = _leaders(wire)
-    answers = [await all_of.produce(where, b"a") for where in _OUT[:2]]
+    answers = [all_of.produce(where, b"a") for where in _OUT[:2]]
     answers[0].cancel()
     assert (await answers[1]).code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -195,12 +194,12 @@ def test_rows_of_a_hot_key_are_not_read_at_once(tmp_path: Path) -> None:
         flagged_ms=BASE_MS,
         limit=RecordLimit(),
         root=tmp_path,
-        spread=None,
+        placed=_OUTPUTS,
         limits=limits,
     )
     due = Selection((Part(runs),), limits=limits)
     for selected, partitions in (
-        (due, _OUTPUTS), (aside, _OUTPUTS), (replace(aside, spread=16), 16),
+        (due, _OUTPUTS), (aside, _OUTPUTS), (aside.over(16), 16),
     ):  # fmt: skip
         before, most, found = pa.total_allocated_bytes(), 0, 0
         for _, batches in selected.each(range(partitions), _RULE):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.fetch import FetchRequest
 
 from sequitur.consumer import OutputPartition
@@ -18,6 +20,8 @@ from sequitur.pipelines._errors import (
 )
 from sequitur.pipelines.kafka.leaders import Leaders
 from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
+from sequitur.producer.kafka.connection_errors import translated
+from sequitur.producer.kafka.describe_producers import DescribeProducersRequest
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.producer.kafka.sequences import MAX_SEQUENCE, following
@@ -80,7 +84,8 @@ class _Cluster:
         for count in cuts:
             sender.add(laid_out(_ROWS[begin : begin + count]))
             begin += count
-        sender.end()
+        if cuts:
+            sender.end()
         return sender
 
     async def replicating(self, sender: PartitionSender) -> int:
@@ -166,6 +171,28 @@ def test_rows_that_a_forgetful_leader_has_do_not_go_again(cluster: _Cluster, the
     """A day later no broker knows the producer: it would take the last batch once more."""
     cluster.holds(0, there)
     cluster.log.forget(_HOUR_S, 0)
+    assert cluster.run(cluster.replicating(cluster.sender())) == len(_ROWS)
+    assert cluster.rows() == _ROWS
+
+
+@pytest.mark.parametrize("there", [0, 7, 12])
+@pytest.mark.parametrize("code", [35, None])
+def test_log_tells_where_a_broker_does_not_describe_producers(
+    cluster: _Cluster, monkeypatch: pytest.MonkeyPatch, code: int | None, there: int
+) -> None:
+    """It says that it does not know the request, or does not list it among those that it knows."""
+    if there:
+        cluster.holds(0, there)
+    ask = FakeWire.ask
+
+    async def without(wire: FakeWire, node: int, request: Any) -> Any:
+        if not isinstance(request, DescribeProducersRequest):
+            return await ask(wire, node, request)
+        if code is None:
+            raise translated(IncompatibleBrokerVersion("DescribeProducersRequest"))
+        return SimpleNamespace(topics=[("out", [(0, code, "", [], {})], {})])
+
+    monkeypatch.setattr(FakeWire, "ask", without)
     assert cluster.run(cluster.replicating(cluster.sender())) == len(_ROWS)
     assert cluster.rows() == _ROWS
 
@@ -263,6 +290,47 @@ def test_what_was_learnt_over_an_hour_ago_is_asked_again(cluster: _Cluster) -> N
     assert cluster.rows() == _ROWS
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_what_was_learnt_before_a_broker_restarted_is_asked_again(
+    cluster: _Cluster, *, is_begun: bool, is_elsewhere: bool
+) -> None:
+    """All is deleted, and its leader knows no producer then: it would take any sequence.
+
+    Others in the process connect again, or learn that another leads, while the attempt is paused.
+    """
+
+    async def history() -> None:
+        await cluster.wire.refresh()
+        await cluster.wire.connect(0)
+        await cluster.wire.connect(1)
+        now_s = asyncio.get_running_loop().time()
+        sender = cluster.sender((), begun_s=now_s)
+        running = asyncio.ensure_future(sender.run()) if is_begun else None
+        if is_begun:
+            sender.add(laid_out(_ROWS[:5]))
+            await asyncio.sleep(1)
+            cluster.fake.replicate(_WHERE)
+            await asyncio.sleep(1)
+            assert cluster.log.end == 5
+        cluster.holds(5 if is_begun else 0, 12)
+        cluster.log.delete_to(12)
+        cluster.log.restart()
+        if is_elsewhere and is_begun:
+            cluster.fake.move(_WHERE, 0)
+        else:
+            cluster.wire.disconnect()
+        await cluster.wire.refresh()
+        await cluster.wire.connect(cluster.log.leader)
+        sender.add(laid_out(_ROWS[5:] if is_begun else _ROWS))
+        sender.end()
+        await (running or sender.run())
+
+    with pytest.raises(OutputMismatchError, match="forgotten who wrote"):
+        cluster.run(history())
+    assert cluster.log.end == 12
+
+
 def test_a_batch_whose_answer_is_lost_is_there_once(cluster: _Cluster) -> None:
     """Also if it arrives when the next attempt is at work already."""
     cluster.fake.faults = Faults(no_answer=0.3, late=0.5, late_s=3)
@@ -314,7 +382,7 @@ def test_lost_rows_of_earlier_steps_are_refused(cluster: _Cluster) -> None:
     cluster.holds(0, 3)
     cluster.first = 5
     for begun_s in (None, _HOUR_S):
-        with pytest.raises(OutputMismatchError, match="had acknowledged before this step"):
+        with pytest.raises(OutputMismatchError, match="had acknowledged, in steps that are done"):
             cluster.run(cluster.replicating(cluster.sender(begun_s=begun_s)))
     assert cluster.log.end == 3
 

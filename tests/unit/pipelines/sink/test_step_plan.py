@@ -11,6 +11,7 @@ from sequitur.pipelines.sink.step_plan import (
     StepPlan,
     TopicPlan,
     rows_ahead,
+    rows_behind,
     rows_there,
     rows_until,
 )
@@ -71,7 +72,7 @@ def test_rows_are_counted_from_the_first_sequence(last: int, first: int, rows: i
 @pytest.mark.parametrize(("last", "first", "lost"), [(8, 10, 1), (0, 10, 9), (MAX_SEQUENCE, 2, 2)])
 def test_lost_rows_of_earlier_steps_are_named(last: int, first: int, lost: int) -> None:
     """A step does not go on where rows before it are gone."""
-    with pytest.raises(OutputMismatchError, match=rf"before this step \({lost} of them\)"):
+    with pytest.raises(OutputMismatchError, match=rf"in steps that are done \({lost} of them\)"):
         rows_until(_WHERE, last, first)
 
 
@@ -122,3 +123,24 @@ def test_rows_ahead_are_those_behind_what_comes_next(
 ) -> None:
     """Or those of a newer epoch."""
     assert rows_ahead(told, _OURS, following) is expected
+
+
+@pytest.mark.parametrize(
+    ("told", "following", "expected"),
+    [
+        (Untold.NOTHING, 5, 0),
+        (ProducerState(5, 4), 5, 0),
+        (ProducerState(5, 5), 5, 0),
+        (ProducerState(5, 2), 5, 2),
+        (ProducerState(5, MAX_SEQUENCE), 3, 3),
+        (ProducerState(5, MAX_SEQUENCE), 0, 0),
+        (ProducerState(4, 99), 5, 5),
+        (ProducerState(4, 99), 0, 0),
+        (ProducerState(6, 0), 5, 0),
+    ],
+)
+def test_rows_behind_are_those_that_a_leader_has_lost(
+    told: ProducerState | Untold, following: int, expected: int
+) -> None:
+    """It has fewer of the epoch, or an older epoch where the newest has written."""
+    assert rows_behind(told, _OURS, following) == expected
