@@ -48,9 +48,9 @@ class OrderedStep:
     def tables(self, partition: int) -> Iterator[pa.Table]:
         """Return the rows of a partition of the output topic, some at a time.
 
-        They are read as they are asked for, at most 65,536 rows a table, and are in the order of
-        (event_time_ms, topic, partition, offset) from the first table to the last. All rows with
-        one key are in one partition.
+        They are read as they are asked for, which has to be within the call, at most 65,536 rows a
+        table. From the first table to the last they are in the order of (event_time_ms, topic,
+        partition, offset). All rows with one key are in one partition.
 
         Args:
             partition: From 0.

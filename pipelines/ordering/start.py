@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.stop import stop_on_signals
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.spark.tasks import start_python
 
@@ -41,7 +43,8 @@ def reorder(
         kafka: How to reach the brokers.
         settings: The job's settings.
         on_step: Given each step, in the driver, one after the other.
-        stop: Ends the job once it is set, after the step that is at work.
+        stop: Ends the job once it is set, after the step that is at work. Without one, and called
+            by the main thread, SIGINT and SIGTERM do that.
         available_now: End when what was there at the start is read.
         drain: At the end release what is held, too; rows that come later may then be late.
         reset_input: Once, when the job says so: read on where its log has got to, and recreated
@@ -56,14 +59,17 @@ def reorder(
     check_before_start(kafka, settings)
     spark = build_session(f"sequitur {settings.app_name}", checkpoint=settings.checkpoint)
     start_python(spark)
-    return run_reorder(
-        spark,
-        kafka,
-        settings,
-        stop=stop or threading.Event(),
-        available_now=available_now,
-        drain=drain,
-        reset_input=reset_input,
-        on_done=lambda *_: None,
-        on_step=on_step,
-    )
+    ends = stop or threading.Event()
+    is_program = stop is None and threading.current_thread() is threading.main_thread()
+    with stop_on_signals(ends, spark) if is_program else contextlib.nullcontext():
+        return run_reorder(
+            spark,
+            kafka,
+            settings,
+            stop=ends,
+            available_now=available_now,
+            drain=drain,
+            reset_input=reset_input,
+            on_done=lambda *_: None,
+            on_step=on_step,
+        )

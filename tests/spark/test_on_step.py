@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -178,13 +178,43 @@ def test_the_job_starts_from_a_program(job: Job) -> None:
     assert taken.all() == _released(job)
 
 
+@pytest.mark.parametrize("policy", ["topic", "emit"])
+def test_late_rows_are_given_where_they_are_released(job: Job, policy: str) -> None:
+    """What goes to the late topic is not given; rescued rows, and late ones in place, are."""
+    job = job.with_settings(late_policy=policy)
+    job.on_step = taken = _Taken()
+    job.produce([event(T0 + t, key="a", partition=0) for t in (1000, 3000, 4500)])
+    job.produce([event(T0 + 5000, key="other", partition=p) for p in range(4)])
+    assert job.run().frontier_ms == T0 + 4000
+    job.produce([event(T0 + t, key="a", partition=2) for t in (3500, 2999)])
+    job.produce([event(T0 + 7000, key="other", partition=p) for p in range(4)])
+    report = job.run(drain=True)
+    assert report.totals.late == 1
+    assert len(job.late()) == (policy == "topic")
+    assert taken.all() == _released(job)
+    assert sum(map(len, taken.all().values())) == 12 + (policy == "emit")
+
+
+_KILLED_AT_THE_MARK: Final = """
+import os, runpy, signal, sys
+from sequitur.pipelines.ordering.ordered_step import GivenSteps
+give = GivenSteps.give
+GivenSteps.give = lambda *given: (give(*given), os.kill(os.getpid(), signal.SIGKILL))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @contextlib.contextmanager
-def _example(job: Job, folder: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One life of the example."""
+def _example(
+    job: Job, folder: Path, *flags: str, is_killed: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One life of the example; killed when a step's rows are in the database, before its mark."""
     with (folder / "log").open("ab") as log:
         program = subprocess.Popen(
             [
-                sys.executable, str(EXAMPLES / "spark" / "ordered_steps.py"),
+                sys.executable, *(["-c", _KILLED_AT_THE_MARK] if is_killed else []),
+                str(EXAMPLES / "spark" / "ordered_steps.py"),
                 job.topic, job.settings.output_topic,
                 "--kafka", job.kafka.bootstrap_servers,
                 "--checkpoint", str(folder / "state"),
@@ -204,37 +234,35 @@ def _example(job: Job, folder: Path, *flags: str) -> Iterator[subprocess.Popen[b
         program.wait(_END_S)
 
 
-def _in_database(path: Path) -> list[tuple[int, bytes, bytes]]:
+def _in_database(path: Path) -> list[tuple[int, bytes]]:
     with contextlib.closing(sqlite3.connect(path)) as database:
-        return database.execute("SELECT at, key, value FROM readings ORDER BY rowid").fetchall()
+        return database.execute("SELECT at, value FROM readings ORDER BY rowid").fetchall()
 
 
 @pytest.mark.kill
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_rows_are_in_a_database_once(job: Job, tmp_path: Path) -> None:
-    """The example: killed when a step's rows are in the database, and started again."""
+    """The example: killed before a step is marked, started again, ended by SIGTERM, and drained."""
+    database, log = tmp_path / "rows.sqlite", tmp_path / "log"
     job.produce(_events(300))
-    database, done = tmp_path / "rows.sqlite", tmp_path / "state" / "done"
-
-    def rows_are_there() -> bool:
-        with contextlib.suppress(sqlite3.OperationalError):
-            return bool(_in_database(database))
-        return False
-
-    with _example(job, tmp_path) as program:
-        wait_until(lambda: rows_are_there() or program.poll() is not None)
-    assert program.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
-    if marks := sorted(done.iterdir()):  # as when it was killed a moment before
-        marks[-1].unlink()
+    with _example(job, tmp_path, is_killed=True) as program:
+        assert program.wait(_END_S) == -signal.SIGKILL, log.read_text()
+    given = _in_database(database)
+    assert given != []
     job.produce(_events(300, start=300))
+    with _example(job, tmp_path) as program:
+        wait_until(lambda: len(_in_database(database)) > 400 or program.poll() is not None)
+        program.terminate()
+        assert program.wait(_END_S) == 0, log.read_text()
     with _example(job, tmp_path, "--available-now") as program:
-        assert program.wait(_END_S) == 0, (tmp_path / "log").read_text()
+        assert program.wait(_END_S) == 0, log.read_text()
     rows = _in_database(database)
-    assert sorted(value for _, _, value in rows) == sorted(
+    assert rows[: len(given)] == given
+    assert sorted(value for _, value in rows) == sorted(
         sent.value or b"" for sent in [*_events(300), *_events(300, start=300)]
     )
     for records in by_partition(job.released()).values():
         came = {record.value for record in records}
-        times = [at for at, _, value in rows if value in came]
+        times = [at for at, value in rows if value in came]
         assert times == sorted(times)
