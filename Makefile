@@ -18,7 +18,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-process bench-delay check format clean
+.PHONY: help setup jars demo test test-fast test-kill coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -72,6 +72,9 @@ bench-reorder: setup ## The reorder job beside its peers: as above; EVENTS=10000
 
 bench-reorder-shape: setup ## What the reorder job's speed, memory and latency depend on
 	@$(BIN)/python -m benchmarks.reorder_shape --events $(EVENTS)
+
+bench-spark-sink: setup ## A stream of one's own: ExactlyOnceKafka beside Spark's own sink
+	@$(BIN)/python -m benchmarks.spark_sink
 
 bench-process: setup ## A topology behind the reorder job, and the acker: build/bench/process.json
 	@$(BIN)/python -m benchmarks.process --events $(EVENTS)

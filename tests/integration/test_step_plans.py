@@ -58,6 +58,18 @@ def _write(life: Life, step: int, rows: int = 10, *, partition: int = 0) -> None
     life.finish(step, {partition: rows})
 
 
+def _make_anew(kafka: KafkaSettings, topic: str) -> None:
+    """Delete a topic, and create another of its name; return once the broker tells of that one."""
+    topics = KafkaTopics(kafka)
+    known = topics.ids([topic])
+    admin = AdminClient(kafka.librdkafka())
+    admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(_TIMEOUT_S)
+    # Until a broker knows it, it answers of the old one.
+    while topics.ids([topic]) in ({}, known):
+        time.sleep(POLL_S)
+
+
 def _copy(life: Life) -> Life:
     """A life whose checkpoint is a copy of what another's is now."""
     documents = DocumentFolder(documents=copy.deepcopy(life.documents.documents))
@@ -205,14 +217,7 @@ def test_topic_that_was_made_anew_is_refused(broker: Broker, make_topic: MakeTop
     output = JobOutput(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), make_topic())
     life = output.life()
     _write(life, 0)
-    topics = KafkaTopics(output.kafka)
-    known = topics.ids([output.topic])
-    admin = AdminClient(output.kafka.librdkafka())
-    admin.delete_topics([output.topic])[output.topic].result(_TIMEOUT_S)
-    admin.create_topics([NewTopic(output.topic, 4, 1)])[output.topic].result(_TIMEOUT_S)
-    # Until a broker knows it, it answers of the old one.
-    while topics.ids([output.topic]) in ({}, known):
-        time.sleep(POLL_S)
+    _make_anew(output.kafka, output.topic)
     with pytest.raises(OutputMismatchError, match="was deleted and made anew"):
         life.planned(1)
     with pytest.raises(OutputMismatchError, match="was deleted and made anew"):
@@ -232,9 +237,7 @@ def test_topic_made_anew_is_refused_whoever_wrote_it_last(
         plans.of_step(step, {topic: 4})
         plans.written(step, {})
         sent = plans.sent
-    admin, first = AdminClient(kafka.librdkafka()), next(iter(topics))
-    admin.delete_topics([first])[first].result(_TIMEOUT_S)
-    admin.create_topics([NewTopic(first, 4, 1)])[first].result(_TIMEOUT_S)
+    _make_anew(kafka, next(iter(topics)))
     plans = StepPlans(kafka, app=min(topics), documents=folder)
     with pytest.raises(OutputMismatchError, match="was deleted and made anew"):
         plans.open(topics, newest=1, done=1, sent=sent)

@@ -539,7 +539,7 @@ async def test_partitions_that_are_gone_have_their_events_told(
     await (await producer.accept("t", [Record(b"2", partition=1)])).journaled
     await kill(producer)
     wire.reachable, wire.partition_count = True, 1
-    async with make(delivery_timeout=timedelta(milliseconds=100)) as producer:
+    async with make(delivery_timeout=timedelta(seconds=30)) as producer:
         assert await (await producer.send("t", b"3", key=b"any")) == Persisted(0, 1)
         await producer.flush()
         assert producer.statistics().possibly_persisted == 1
