@@ -196,7 +196,7 @@ class StepPlans:
         sent = Sent(plan.cluster, plan.identity, topics)
         if step == self._begun:
             # Tasks have seen the partitions that they wrote to, and nobody the others.
-            self._asked(lambda connections: self._check_ahead(connections, self._where, sent))
+            self._asked(lambda connections: self._check_held(connections, self._where, sent))
         self.sent = sent
 
     def _plan_of(self, step: int) -> StepPlan | None:
@@ -277,9 +277,9 @@ class StepPlans:
         for topic, planned in written.items():
             self._check_id(topic, planned.topic_id)
         # Where the unfinished step writes, it is seen once it is written.
-        await self._check_ahead(connections, where, sent, lambda one: one.topic not in written)
+        await self._check_held(connections, where, sent, lambda one: one.topic not in written)
 
-    async def _check_ahead(
+    async def _check_held(
         self,
         connections: Connections,
         where: Collection[OutputPartition],

@@ -6,7 +6,7 @@ aiokafka does not have this request; it is put together here from aiokafka's pro
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from sequitur.producer.kafka.identity import Identity
-
-
-_NOT_ALLOWED: Final = (29, 31)
-"""TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED."""
 
 
 class ProducerState(NamedTuple):
@@ -176,7 +172,9 @@ def _told(code: int, producers: Iterable[tuple[Any, ...]], producer_id: int) -> 
             found = next(known, None)
             # An epoch without records is that of a transaction that was ended without any.
             return Untold.NOTHING if found is None or found.last_sequence < 0 else found
-    return Untold.NOT_ALLOWED if code in _NOT_ALLOWED else Untold.NOTHING
+        case Action.FAIL:
+            return Untold.NOT_ALLOWED
+    return Untold.NOTHING
 
 
 async def last_sequence(

@@ -214,13 +214,16 @@ MEANINGS: Final[dict[int, Meaning]] = {
     29: Meaning(
         "TOPIC_AUTHORIZATION_FAILED",
         Answer.REFUSED,
-        follows={Action.GO_WITHOUT: Request.TOPIC_CONFIGS},
+        follows={Action.GO_WITHOUT: Request.TOPIC_CONFIGS, Action.FAIL: Request.DESCRIBE_PRODUCERS},
     ),
     30: _of_no_batch("GROUP_AUTHORIZATION_FAILED", {}),
     31: Meaning(
         "CLUSTER_AUTHORIZATION_FAILED",
         Answer.REFUSED,
-        follows={Action.GO_WITHOUT: Request.TOPIC_CONFIGS, Action.FAIL: Request.LOGIN},
+        follows={
+            Action.GO_WITHOUT: Request.TOPIC_CONFIGS,
+            Action.FAIL: Request.LOGIN | Request.DESCRIBE_PRODUCERS,
+        },
     ),
     # One record out of bounds has the whole batch refused; halving finds it.
     32: Meaning(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +13,11 @@ import pytest
 from sequitur.errors import StepFunctionError
 from sequitur.spark import OrderedStep, reorder
 from tests.spark.conftest import Job, by_partition, event, wait_until
-from tests.support.tree import EXAMPLES, ROOT
+from tests.spark.example_program import WAIT_S, example_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import subprocess
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.spark.conftest import Event
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
-_END_S = 120
 
 
 def _events(count: int, *, start: int = 0) -> list[Event]:
@@ -195,7 +192,7 @@ def test_late_rows_are_given_where_they_are_released(job: Job, policy: str) -> N
     assert sum(map(len, taken.all().values())) == 12 + (policy == "emit")
 
 
-_KILLED_AT_THE_MARK: Final = """
+_KILLED_ONCE_GIVEN: Final = """
 import os, runpy, signal, sys
 from sequitur.pipelines.ordering.ordered_step import GivenSteps
 give = GivenSteps.give
@@ -205,33 +202,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@contextlib.contextmanager
 def _example(
-    job: Job, folder: Path, *flags: str, is_killed: bool = False
-) -> Iterator[subprocess.Popen[bytes]]:
-    """One life of the example; killed when a step's rows are in the database, before its mark."""
-    with (folder / "log").open("ab") as log:
-        program = subprocess.Popen(
-            [
-                sys.executable, *(["-c", _KILLED_AT_THE_MARK] if is_killed else []),
-                str(EXAMPLES / "spark" / "ordered_steps.py"),
-                job.topic, job.settings.output_topic,
-                "--kafka", job.kafka.bootstrap_servers,
-                "--checkpoint", str(folder / "state"),
-                "--db", str(folder / "rows.sqlite"), *flags,
-            ],
-            cwd=ROOT,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield program
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-        program.wait(_END_S)
+    job: Job, folder: Path, *flags: str, prelude: str | None = None
+) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """One life of the example."""
+    return example_program(
+        "ordered_steps.py",
+        *(job.topic, job.settings.output_topic, "--kafka", job.kafka.bootstrap_servers),
+        *("--checkpoint", str(folder / "state"), "--db", str(folder / "rows.sqlite"), *flags),
+        log=folder / "log",
+        prelude=prelude,
+    )
 
 
 def _in_database(path: Path) -> list[tuple[int, bytes]]:
@@ -246,17 +227,17 @@ def test_rows_are_in_a_database_once(job: Job, tmp_path: Path) -> None:
     """The example: killed before a step is marked, started again, ended by SIGTERM, and drained."""
     database, log = tmp_path / "rows.sqlite", tmp_path / "log"
     job.produce(_events(300))
-    with _example(job, tmp_path, is_killed=True) as program:
-        assert program.wait(_END_S) == -signal.SIGKILL, log.read_text()
+    with _example(job, tmp_path, prelude=_KILLED_ONCE_GIVEN) as program:
+        assert program.wait(WAIT_S) == -signal.SIGKILL, log.read_text()
     given = _in_database(database)
     assert given != []
     job.produce(_events(300, start=300))
     with _example(job, tmp_path) as program:
         wait_until(lambda: len(_in_database(database)) > 400 or program.poll() is not None)
         program.terminate()
-        assert program.wait(_END_S) == 0, log.read_text()
+        assert program.wait(WAIT_S) == 0, log.read_text()
     with _example(job, tmp_path, "--available-now") as program:
-        assert program.wait(_END_S) == 0, log.read_text()
+        assert program.wait(WAIT_S) == 0, log.read_text()
     rows = _in_database(database)
     assert rows[: len(given)] == given
     assert sorted(value for _, value in rows) == sorted(

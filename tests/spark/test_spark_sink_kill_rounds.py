@@ -6,13 +6,10 @@ The program is the one in `examples/`: no topology, no reorder job, and a sessio
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -24,10 +21,12 @@ import pytest
 from sequitur._topic_reader import read_topic
 from sequitur.producer import KafkaSettings
 from sequitur.producer.batching.partitioner import KeyPartitioner
-from tests.support.tree import EXAMPLES, ROOT
+from tests.spark.example_program import WAIT_S, example_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import contextlib
+    import subprocess
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import MakeTopic
@@ -38,7 +37,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "4"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _TIMEOUT_S = 300 + 120 * _ROUNDS
-_WAIT_S = 240
 _PARTITIONS = 4
 _HOSTS = 23
 _FILE_ROWS = 400
@@ -84,34 +82,14 @@ class _Lives:
             (self.folder / "readings").mkdir(exist_ok=True)
             hidden.rename(self.folder / "readings" / f"{self.rows:09d}.json")
 
-    @contextlib.contextmanager
-    def life(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    def life(self, *flags: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """One life of the program."""
-        command = [
-            sys.executable, str(EXAMPLES / "spark" / "exactly_once_stream.py"),
-            str(self.folder / "readings"), self.topic,
-            "--kafka", self.kafka.bootstrap_servers, "--checkpoint", str(self.folder), *flags,
-        ]  # fmt: skip
-        environment = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        with (self.folder / "log").open("wb") as log:
-            program = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            yield program
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
-            program.wait(_WAIT_S)
+        return example_program(
+            "exactly_once_stream.py",
+            *(str(self.folder / "readings"), self.topic),
+            *("--kafka", self.kafka.bootstrap_servers, "--checkpoint", str(self.folder), *flags),
+            log=self.folder / "log",
+        )
 
     def live_and_die(self, moment: Callable[[_Lives, subprocess.Popen[bytes]], None]) -> None:
         """One life: files come, and at the moment it is killed."""
@@ -155,7 +133,7 @@ class _Lives:
     def finish(self) -> None:
         """The last life writes all there is, and ends by itself."""
         with self.life("--available-now") as program:
-            assert program.wait(_WAIT_S) == 0, self._said()
+            assert program.wait(WAIT_S) == 0, self._said()
 
     def check(self) -> None:
         """A reader with default settings sees each row once, in order by partition."""
@@ -177,7 +155,7 @@ class _Lives:
 
     def _kill_when(self, program: subprocess.Popen[bytes], holds: Callable[[], bool]) -> None:
         """Hold it where it stands when something holds; where it is past already, go on."""
-        deadline_s, before = time.monotonic() + _WAIT_S, self._newest("done")
+        deadline_s, before = time.monotonic() + WAIT_S, self._newest("done")
         while True:
             assert program.poll() is None, self._said()
             assert time.monotonic() < deadline_s, "it did nothing: " + self._said()

@@ -40,7 +40,10 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
     },
     Request.FIND_COORDINATOR: {Action.RETRY: {*_WIRE, 51}, Action.GO_WITHOUT: {53}},
     Request.DESCRIBE_CONFIGS: {Action.RETRY: {*_WIRE, 51}},
-    Request.DESCRIBE_PRODUCERS: {Action.RETRY: {*_WIRE, *_PARTITION_MOVES, 51}},
+    Request.DESCRIBE_PRODUCERS: {
+        Action.RETRY: {*_WIRE, *_PARTITION_MOVES, 51},
+        Action.FAIL: {29, 31},
+    },
     Request.READ: {Action.RETRY: {*_WIRE, *_PARTITION_MOVES, -1, 1}},
     Request.TOPICS: {Action.RETRY: {*_ADMIN, 9}, Action.RETRY_BRIEFLY: {3, -188, -190}},
     Request.TOPIC_IDS: {

@@ -1,0 +1,48 @@
+"""One life of a program in `examples/spark`, which ends by itself or is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.support.tree import EXAMPLES, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WAIT_S = 240
+
+
+@contextlib.contextmanager
+def example_program(
+    name: str, *words: str, log: Path, prelude: str | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One life, in a process group of its own; what is left of it is killed at the block's end.
+
+    Args:
+        name: The program's file in `examples/spark`.
+        words: Its arguments.
+        log: What it says.
+        prelude: Code that runs in its process first; it is given the program and the arguments.
+    """
+    first = [] if prelude is None else ["-c", prelude]
+    with log.open("wb") as said:
+        program = subprocess.Popen(
+            [sys.executable, *first, str(EXAMPLES / "spark" / name), *words],
+            cwd=ROOT,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield program
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait(WAIT_S)
