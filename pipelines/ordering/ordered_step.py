@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
 
@@ -104,7 +105,11 @@ class GivenSteps:
         step = OrderedStep(name, entry.step, entry.frontier_ms, self._partitions, due)
         try:
             self._function(step)
-        except Exception as error:
+        except BaseException as error:
+            # One that ends a thread would leave the job waiting for it for ever; a Ctrl-C is not
+            # the function's, and comes to the main thread alone.
+            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+                raise
             raise StepFunctionError(
                 f"step {entry.step}: on_step raised {error!r}; the next start gives the "
                 f"step again, as {name!r}"

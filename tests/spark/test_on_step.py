@@ -118,6 +118,24 @@ def test_a_step_is_given_again_when_the_function_raised(job: Job) -> None:
     assert taken.all(slice(2, None)) == _released(job)
 
 
+@pytest.mark.parametrize("ends_threads", [SystemExit, KeyboardInterrupt])
+def test_a_function_that_ends_its_thread_ends_the_job(
+    job: Job, ends_threads: type[BaseException]
+) -> None:
+    """It is told as any other error: nothing would come of the step else, without a word."""
+    job.produce(_events(200))
+
+    def leave(_step: OrderedStep) -> None:
+        raise ends_threads
+
+    job.on_step = leave
+    with pytest.raises(StepFunctionError, match=f"step 0: on_step raised {ends_threads.__name__}"):
+        job.run()
+    job.on_step = taken = _Taken()
+    job.run(drain=True)
+    assert taken.all() == _released(job)
+
+
 class _Crash(Exception):  # noqa: N818 - it stands for a kill
     """The process dies here."""
 
