@@ -76,7 +76,7 @@ bench-reorder-shape: setup ## What the reorder job's speed, memory and latency d
 bench-spark-sink: setup ## A stream of one's own: ExactlyOnceKafka beside Spark's own sink
 	@$(BIN)/python -m benchmarks.spark_sink
 
-bench-process: setup ## A topology behind the reorder job, and the acker: build/bench/process.json
+bench-process: setup ## A topology behind the reorder job, transactions, the acker: build/bench/process.json
 	@$(BIN)/python -m benchmarks.process --events $(EVENTS)
 
 bench-delay: setup ## A learned delay beside every fixed one: a table, a plot, build/bench/delay.json

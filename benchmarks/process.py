@@ -6,8 +6,9 @@ Kafka to Kafka: a chain of two bolts that do next to nothing, with trees tracked
 `ackers = 0`, beside the reorder job alone; a bolt whose calls take 2 ms each and run side by side
 (once warm: in the steps behind the first, in which Spark and the JVM get going; the topology alone:
 without staging and writing, which take the cores meanwhile). What came out is read
-back: counted, summed up and looked through for order. Then the acker by itself: see
-`benchmarks.acker` and `benchmarks.acker_tasks`. Prints tables, and writes build/bench/process.json,
+back: counted, summed up and looked through for order. Then transactions with a database: see
+`benchmarks.transactional`. Then the acker by itself: see `benchmarks.acker` and
+`benchmarks.acker_tasks`. Prints tables, and writes build/bench/process.json,
 a list of {"name", "value", "unit"}.
 """
 
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from benchmarks import acker, acker_tasks, waiting_topology
+from benchmarks import acker, acker_tasks, transactional, waiting_topology
 from benchmarks.broker import bench_broker
 from benchmarks.figures import print_figures
 from benchmarks.reorder import Bench
@@ -42,6 +43,9 @@ _CORES: Final = 2
 _CALLS: Final = 1_280_000
 _CALLS_A_BATCH: Final = 640_000
 _CALLED_KEYS: Final = 1_000
+_MOST_TRANSACTED: Final = 2_000_000
+_APART: Final = ("transactional", "acker")
+"""Measured by modules of their own."""
 
 
 def process_command(
@@ -136,13 +140,16 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=8_000_000)
-    names = [*(one.name for one in CONTENDERS), WAITING.name, "acker"]
+    names = [*(one.name for one in CONTENDERS), WAITING.name, *_APART]
     parser.add_argument("--only", nargs="+", choices=names, default=[])
     given = parser.parse_args()
     console = Console()
     figures = []
-    if not given.only or set(given.only) - {"acker"}:
+    if not given.only or set(given.only) - set(_APART):
         figures += measure_jobs(given.events, given.only, console)
+    if not given.only or "transactional" in given.only:
+        events = min(given.events, _MOST_TRANSACTED)
+        figures += transactional.measure(events, process_command, console)
     if not given.only or "acker" in given.only:
         figures += [*acker_tasks.measure(), *acker.measure()]
     print_figures("Topologies", figures)

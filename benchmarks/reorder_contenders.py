@@ -84,12 +84,21 @@ class Took:
 
 
 def run_contender(contender: Contender, task: Task) -> Took:
-    """Run a contender to its end.
+    """Run a contender to its end; see `run_job`."""
+    return run_job(contender.command(task), os.environ)
+
+
+def run_job(command: Sequence[str], environ: Mapping[str, str]) -> Took:
+    """Run a program to its end.
+
+    Args:
+        command: It, and its arguments; it prints a JSON object with `seconds` last.
+        environ: Its environment.
 
     Raises:
         RuntimeError: It failed.
     """
-    finished = run_measured(contender.command(task), os.environ)
+    finished = run_measured(command, environ)
     reports = [
         {**json.loads(line), "told_s": told_s}
         for told_s, line in finished.lines

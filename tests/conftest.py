@@ -24,6 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from hypothesis import HealthCheck, settings
 
 from tests.support.brokers import POLL_S, Broker, EmbeddedTestBroker, ForeignBroker
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -189,6 +190,28 @@ def make_topic(broker: Broker, request: pytest.FixtureRequest) -> Iterator[MakeT
 def topic(make_topic: MakeTopic) -> str:
     """One topic of four partitions for this test alone."""
     return make_topic()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The PostgreSQL that the session's tests share: none of them stops it."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def make_postgres() -> Iterator[Callable[[], PostgresServer]]:
+    """Servers for this test alone, which it may kill."""
+    with contextlib.ExitStack() as made:
+        yield lambda: made.enter_context(PostgresServer())
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> str:
+    """The address of an empty database for this test alone."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    postgres.sql(f"CREATE DATABASE {name}")
+    return postgres.url(name)
 
 
 def _wait_for_leaders(client: AdminClient, name: str, partitions: int) -> None:

@@ -13,6 +13,9 @@ from sequitur.consumer.topology._errors import (
     ForeignTupleError,
     TopologyBuildError,
     TopologyError,
+    TransactionError,
+    TransactionMetadataError,
+    TransactionOrderError,
 )
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
 from sequitur.consumer.topology.api.bolt import (
@@ -56,7 +59,41 @@ from sequitur.consumer.topology.engine.emission import OutputRecord
 from sequitur.consumer.topology.engine.rules import Ordering
 from sequitur.consumer.topology.settling.retry import RetryPolicy
 from sequitur.consumer.topology.tester.tester import DeadLetteredEvent, TopologyTester
+from sequitur.consumer.topology.tester.transaction_tester import FailedTry, TransactionTester
 from sequitur.consumer.topology.tester.tree_view import StepKind, TreeStep, TupleTree
+from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+from sequitur.consumer.topology.transactional.bolts import (
+    BaseTransactionalBolt,
+    BatchOutputCollector,
+    Committer,
+    FailBatch,
+    TransactionContext,
+)
+from sequitur.consumer.topology.transactional.builder import TransactionalTopologyBuilder
+from sequitur.consumer.topology.transactional.memory_spouts import (
+    MemoryOpaqueTransactionalSpout,
+    MemoryTransactionalSpout,
+)
+from sequitur.consumer.topology.transactional.metadata_store import (
+    FolderMetadataStore,
+    MemoryMetadataStore,
+    MetadataStore,
+)
+from sequitur.consumer.topology.transactional.rotating_state import RotatingTransactionalState
+from sequitur.consumer.topology.transactional.spouts import (
+    OpaquePartitionedEmitter,
+    OpaquePartitionedTransactionalSpout,
+    PartitionCoordinator,
+    PartitionedEmitter,
+    PartitionedTransactionalSpout,
+    TransactionalCoordinator,
+    TransactionalEmitter,
+    TransactionalSpout,
+)
+from sequitur.consumer.topology.transactional.topology import (
+    OrderedStreamSpout,
+    TransactionalTopology,
+)
 
 __all__ = [
     "DEAD_ATTEMPTS_HEADER",
@@ -72,13 +109,16 @@ __all__ = [
     "TICK_STREAM",
     "AckedEvent",
     "BaseBolt",
+    "BaseTransactionalBolt",
     "BasicBolt",
     "BasicOutputCollector",
     "BatchBolt",
+    "BatchOutputCollector",
     "Bolt",
     "BoltError",
     "BoltStateError",
     "BoltTimeoutError",
+    "Committer",
     "Component",
     "ComponentDeclarer",
     "CustomStreamGrouping",
@@ -88,19 +128,33 @@ __all__ = [
     "Event",
     "EventHook",
     "EventValues",
+    "FailBatch",
     "FailReason",
     "FailedEvent",
+    "FailedTry",
+    "FolderMetadataStore",
     "ForeignTupleError",
     "FunctionBolt",
     "Grouping",
     "GroupingContext",
+    "MemoryMetadataStore",
+    "MemoryOpaqueTransactionalSpout",
+    "MemoryTransactionalSpout",
+    "MetadataStore",
+    "OpaquePartitionedEmitter",
+    "OpaquePartitionedTransactionalSpout",
+    "OrderedStreamSpout",
     "Ordering",
     "OutputCollector",
     "OutputRecord",
     "Outputs",
+    "PartitionCoordinator",
+    "PartitionedEmitter",
+    "PartitionedTransactionalSpout",
     "Place",
     "ProcessSettings",
     "RetryPolicy",
+    "RotatingTransactionalState",
     "StepKind",
     "TaskId",
     "To",
@@ -110,6 +164,17 @@ __all__ = [
     "TopologyContext",
     "TopologyError",
     "TopologyTester",
+    "TransactionAttempt",
+    "TransactionContext",
+    "TransactionError",
+    "TransactionMetadataError",
+    "TransactionOrderError",
+    "TransactionTester",
+    "TransactionalCoordinator",
+    "TransactionalEmitter",
+    "TransactionalSpout",
+    "TransactionalTopology",
+    "TransactionalTopologyBuilder",
     "TreeFailure",
     "TreeStep",
     "Tuple",

@@ -8,7 +8,10 @@
     ├── DoubleAckError          a bolt acked or failed a tuple for the second time
     ├── ForeignTupleError       a bolt acked, failed or anchored to a tuple that is not its own
     ├── BoltError               a bolt's prepare, restore or snapshot raised
-    └── BoltStateError          a bolt's snapshot cannot be pickled
+    ├── BoltStateError          a bolt's snapshot cannot be pickled
+    ├── TransactionError        a transaction failed as often as it may
+    ├── TransactionOrderError   it is not the turn of a transaction to be emitted or committed
+    └── TransactionMetadataError    a transaction's metadata is damaged, or has no form in JSON
 """
 
 from __future__ import annotations
@@ -47,6 +50,18 @@ class BoltError(TopologyError):
 
 class BoltStateError(TopologyError):
     """A bolt's snapshot cannot be pickled."""
+
+
+class TransactionError(TopologyError):
+    """A transaction failed as often as it may; the next start of the job goes on with it."""
+
+
+class TransactionOrderError(TopologyError):
+    """A transaction was emitted, failed or committed out of its turn; the message names it."""
+
+
+class TransactionMetadataError(TopologyError):
+    """A transaction's metadata is damaged, or of a newer version, or JSON has no form for it."""
 
 
 class BoltTimeoutError(BaseException):

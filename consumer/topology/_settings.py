@@ -88,6 +88,12 @@ class ProcessSettings(Section):
         ge=1,
         description="Most tuple trees in flight; by default those of a batch",
     )
+    max_batches_pending: int = Field(
+        default=1,
+        ge=1,
+        description="Of a transactional topology, how many batches are in work at a time: later "
+        "ones are processed while the first is committed and goes out",
+    )
     outputs: Outputs = Field(
         default=Outputs.FINISHED,
         description="finished: what a tree emitted goes out once the tree is acked; immediate: "
@@ -118,6 +124,19 @@ class ProcessSettings(Section):
             jitter=self.retry_jitter,
             max_attempts=self.max_attempts,
         )
+
+    def why_not_transactional(self) -> str | None:
+        """Return which setting does not go with transactions, and why; None if all do."""
+        if self.outputs is Outputs.IMMEDIATE:
+            return 'outputs = "immediate": what a batch emits goes out once it is committed'
+        if self.ackers == 0:
+            return "ackers = 0: a batch is committed once it is known what failed of it"
+        if self.max_spout_pending is not None:
+            return (
+                f"max_spout_pending = {self.max_spout_pending}: a batch is one transaction; "
+                "max_batches_pending bounds those"
+            )
+        return None
 
     def dead_letters(self, output_topic: str) -> str:
         """Name of the dead-letter topic."""

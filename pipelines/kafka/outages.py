@@ -136,9 +136,13 @@ class Outages:
             f"the query restarts in {pause_s:g} s ({self._fruitless} of {self._restarts} "
             f"times without a step): {why}"
         )
+        return not self.pause(pause_s)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait; whether waiting is to be given up."""
         this = object()
         self._waits[this] = self._clock()
         try:
-            return not self._wait(pause_s)
+            return self._wait(seconds)
         finally:
             del self._waits[this]

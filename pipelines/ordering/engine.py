@@ -34,6 +34,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import StepKind
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.input_checks import check_batch
 from sequitur.pipelines.ordering.job_input import JobInput
 from sequitur.pipelines.ordering.newest_step import NewestStep
@@ -41,7 +42,7 @@ from sequitur.pipelines.ordering.progress import JobReport, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.staged_steps import StagedSteps
 from sequitur.pipelines.ordering.step_outputs import StepOutputs
-from sequitur.pipelines.ordering.step_runner import StepRunner, StopRequestedError
+from sequitur.pipelines.ordering.step_runner import StepRunner
 from sequitur.pipelines.ordering.steps import Steps
 
 if TYPE_CHECKING:

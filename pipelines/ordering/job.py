@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer import FOLD_LIMITS
 from sequitur.pipelines._errors import TopicError
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.ordering.context import JobContext
@@ -122,16 +123,17 @@ def run_reorder(
         )
         engine = _open_engine(job, process)
         read_before = engine.totals.read
-        engine.recover()
-        if not reset_input:
-            engine.input.check()
-        if not reset_input or engine.input.reset(stop.wait):
-            RestartingQuery(job, engine, stop).run()
-            if drain:
-                engine.drain()
-            if available_now or drain:
-                engine.process_pending(stop.wait)
-            engine.tidy()
+        with contextlib.suppress(StopRequestedError), contextlib.closing(engine):
+            engine.recover()
+            if not reset_input:
+                engine.input.check()
+            if not reset_input or engine.input.reset(stop.wait):
+                RestartingQuery(job, engine, stop).run()
+                if drain:
+                    engine.drain()
+                if available_now or drain:
+                    engine.process_pending(stop.wait)
+                engine.tidy()
     return engine.report(read_before, time.monotonic() - begun)
 
 
@@ -201,6 +203,7 @@ def _open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine
             dead_letters=ensure_aside(process.settings.dead_letters(output)),
             limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,
+            outages=job.outages,
         )
     return ReorderEngine(job, outputs, processing)
 

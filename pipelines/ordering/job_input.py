@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 
 from sequitur.consumer import SourcePartition, StepKind
 from sequitur.pipelines._errors import TopicError
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
 from sequitur.pipelines.ordering.input_checks import check_start, topic_ids
-from sequitur.pipelines.ordering.step_runner import StopRequestedError
 
 if TYPE_CHECKING:
     import threading

@@ -11,8 +11,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
 from sequitur.pipelines._errors import ReorderError, SinkUnansweredError, UnansweredError
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.row_probe import records_a_poll
-from sequitur.pipelines.ordering.step_runner import StopRequestedError
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
 from sequitur.pipelines.spark.tasks import reason_of
@@ -138,12 +138,23 @@ def start_query(
 
 
 def end_query(
-    spark: SparkSession, query: StreamingQuery, engine: ReorderEngine, batches: Batches
+    spark: SparkSession,
+    query: StreamingQuery,
+    engine: ReorderEngine,
+    batches: Batches,
+    failed: Exception | None = None,
 ) -> Exception | None:
     """Stop the query between two batches; what ended it if it ended by an error.
 
     Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
     that batch and refuses the next, and Spark gets the time to commit it.
+
+    Args:
+        spark: The session.
+        query: The query.
+        engine: What its batches are given to.
+        batches: Gives them.
+        failed: What a step between two batches failed of: then none is waited for.
     """
     # A batch that gives way to a stop is an error to Spark alone; other errors are reported later.
     spark.sparkContext.setLogLevel("FATAL")
@@ -151,6 +162,7 @@ def end_query(
     deadline = time.monotonic() + _COMMIT_TIMEOUT_S
     while (
         query.isActive
+        and failed is None
         and engine.failure is None
         and not engine.is_settled()
         and time.monotonic() < deadline

@@ -12,6 +12,7 @@ from sequitur.pipelines._errors import (
     TopicError,
     UnansweredError,
 )
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.data_loss import in_words, rows_lost
 from sequitur.pipelines.ordering.job_input import input_topics
@@ -59,7 +60,7 @@ class RestartingQuery:
 
     def _overcome(self, error: Exception) -> Exception | None:
         """Go on after what ended the query, and give what ended it then; else raise the error."""
-        if passes(error) and self._stop.is_set():
+        if isinstance(error, StopRequestedError) or (passes(error) and self._stop.is_set()):
             return None
         try:
             may_be_loss = is_sparks(error) or isinstance(error, TopicError)
@@ -118,7 +119,7 @@ class RestartingQuery:
         batches = Batches(engine, size)
         query = start_query(job, batches, engine.input.spark_folder, starting, row_bytes)
         failed = self._tick_while(query)
-        ended = end_query(job.spark, query, engine, batches)
+        ended = end_query(job.spark, query, engine, batches, failed)
         return failed or ended
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from sequitur.pipelines.ordering.step_runner import StopRequestedError
+from sequitur.pipelines._stop import StopRequestedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_runner import StepRunner
 
-_MOST_WAITING: Final = 1
-"""Steps that wait for the one before them: what is staged and not out takes memory and disk."""
 _LOOK_S: Final = 0.1
 
 
@@ -75,7 +73,7 @@ class StagedSteps:
             StopRequestedError: It was given up.
             Exception: What a step failed of.
         """
-        self._wait(lambda: self._newest.undone <= _MOST_WAITING, is_stopping)
+        self._wait(lambda: self._newest.undone <= self._runner.most_waiting, is_stopping)
 
     def wait_until_idle(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Return once all steps are done; see `wait_for_room`."""
@@ -83,14 +81,14 @@ class StagedSteps:
 
     def close(self) -> None:
         """Let the steps that are staged end; to be called when no more are added."""
-        if self._thread is None:
-            return
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-        self._thread.join()
-        self._thread = None
-        self._is_closing = False
+        if self._thread is not None:
+            with self._changed:
+                self._is_closing = True
+                self._changed.notify_all()
+            self._thread.join()
+            self._thread = None
+            self._is_closing = False
+        self._runner.close()
 
     def _wait(self, is_over: Callable[[], bool], is_stopping: Callable[[], bool]) -> None:
         with self._changed:

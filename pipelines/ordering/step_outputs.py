@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.topology.processed import Processed
-    from sequitur.pipelines.topology.processing import Processing
+    from sequitur.pipelines.topology.processing import Processing, StepAhead
+    from sequitur.pipelines.topology.transactions import Committing
 
 
 class StepOutputs:
@@ -66,13 +67,26 @@ class StepOutputs:
             self._processing.open(done.step, newest)
         self._sink.open((*released, *sides), newest=newest, done=done)
 
-    def write(self, entry: StepEntry, before: StepDone, begun_s: float) -> StepDone:
+    def due(self, entry: StepEntry) -> Selection | None:
+        """Return the events that a step releases; None without any."""
+        return self._runs.due(entry)
+
+    def write(
+        self,
+        entry: StepEntry,
+        before: StepDone,
+        begun_s: float,
+        ahead: StepAhead | None = None,
+        committing: Committing | None = None,
+    ) -> StepDone:
         """Write the outputs of a logged step, and account for them; its done mark, not written yet.
 
         Args:
             entry: The step.
             before: The done mark of the step before.
             begun_s: When it began, monotonic.
+            ahead: What a topology has made of it before its turn.
+            committing: Told of what a topology made of it, before each try at its commit.
 
         Raises:
             SinkError: Some of the rows are not there.
@@ -89,7 +103,9 @@ class StepOutputs:
                 f"this machine's clock is {(before.stamped_ms - clock_ms) / 1000:.0f} s behind "
                 f"what it said when step {before.step} was written: timestamps go back to it"
             )
-        processed = None if self._processing is None else self._processing.process(entry, due)
+        processed = None
+        if self._processing is not None:
+            processed = self._processing.process(entry, due, ahead, committing)
         outgoing = {**self._released(entry, due, processed), **self._aside(entry)}
         counts = dict.fromkeys(("released", "late", "quarantined"), 0)
         if outgoing:

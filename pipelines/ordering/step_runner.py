@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import StepKind
+from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.ordering.steps_ahead import StepsAhead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,11 +19,12 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_outputs import StepOutputs
     from sequitur.pipelines.ordering.steps import Steps
-    from sequitur.pipelines.topology.processing import Processing
+    from sequitur.pipelines.topology.processed import Processed
+    from sequitur.pipelines.topology.processing import Processing, StepAhead
 
 
-class StopRequestedError(Exception):
-    """A batch that was about to begin gives way to a stop. Spark repeats it at the next start."""
+_MOST_WAITING: Final = 1
+"""Steps that wait for the one before them: what is staged and not out takes memory and disk."""
 
 
 class StepRunner:
@@ -44,7 +48,16 @@ class StepRunner:
         self._steps = steps
         self._outputs = outputs
         self._processing = processing
+        self._ahead = StepsAhead(
+            newest, 0 if processing is None else processing.most_ahead, self._process_ahead
+        )
         self._begun_s: dict[int, float] = {}
+
+    @property
+    def most_waiting(self) -> int:
+        """How many staged steps may wait for the one before them."""
+        most_ahead = 0 if self._processing is None else self._processing.most_ahead
+        return max(_MOST_WAITING, most_ahead)
 
     def settled(self) -> StepEntry | None:
         """Return the newest step if it is done and Spark will not repeat its batch."""
@@ -72,18 +85,49 @@ class StepRunner:
 
     def finish_staged(self, staged: StagedStep) -> None:
         """Decide what becomes of a staged step, the first that is not done; log and finish it."""
+        ahead = self._ahead.take(staged)
         with self._naming_lost_files():
-            entry = self._steps.decide(staged)
+            if ahead is None:
+                entry = self._steps.decide(staged)
+            else:
+                entry = replace(ahead.entry, before=self._newest.done.totals)
         self._newest.log(entry)
-        self.finish(entry)
+        self.finish(entry, ahead)
 
-    def finish(self, entry: StepEntry) -> None:
-        """Write the outputs of a logged step, account for them, and mark the step as done."""
+    def finish(self, entry: StepEntry, ahead: StepAhead | None = None) -> None:
+        """Write the outputs of a logged step, account for them, and mark the step as done.
+
+        Args:
+            entry: The step.
+            ahead: What a topology has made of it before its turn.
+        """
         begun_s = self._begun_s.pop(entry.step, time.monotonic())
+
+        def committing(processed: Processed, *, is_again: bool) -> None:
+            if is_again:
+                self._ahead.drop()
+            self._ahead.go_on_behind(entry, processed)
+
         with self._naming_lost_files():
-            done = self._outputs.write(entry, self._newest.done, begun_s)
+            try:
+                done = self._outputs.write(entry, self._newest.done, begun_s, ahead, committing)
+            except BaseException:
+                self._ahead.drop()
+                raise
         self._newest.mark_done(done)
         self._job.on_done(entry, done)
+
+    def close(self) -> None:
+        """End what is done ahead; to be called when no more steps are finished."""
+        self._ahead.close()
+
+    def _process_ahead(
+        self, staged: StagedStep, before: StepEntry, processed: Processed
+    ) -> StepAhead | None:
+        """Decide a staged step whose turn is not yet, and process it."""
+        assert self._processing is not None
+        entry = self._steps.decide(staged, before)
+        return self._processing.process_ahead(entry, self._outputs.due(entry), processed)
 
     @contextlib.contextmanager
     def _naming_lost_files(self) -> Iterator[None]:

@@ -107,13 +107,20 @@ class Steps:
             topics=topics,
         )
 
-    def decide(self, staged: StagedStep) -> StepEntry:
-        """Settle what becomes of the rows of a staged step, once the step before it is done.
+    def decide(self, staged: StagedStep, before: StepEntry | None = None) -> StepEntry:
+        """Settle what becomes of the rows of a staged step, once the step before it is decided.
+
+        Args:
+            staged: The step.
+            before: The step before, where that is not logged yet; by default the newest that is.
+
+        Returns:
+            What it decided. Its counts of all steps before are those of the steps that are done.
 
         Raises:
             LateRowError: A row is late, and that is to end the job.
         """
-        before = self._newest.entry
+        before = self._newest.entry if before is None else before
         name = self._checkpoint.new_name(staged.step)
         if staged.run is None:
             runs = () if before is None else before.kept_runs

@@ -14,6 +14,8 @@
     replays/         Parquet: dead letters that somebody wants processed again
     staged/<step>    JSON: what the step staged; from then on Spark need not give its rows again
     frontier/<step>  JSON: what the step decided, written before anything of it goes out
+    transactions.json   of a transactional topology, what its databases know the checkpoint by
+    prepared/<step>-<attempt>    JSON: what its commit phase begins with
     processed/<step> JSON: what became of a step's events, written before their outputs go out
     plans/<step>     JSON: under which sequences its rows go out, written before any does
     done/<step>      JSON: what went out, written once all of it is acknowledged
@@ -33,6 +35,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
 
 from sequitur.consumer import NOTHING_DONE, Run, StagedStep, StepDone, StepEntry
 from sequitur.pipelines._errors import CheckpointError
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 
 _KEPT_STEPS: Final = 100
 _PUT_BACK: Final = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
+_TRANSACTIONS: Final = "transactions.json"
 _Found = TypeVar("_Found")
 
 
@@ -119,8 +123,8 @@ class Checkpoint(OwnedFolder):
         check_identity(self.root, self.read_document(FORMAT_DOCUMENT, dict) or {}, document)
         folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "plans", "done"]
         if identity.topology is not None:
-            folders += ["topology", "processed", "replays"]
-        self._take(folders, ("staged", "frontier", "plans", "done", "processed"))
+            folders += ["topology", "prepared", "processed", "replays"]
+        self._take(folders, ("staged", "frontier", "plans", "done", "prepared", "processed"))
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""
@@ -248,6 +252,65 @@ class Checkpoint(OwnedFolder):
         self._sweeper.keep(step, {"topology": {*own, *kept}})
         if step >= _KEPT_STEPS:
             self._storage.delete(f"processed/{step_name(step - _KEPT_STEPS)}")
+
+    def transaction_epoch(self, *, is_new: bool) -> str:
+        """Return what databases know the checkpoint by; it is drawn once.
+
+        Args:
+            is_new: Whether no transaction was committed yet.
+
+        Raises:
+            CheckpointError: It is gone, though there were transactions.
+        """
+        found = self.read_document(_TRANSACTIONS, lambda document: str(document["epoch"]))
+        if found is not None:
+            return found
+        if not is_new:
+            raise CheckpointError(
+                f"{self.root}/{_TRANSACTIONS} is gone, by which databases know the checkpoint. Put "
+                f"the checkpoint back from a copy, whole, or {BEGIN_ANEW}"
+            )
+        epoch = uuid4().hex
+        self.write_document(_TRANSACTIONS, {"epoch": epoch})
+        return epoch
+
+    def prepared(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
+        """Return what the commit phase of a step begins with; None as long as nothing is."""
+        names = [one for one in self._storage.names("prepared") if one.startswith(step_name(step))]
+        return self.read_document(f"prepared/{names[-1]}", meaning) if names else None
+
+    def write_prepared(
+        self, step: int, attempt: int, document: Mapping[str, Any], *, written: str
+    ) -> None:
+        """Write what the commit phase of a step begins with.
+
+        Args:
+            step: The step.
+            attempt: The try that made it.
+            document: It.
+            written: Name of the folder that the try has written.
+        """
+        self._storage.sync(f"topology/{written}")
+        self.write_document(f"prepared/{_attempt_name(step, attempt)}", document)
+
+    def drop_prepared(self, step: int, attempt: int | None = None) -> None:
+        """Forget what was prepared: nothing of it was committed, or the step is processed.
+
+        Args:
+            step: The step.
+            attempt: Of which try; None for all tries at it and at earlier steps.
+        """
+        self.check_owner()
+        if attempt is not None:
+            self._storage.delete(f"prepared/{_attempt_name(step, attempt)}")
+            return
+        for name in self._storage.names("prepared"):
+            if name.partition("-")[0] <= step_name(step):
+                self._storage.delete(f"prepared/{name}")
+
+
+def _attempt_name(step: int, attempt: int) -> str:
+    return f"{step_name(step)}-{attempt:015d}"
 
 
 def _folder(held: Run | Fold) -> str:

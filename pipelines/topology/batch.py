@@ -128,9 +128,9 @@ class FileBatch(StepBatch):
         """See `StepBatch`."""
         return OutputFiles(self.folder / "outputs", self.topics, emissions)
 
-    def exchange(self) -> ExchangeFile:
+    def exchange(self, *, is_kept: bool = False) -> ExchangeFile:
         """See `StepBatch`."""
-        return ExchangeFile(self.folder / "work")
+        return ExchangeFile(self.folder / ("inputs" if is_kept else "work"))
 
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
         """See `StepBatch`."""

@@ -103,6 +103,11 @@ class SurvivingTasks:
                 return [one.result() for one in recorded]
         raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
 
+    def once(self, tasks: Sequence[Callable[[], T]]) -> list[T] | None:
+        """Run tasks, none of them again; None if a process has died in one."""
+        recorded = [self._recorded(task) for task in tasks]
+        return [one.result() for one in recorded] if self._survives(recorded) else None
+
     def _alone(self, task: Any) -> TaskResult:
         crashes, fruitless = 1, 0
         while True:

@@ -70,6 +70,8 @@ class Processed:
         time_ms: The step's time; None before the first. Ticks are due from there on.
         watermark_ms: Every event up to this event time is done; None as long as none is known.
         least_waiting_ms: Least event time of events that wait; None without any.
+        transaction_id: The newest transaction that is committed; 0 before the first.
+        committers: Committers that have committed it, and how many tasks they had.
     """
 
     step: int = -1
@@ -86,6 +88,8 @@ class Processed:
     time_ms: int | None = None
     watermark_ms: int | None = None
     least_waiting_ms: int | None = None
+    transaction_id: int = 0
+    committers: Mapping[str, int] = field(default_factory=dict)
 
     def to_document(self, root: Location) -> dict[str, Any]:
         """It as a JSON document."""
@@ -111,6 +115,8 @@ class Processed:
                 f"this version reads {PROCESSED_FORMAT}: go on with the version that wrote it, "
                 "or give the job a checkpoint of its own"
             )
+        # What is newer than the format is not in each document.
+        document = {"transaction_id": 0, "committers": {}, **document}
         values = {one.name: document[one.name] for one in fields(cls)}
         values["totals"] = ProcessTotals(**values["totals"])
         values["requests"] = tuple(values["requests"])

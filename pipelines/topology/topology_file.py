@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer import LatePolicy
 from sequitur.consumer.topology import Topology
+from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 from sequitur.pipelines._errors import TopologyFileError
 
 if TYPE_CHECKING:
@@ -66,6 +67,13 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
             'reorder.late_policy = "emit": late events would reach bolts out of order; '
             "send them to a topic"
         )
+    if isinstance(topology, TransactionalTopology):
+        _check_transactional(process, topology)
+    elif process.max_batches_pending > 1:
+        raise TopologyFileError(
+            f"process.max_batches_pending = {process.max_batches_pending}: topology "
+            f"{topology.name!r} is not transactional; its batches are processed one by one"
+        )
     written = [*topology.topics(reorder.output_topic), *reorder.written_topics[1:]]
     written.append(process.dead_letters(reorder.output_topic))
     twice = [name for name in written if written.count(name) > 1]
@@ -74,6 +82,60 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
     read = [name for name in written if name in reorder.input_topics]
     if read:
         raise TopologyFileError(f"topic {read[0]!r} is read, and written to by the topology")
+
+
+def _check_transactional(process: ProcessSettings, topology: TransactionalTopology) -> None:
+    """Check that settings go together with transactions.
+
+    Raises:
+        TopologyFileError: They do not; the message names the setting.
+    """
+    if not topology.is_of_ordered_stream:
+        raise TopologyFileError(
+            f"topology {topology.name!r}: a job's spout is the ordered stream, not "
+            f"{type(topology.source).__name__}: give the builder an OrderedStreamSpout()"
+        )
+    why = process.why_not_transactional()
+    if why is not None:
+        setting, reason = why.split(": ", 1)
+        raise TopologyFileError(
+            f"process.{setting}: topology {topology.name!r} is transactional: {reason}"
+        )
+
+
+def check_kind(root: str, found: Processed, topology: Topology) -> None:
+    """Check that a topology that has committed transactions still is a transactional one.
+
+    Args:
+        root: The checkpoint's folder, for the message.
+        found: What became of the newest step.
+        topology: The topology.
+
+    Raises:
+        TopologyFileError: It is none.
+    """
+    if found.transaction_id and not topology.is_transactional:
+        raise TopologyFileError(
+            f"{root}: topology {topology.name!r} has committed {found.transaction_id} "
+            "transactions, and is not transactional now: give the job a checkpoint of its own, or "
+            "build the topology with a TransactionalTopologyBuilder"
+        )
+
+
+def is_prepared(root: str, step: int, topology: Topology) -> TopologyFileError:
+    """Return the error about a transaction that a topology which has none cannot commit.
+
+    Args:
+        root: The checkpoint's folder, for the message.
+        step: The step that is prepared: some of it may be in databases already.
+        topology: The topology.
+    """
+    return TopologyFileError(
+        f"{root}: step {step} is a transaction that is prepared and not committed everywhere, and "
+        f"topology {topology.name!r} is not transactional now: build it with a "
+        "TransactionalTopologyBuilder until the step is done, or give the job a checkpoint of its "
+        "own"
+    )
 
 
 def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None:

@@ -100,8 +100,7 @@ class TopologyBuilder:
                     f"spout {component!r}: there is one already, {draft.component.id!r}; "
                     "the ordered stream is the only one"
                 )
-        streams = {DEFAULT_STREAM: Stream(component, DEFAULT_STREAM, EVENT_FIELDS)}
-        self._add(Component(component, Kind.SPOUT, streams=streams, tracked=tracked))
+        self._add_spout(component, EVENT_FIELDS, tracked=tracked)
 
     def set_hook(self, hook: EventHook) -> None:
         """Set the hook that is notified of acked events and of failed attempts.
@@ -225,6 +224,16 @@ class TopologyBuilder:
         for what, value in [*sent, ("hook", self._hook)]:
             check_sendable(f"topology {self._name!r}: {what}", value)
         return Topology(self._name, {one.id: one for one in ordered}, self._config, self._hook)
+
+    def _add_spout(
+        self,
+        component: str,
+        fields: tuple[str, ...],
+        *,
+        tracked: bool | Callable[[EventValues], bool] = True,
+    ) -> None:
+        streams = {DEFAULT_STREAM: Stream(component, DEFAULT_STREAM, fields)}
+        self._add(Component(component, Kind.SPOUT, streams=streams, tracked=tracked))
 
     def _add(self, component: Component) -> ComponentDeclarer:
         if component.id in self._drafts:

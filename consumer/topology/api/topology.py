@@ -107,6 +107,20 @@ class Topology:
     hook: EventHook | None = None
 
     @property
+    def is_transactional(self) -> bool:
+        """Whether a batch of it is a transaction (`TransactionalTopology`)."""
+        return False
+
+    @property
+    def commit_phase(self) -> frozenset[str]:
+        """Bolts that take part in the commit phase of a transaction; none without transactions."""
+        return frozenset()
+
+    def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the values that the spout emits of an event."""
+        return event
+
+    @property
     def spout(self) -> Component:
         """The ordered stream."""
         return next(one for one in self.components.values() if one.kind is Kind.SPOUT)

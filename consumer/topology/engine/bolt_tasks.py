@@ -6,14 +6,22 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltStateError
-from sequitur.consumer.topology.api.bolt import TopologyContext, is_async
+from sequitur.consumer.topology.api.bolt import BatchBolt, TopologyContext, is_async
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
 from sequitur.consumer.topology.engine.instances import Instances, clean_up
 from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.consumer.topology.engine.transactions import (
+    BatchRunner,
+    ConcurrentTransactionRunner,
+    TransactionRunner,
+)
+from sequitur.consumer.topology.transactional.bolts import TransactionContext
+from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.moment import Moment
     from sequitur.consumer.topology.api.topology import Component, Topology
     from sequitur.consumer.topology.engine.environment import Environment
@@ -124,7 +132,8 @@ class BoltTasks:
         place = (component.id, task)
         kept = self._instances.take(place, self._states.get(place))
         if kept is None:
-            context = TopologyContext(
+            made = TopologyContext if self._environment.transaction is None else TransactionContext
+            context = made(
                 topology=self._topology.name,
                 component=component.id,
                 task=task,
@@ -137,11 +146,24 @@ class BoltTasks:
         else:
             context, bolt = kept.context, kept.bolt
         context.now_ms, context.watermark_ms = self._moment.now_ms, self._moment.watermark_ms
-        runner = (
-            ConcurrentRunner(self._environment, context, bolt, self._pool, component)
-            if component.concurrency > 1 and not self._environment.runs_inline
-            else Runner(self._environment, context, bolt)
-        )
+        runner = self._runner_of(component, context, bolt)
         if kept is not None:
             runner.take_over(kept)
         return runner
+
+    def _runner_of(self, component: Component, context: Any, bolt: BaseBolt) -> Runner:
+        """Return what runs a task, after the kind of its bolt and of its topology."""
+        environment = self._environment
+        has_calls = component.concurrency > 1 and not environment.runs_inline
+        if not isinstance(self._topology, TransactionalTopology):
+            if has_calls:
+                return ConcurrentRunner(environment, context, bolt, self._pool, component)
+            return Runner(environment, context, bolt)
+        if isinstance(bolt, BatchBolt):
+            topology = self._topology
+            is_committer = component.id in topology.committers
+            states = topology.states.get(component.id, {}) if is_committer else None
+            return BatchRunner(environment, context, bolt, states)
+        if has_calls:
+            return ConcurrentTransactionRunner(environment, context, bolt, self._pool, component)
+        return TransactionRunner(environment, context, bolt)

@@ -179,7 +179,12 @@ def _of(context: object) -> str:
 
 
 def encoder(
-    component: str, output: KafkaOutput, stream: Stream, limit: RecordLimit
+    component: str,
+    output: KafkaOutput,
+    stream: Stream,
+    limit: RecordLimit,
+    *,
+    is_transactional: bool = False,
 ) -> Callable[[Any], tuple[bytes | None, bytes | None, Any]]:
     """Return the function that makes key, value and headers of a record from a tuple's values.
 
@@ -188,12 +193,15 @@ def encoder(
         output: What it writes.
         stream: The stream it reads.
         limit: What its topic takes; a larger record is an error.
+        is_transactional: Whether the first field is a `TransactionAttempt`: it is not written
+            where all fields are, as it is another one in each try.
     """
     surely_bytes, needs_key = limit.surely_bytes, limit.needs_key
     key_at = None if output.key is None else stream.index[output.key]
     value_at = None if output.value is None else stream.index[output.value]
     headers_at = None if output.headers is None else stream.index[output.headers]
-    rest = [(name, at) for name, at in stream.index.items() if at not in {key_at, headers_at}]
+    left_out = {key_at, headers_at, 0 if is_transactional else None}
+    rest = [(name, at) for name, at in stream.index.items() if at not in left_out]
 
     def encode(values: Any) -> tuple[bytes | None, bytes | None, Any]:
         key = None if key_at is None else values[key_at]

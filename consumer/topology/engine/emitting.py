@@ -54,6 +54,8 @@ class TaskOutput:
         self._trace = environment.trace
         self._trees = environment.trees
         self._users = environment.user_code
+        transaction = environment.transaction
+        self._attempt = None if transaction is None else transaction.attempt
 
     def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
         """Set the readers of each stream."""
@@ -62,7 +64,8 @@ class TaskOutput:
             return
         stream, targets = self._streams[DEFAULT_STREAM]
         self.width = len(stream.fields)
-        if self._trace is None and len(targets) == 1 and not stream.is_direct:
+        is_checked = self._trace is not None or self._attempt is not None
+        if not is_checked and len(targets) == 1 and not stream.is_direct:
             self.emit_one = self._fast_path(stream, targets[0])
 
     def emit(
@@ -73,6 +76,12 @@ class TaskOutput:
         stream, targets = self._declared(stream_name, task)
         current = anchors[0] if anchors else self._current()
         made = checked_values(self._component, stream, values, current)
+        if self._attempt is not None and not self._is_of_batch(made):
+            raise EmitError(
+                f"bolt {self._component!r} emitted {made[:1]} as the first value to "
+                f"{stream.title!r}: in a transactional topology that is the TransactionAttempt "
+                f"of the batch, {self._attempt}"
+            )
         # What may raise, or run code of the user's, comes first: then all of it is done or nothing.
         chosen = [self._chosen(target, stream, made, task) for target in targets]
         given_to: list[TaskId] = []
@@ -90,6 +99,11 @@ class TaskOutput:
         if users.overdue is not None:
             users.go_on(call)
         return given_to
+
+    def _is_of_batch(self, values: tuple[Any, ...]) -> bool:
+        """Whether the first value is the attempt; a tuple of the same numbers has no such names."""
+        first = values[0] if values else None
+        return first.__class__ is self._attempt.__class__ and bool(first == self._attempt)
 
     def _declared(self, stream_name: str, task: int | None) -> tuple[Stream, Sequence[Target]]:
         found = self._streams.get(stream_name)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.trace import Trace
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
     from sequitur.consumer.topology.engine.trees import TreeTracker
+    from sequitur.consumer.topology.transactional.phase import BatchOutcome, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Environment:
         runs_inline: Whether calls that might run side by side are run one by one.
         user_code: Whose code runs.
         finish_failures: Bolts whose `finish_batch` raised, and what.
+        transaction: The try at a transaction; None in other topologies.
+        outcome: How it went here; None in other topologies.
     """
 
     clock: Callable[[], float]
@@ -39,3 +42,5 @@ class Environment:
     runs_inline: bool = False
     user_code: UserCode = field(default_factory=UserCode)
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    transaction: Transaction | None = None
+    outcome: BatchOutcome | None = None

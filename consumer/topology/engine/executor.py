@@ -7,34 +7,31 @@ stays in the process is done before the next begins. Clock and random numbers ar
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import BoltTimeoutError, EmitError
-from sequitur.consumer.topology.api.collector import TaskId
+from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.moment import TICK, Moment
-from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, EventValues, Stream
+from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.bolt_tasks import BoltTasks
 from sequitur.consumer.topology.engine.concurrency import CallPool
 from sequitur.consumer.topology.engine.emission import (
-    Elsewhere,
-    Here,
-    Output,
     OutputRecord,
     Sent,
-    packed,
     unpacked,
 )
 from sequitur.consumer.topology.engine.environment import Environment
 from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.open_trees import OpenTrees
-from sequitur.consumer.topology.engine.runner import detail_of
+from sequitur.consumer.topology.engine.spout_output import SpoutOutput
 from sequitur.consumer.topology.engine.tracked import TrackedEvent, TrackedTuple, multi_anchored
 from sequitur.consumer.topology.engine.trees import TreeTracker
 from sequitur.consumer.topology.engine.wiring import Wiring
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.trace import Trace
     from sequitur.consumer.topology.engine.trees import Order
     from sequitur.consumer.topology.engine.user_code import UserCode
+    from sequitur.consumer.topology.transactional.phase import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,7 @@ class ExecutorResult:
         untracked_failures: Failures of trees that are not tracked.
         finish_failures: Bolts whose `finish_batch` raised, and what.
         emitted: How many records outputs were given to write.
+        batch: How the try at a transaction went here; None in other topologies.
     """
 
     acked: int
@@ -72,6 +71,7 @@ class ExecutorResult:
     untracked_failures: int
     finish_failures: Sequence[tuple[str, str]]
     emitted: int
+    batch: BatchOutcome | None = None
 
 
 class Executor:
@@ -91,6 +91,7 @@ class Executor:
         trace: Gets each step of each tree.
         runs_inline: Run all calls one by one, also those that might run side by side.
         random: Drawn from [0, 1): spreads the times of retries.
+        transaction: The try at a transaction, of a transactional topology.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Executor:
         trace: Trace | None = None,
         runs_inline: bool = False,
         random: float = 0.5,
+        transaction: Transaction | None = None,
     ) -> None:
         self._topology = topology
         self._placement = placement
@@ -118,17 +120,29 @@ class Executor:
         self._clock = clock
         self._timeout_s = rules.message_timeout_s
         self._queue: deque[TrackedTuple] = deque()
+        self._is_commit = transaction is not None and transaction.phase is Phase.COMMIT
+        # What was prepared is committed in whole: no tree of it fails for the time that it takes.
+        of_trees = replace(rules, message_timeout_s=math.inf) if self._is_commit else rules
         # Unanchored tuples of a batch without events are attributed to one of the batch's time.
-        self._trees = TreeTracker(rules, clock, self._no_event(moment.now_ms))
+        self._trees = TreeTracker(of_trees, clock, self._no_event(moment.now_ms))
         self._fed: list[Root] | None = None if topology.hook is None else []
         self._acked = 0  # those that were done as soon as they were fed
         self._received: dict[int, Root] = {}
         self._shared: list[tuple[Root, ...]] = []
         self._streams: dict[tuple[str, str, int], Stream] = {}
         instances = Instances() if instances is None else instances
+        self._outcome = None if transaction is None else BatchOutcome()
         self._environment = environment = Environment(
-            clock, next_id, self._trees, self._queue, trace, runs_inline
+            clock,
+            next_id,
+            self._trees,
+            self._queue,
+            trace,
+            runs_inline,
+            transaction=transaction,
+            outcome=self._outcome,
         )
+        self._transaction = transaction
         self._users = environment.user_code
         self._pool = CallPool(environment, instances, rules.message_timeout_s)
         self._tasks = BoltTasks(
@@ -145,11 +159,7 @@ class Executor:
             topology, placement, rules, self._runners,
             write=write, send=send, shared=self._shared, users=self._users, turn=moment.number,
         )  # fmt: skip
-        self._spout = replace(topology.spout.streams[DEFAULT_STREAM], task=placement.number)
-        self._hosts_spout = topology.spout.id in placement.here
-        self._from_spout = (
-            self._wiring.targets(self._spout, placement.number) if self._hosts_spout else ()
-        )
+        self._from_spout = SpoutOutput(topology, placement, environment, self._wiring)
         self._tasks.prepare()
         self._is_whole = self._wiring.is_whole
         self._has_calls = self._tasks.have_concurrent_calls
@@ -184,18 +194,7 @@ class Executor:
         if self._fed is not None:
             self._fed.append(root)
         trees.begin(root, values)
-        spout, next_id, queue = self._spout, self._next_id, self._queue
-        for target in self._from_spout:
-            if not isinstance(target, Here):
-                self._emit_event(target, root, values)
-                continue
-            for number in self._chosen(target, root, values):
-                edge = next_id()
-                root.value ^= edge
-                made = TrackedEvent(values, spout, root, edge, None, target.runners[number])
-                queue.append(made)
-                if self._trace is not None:
-                    self._trace.given_out(root, made)
+        self._from_spout.emit(root, values)
         self.drain()
         trees.end()
         is_done = root.value == 0 and root.failure is None and not root.is_held
@@ -207,7 +206,7 @@ class Executor:
         ):
             self._acked += 1
             return
-        self._open.add(root, values)
+        self._open.add(root, root.event)
         if self._open.is_full:
             self.finish()
 
@@ -220,6 +219,8 @@ class Executor:
             path = (*sent.path, component)
             self.give_up(sent, TreeFailure(FailReason.EXCEPTION, str(error), path))
             return
+        if self._transaction is not None:  # what is prepared may be of an earlier try
+            values = (self._transaction.attempt, *values[1:])
         trees = []
         for root, edge in sent.trees:
             known = self._received.get(root.id)
@@ -234,7 +235,7 @@ class Executor:
         made: TrackedTuple
         if len(trees) > 1:
             made = multi_anchored(values, stream, tuple(trees), parent, owner)
-        elif stream.component == self._spout.component:
+        elif stream.component == self._topology.spout.id and self._transaction is None:
             made = TrackedEvent(values, stream, *trees[0], parent, owner)
         else:
             made = TrackedTuple(values, stream, *trees[0], parent, owner)
@@ -249,6 +250,8 @@ class Executor:
         for root, _ in sent.trees:
             known = self._received.setdefault(root.id, root) if root.is_tracked else root
             self._trees.fail(known, failure)
+            if self._outcome is not None and (self._is_commit or not root.is_tracked):
+                self._outcome.fail(failure.path[-1], Cause.RAISED, failure.detail)
 
     def hold_back(self, key: bytes | None, order: Order) -> None:
         """Hold events of a key that are later than one which is not fed, and waits.
@@ -301,10 +304,13 @@ class Executor:
         Where a part of the trees is elsewhere, or their spout, the ackers decide.
         """
         self._complete_calls()
-        for runner in self._runners.values():
-            runner.finish_batch()
-            self._complete_calls()
-        if self._is_whole and self._hosts_spout:
+        if not self._is_rehearsal:
+            for runner in self._runners.values():
+                if self._outcome is not None and self._outcome.failures:
+                    break  # of the batch nothing is to be committed
+                runner.finish_batch()
+                self._complete_calls()
+        if self._is_whole and self._from_spout.is_here:
             self._open.settle(self._environment.finish_failures)
 
     def result(self) -> ExecutorResult:
@@ -319,6 +325,7 @@ class Executor:
             untracked_failures=self._trees.untracked_failures,
             finish_failures=self._environment.finish_failures,
             emitted=self._wiring.emitted,
+            batch=self._outcome,
         )
 
     def snapshots(self) -> dict[tuple[str, int], Any]:
@@ -338,6 +345,16 @@ class Executor:
         """Clean up the bolts that are not kept."""
         self._tasks.close()
 
+    @property
+    def _is_rehearsal(self) -> bool:
+        """Whether bolts of the commit phase are given tuples before their batch is complete."""
+        transaction, commit_phase = self._transaction, self._topology.commit_phase
+        return (
+            transaction is not None
+            and transaction.phase is Phase.PROCESSING
+            and any(component in commit_phase for component in self._placement.here)
+        )
+
     def _complete_calls(self) -> None:
         """Wait for all concurrent calls, and for those that follow from them."""
         self.drain()
@@ -348,45 +365,6 @@ class Executor:
     def _no_event(self, time_ms: int) -> EventValues:
         """Return the placeholder event of tuples that are derived from none."""
         return EventValues(None, None, (), time_ms, "", self._placement.number, 0, time_ms)
-
-    def _emit_event(self, target: Elsewhere | Output, root: Root, values: Any) -> None:
-        """Send an event to other processes, or write it."""
-        if isinstance(target, Output):
-            self._write_event(target, root, values)
-            return
-        sent, stream = packed(self._spout, values), (self._spout.component, self._spout.name)
-        for number in self._chosen(target, root, values):
-            edge = self._next_id()
-            root.value ^= edge
-            made = Sent(sent, stream, ((root, edge),), (), self._spout.task)
-            if self._trace is not None:
-                to = TaskId(target.component, number)
-                self._trace.sent(None, (), None, self._spout, made, to)
-            target.send(number, made)
-
-    def _chosen(self, target: Here | Elsewhere, root: Root, values: Any) -> Sequence[int]:
-        """Return the tasks that get an event; none if a grouping of the user's fails it."""
-        try:
-            return target.choose(values, None)
-        except KeyboardInterrupt:
-            raise
-        except BoltTimeoutError:
-            reason, detail = FailReason.TIMEOUT, "a grouping took longer than message_timeout"
-        except BaseException as error:  # noqa: BLE001 - as if a bolt had raised it
-            reason, detail = FailReason.EXCEPTION, detail_of(error)
-        self._users.running = None
-        self._trees.fail(root, TreeFailure(reason, detail, (self._spout.component,)))
-        return ()
-
-    def _write_event(self, target: Output, root: Root, values: Any) -> None:
-        """Write an event to a topic as it is, for an output that reads the spout."""
-        try:
-            record = target.encode(values)
-        except Exception as error:  # noqa: BLE001 - as if a bolt had raised it
-            failure = TreeFailure(FailReason.EXCEPTION, str(error), (self._spout.component,))
-            self._trees.fail(root, failure)
-            return
-        target.write((root,), record)
 
     def _stream_of(self, sent: Sent) -> Stream:
         """Return the stream of a task that runs elsewhere."""

@@ -32,11 +32,13 @@ class Stage:
         number: Stages are run in this order.
         components: Their names, each behind those it reads; the spout is in the first stage.
         tasks: How many tasks each of them has.
+        is_commit: Whether it takes part in the commit phase of a transaction, with all of them.
     """
 
     number: int
     components: tuple[str, ...]
     tasks: int
+    is_commit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,16 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
     members: list[list[str]] = [[topology.spout.id]]
     tasks = [partitions]
     of = {topology.spout.id: 0}
+    commit_phase = topology.commit_phase
     for component in topology.bolts:
         stage = _stage_of_inputs(component, of)
-        if stage is None or not _stays(
-            component, topology.spout.id, tasks[stage], asked[component.id]
+        begins_commit = component.id in commit_phase and (
+            stage is None or members[stage][0] not in commit_phase
+        )
+        if (
+            stage is None
+            or begins_commit
+            or not _stays(component, topology.spout.id, tasks[stage], asked[component.id])
         ):
             stage = len(members)
             members.append([])
@@ -89,7 +97,8 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
         of[component.id] = stage
     _check_numbers(topology, members, tasks)
     stages = tuple(
-        Stage(number, tuple(names), tasks[number]) for number, names in enumerate(members)
+        Stage(number, tuple(names), tasks[number], names[0] in commit_phase)
+        for number, names in enumerate(members)
     )
     return Plan(stages, {name: tasks[stage] for name, stage in of.items()})
 

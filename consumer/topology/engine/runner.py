@@ -182,7 +182,11 @@ class Runner:
             users.running = None
             if isinstance(error, KeyboardInterrupt):
                 raise
-            self.finish_failed(detail_of(error))
+            self.finish_raised(error)
+
+    def finish_raised(self, error: BaseException) -> None:
+        """The bolt's `finish_batch` ended with an exception."""
+        self.finish_failed(detail_of(error))
 
     def finish_failed(self, detail: str) -> None:
         """Record that the bolt's `finish_batch` raised."""

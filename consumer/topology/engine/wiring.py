@@ -150,5 +150,11 @@ class Wiring:
         self._emitted.append(lambda: emitted)
         assert reader.output is not None
         limit = self._rules.limits.get(component, RecordLimit())
-        encode = encoder(component, reader.output, stream, limit)
+        encode = encoder(
+            component,
+            reader.output,
+            stream,
+            limit,
+            is_transactional=self._topology.is_transactional,
+        )
         return Output(component, encode, put_out, put_out_one)

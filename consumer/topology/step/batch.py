@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from sequitur.consumer.topology.api.moment import Moment
 from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
+from sequitur.consumer.topology.transactional.phase import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.trace import Trace
     from sequitur.consumer.topology.settling.root import Root
     from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
+    from sequitur.consumer.topology.transactional.phase import Transaction
 
 Handle: TypeAlias = Any
 """Names what a task has left; a batch makes and reads it."""
@@ -71,6 +73,23 @@ class OutputWriter(Protocol):
         """How many records were written, once it is closed."""
 
 
+class NoOutputs:
+    """Takes records that count for nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, output: str, record: OutputRecord, /) -> None:
+        """See `OutputWriter`."""
+        del output, record
+        self.count += 1
+
+    @staticmethod
+    def close() -> Mapping[str, Handle]:
+        """See `OutputWriter`."""
+        return {}
+
+
 class Exchange(Protocol):
     """Takes a task's tuples for tasks of later stages."""
 
@@ -102,6 +121,7 @@ class StepBatch(ABC):
         seed: Of the step's random numbers; the first is the step's own number.
         watermark_ms: Every event up to this event time was done when the step began.
         ticks: The bolts that are given a tick, and their intervals in ms.
+        transaction: The try at a transaction, of a transactional topology.
     """
 
     runs_inline: ClassVar[bool] = False
@@ -115,6 +135,16 @@ class StepBatch(ABC):
     seed: tuple[int, ...]
     watermark_ms: int | None = None
     ticks: Mapping[str, int] = field(default_factory=dict)
+    transaction: Transaction | None = None
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether a transaction is in its commit phase."""
+        return self.transaction is not None and self.transaction.phase is Phase.COMMIT
+
+    def is_rehearsal(self, stage: Stage) -> bool:
+        """Whether a stage is given tuples although its batch is completed by the commit phase."""
+        return stage.is_commit and not self.is_commit
 
     @property
     def moment(self) -> Moment:
@@ -162,8 +192,12 @@ class StepBatch(ABC):
         """
 
     @abstractmethod
-    def exchange(self) -> Exchange:
-        """Return what takes the tuples that a task sends."""
+    def exchange(self, *, is_kept: bool = False) -> Exchange:
+        """Return what takes the tuples that a task sends.
+
+        Args:
+            is_kept: Whether they are read after the step's own run, too, by commit phases.
+        """
 
     @abstractmethod
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:

@@ -15,14 +15,16 @@ from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeVar
+    from typing import TypeAlias, TypeVar
 
     from sequitur.consumer.topology.engine.plan import Stage
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
-    from sequitur.consumer.topology.step.events import TaskInput, Window
+    from sequitur.consumer.topology.step.events import EventVerdict, TaskInput, Window
     from sequitur.consumer.topology.step.task_result import TaskResult
 
     T = TypeVar("T")
+    SentTuples: TypeAlias = tuple[Handle, Mapping[tuple[str, int], Any]]
+    """What a task has sent, and where in it those for a component's task stand."""
 
 
 class Tasks(Protocol):
@@ -38,6 +40,9 @@ class Tasks(Protocol):
     def repeat(self, tasks: Sequence[Callable[[], T]], /) -> list[T]:
         """Run tasks without bolts, and return their results in order."""
 
+    def once(self, tasks: Sequence[Callable[[], T]], /) -> list[T] | None:
+        """Run tasks, none of them again; None if a process has died in one."""
+
 
 class TasksHere:
     """Runs tasks in this process, one after the other."""
@@ -49,7 +54,7 @@ class TasksHere:
         """See `Tasks`."""
         return [task() for task in tasks]
 
-    run = repeat
+    run = once = repeat
 
 
 @dataclass(slots=True)
@@ -67,6 +72,7 @@ class StepResult:
         waiting: The events that wait, by task of the first stage.
         states: What bolts keep, by component and task.
         finish_failures: What `finish_batch` of bolts raised.
+        sent: Of a transaction's processing phase, the tuples for its commit phase.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -78,6 +84,7 @@ class StepResult:
     waiting: dict[int, list[Handle]] = field(default_factory=dict)
     states: dict[tuple[str, int], Handle] = field(default_factory=dict)
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    sent: list[SentTuples] = field(default_factory=list)
 
 
 class StepRun:
@@ -108,12 +115,16 @@ class StepRun:
         Raises:
             ConservationError: An event, or a record that a bolt emitted, is unaccounted for.
         """
-        counts = self._result.counts
         if self._batch.plan.is_local:
             results = self._tasks.run(self._spout_tasks((0, None), 0))
             self._take_all(results)
         else:
             self._in_waves()
+        return self._finished()
+
+    def _finished(self) -> StepResult:
+        """Return the result, once it adds up."""
+        counts = self._result.counts
         counts["crashes"] = self._tasks.crashes
         if counts["emitted"] != counts["outputs"]:
             raise ConservationError(
@@ -140,13 +151,16 @@ class StepRun:
             self._result.next_due_ms = self._result.least_waiting_ms = None
         results = list(spouts)
         for stage in self._batch.plan.stages[1:]:
-            results += self._tasks.run(self._stage_tasks(stage, results, wave))
+            sent = [(one.tuples_file, one.tuples) for one in results]
+            results += self._tasks.run(self._stage_tasks(stage, sent, wave))
         self._take_all(results)
         if self._batch.ackers:
             self._decide(spouts, results, window)
         return any(one.has_more for one in spouts)
 
-    def _spout_tasks(self, window: Window, wave: int) -> list[SpoutTask]:
+    def _spout_tasks(
+        self, window: Window, wave: int, excluded: Sequence[Handle] = ()
+    ) -> list[SpoutTask]:
         own = self._states_of(self._batch.plan.stages[0])
         return [
             SpoutTask(
@@ -155,26 +169,25 @@ class StepRun:
                 states=own.get(given.partition, {}),
                 window=window,
                 wave=wave,
+                excluded=out,
             )
-            for given in self._givens
+            for given, out in itertools.zip_longest(self._givens, excluded)
         ]
 
     def _with_waiting(self, given: TaskInput) -> TaskInput:
         """Return the events of a task when what waits is what an earlier wave has left."""
         return given.with_waiting(self._result.waiting.get(given.partition, ()))
 
-    def _stage_tasks(
-        self, stage: Stage, results: Iterable[TaskResult], wave: int
-    ) -> list[StageTask]:
+    def _stage_tasks(self, stage: Stage, sent: Iterable[SentTuples], wave: int) -> list[StageTask]:
         own = self._states_of(stage)
         sources: list[list[tuple[Handle, dict[str, Any]]]] = [[] for _ in range(stage.tasks)]
-        for one in results:
+        for file, tuples in sent:
             found: dict[int, dict[str, Any]] = {}
-            for (component, task), places in one.tuples.items():
+            for (component, task), places in tuples.items():
                 if component in stage.components:
                     found.setdefault(task, {})[component] = places
             for task, blobs in found.items():
-                sources[task].append((one.tuples_file, blobs))
+                sources[task].append((file, blobs))
         return [
             StageTask(
                 batch=self._batch,
@@ -199,12 +212,23 @@ class StepRun:
         self, spouts: Sequence[TaskResult], results: Sequence[TaskResult], window: Window
     ) -> None:
         """Run the ackers, and leave the events that are not done by what these tell."""
+        acked, verdicts = self._verdicts(spouts, results)
+        self._result.counts["acked"] += acked
+        self._leave(verdicts, [one.roots_file for one in spouts], window)
+
+    def _verdicts(
+        self, spouts: Sequence[TaskResult], results: Sequence[TaskResult]
+    ) -> tuple[int, list[list[EventVerdict]]]:
+        """Run the ackers: how many events are done, and what becomes of the others, by task."""
         batch = self._batch
         acks = tuple(one.acks_file for one in results if one.acks_file is not None)
         ackers = [AckerTask(acks, number, batch.read_acks) for number in range(batch.ackers)]
         found = self._tasks.repeat(ackers)
         ids = np.concatenate([unfinished for _, unfinished, _ in found])
         flags = np.concatenate([flags for _, _, flags in found])
+        acked = sum(count for count, _, _ in found)
+        if not len(ids):
+            return acked, [[] for _ in spouts]
         failures = {
             root: failure
             for one in reversed(results)  # the first failure is the one that counts
@@ -212,15 +236,22 @@ class StepRun:
         }
         shared = [several for one in results for several in one.shared]
         raised = [one for result in results for one in result.finish_failures]
-        acked = sum(count for count, _, _ in found)
-        is_hooked = batch.topology.hook is not None
-        if not len(ids) and not is_hooked:
-            self._result.counts["acked"] += acked
-            return
         roots = [one.roots_file for one in spouts]
         verdicts = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared, raised))
+        return acked + len(ids) - sum(len(own) for own in verdicts), verdicts
+
+    def _leave(
+        self, verdicts: Sequence[Sequence[EventVerdict]], roots: Sequence[Handle], window: Window
+    ) -> None:
+        """Leave the events that are not done, and tell the hook of all.
+
+        Args:
+            verdicts: What becomes of them, by task.
+            roots: The roots that each of these emitted.
+            window: Which of the new events they took in.
+        """
+        batch, is_hooked = self._batch, self._batch.topology.hook is not None
         left = sum(len(own) for own in verdicts)
-        self._result.counts["acked"] += acked + len(ids) - left
         tasks = {
             place: VerdictTask(batch, given, window, batch.write_verdicts(own), given_out)
             for place, (given, own, given_out) in enumerate(
@@ -228,6 +259,8 @@ class StepRun:
             )
             if own or is_hooked
         }
+        if not tasks:
+            return
         written = self._tasks.repeat(list(tasks.values()))
         accounted = sum(one.waiting + one.dead for one in written)
         if accounted != left:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.failure import TreeFailure
     from sequitur.consumer.topology.step.batch import Handle
+    from sequitur.consumer.topology.transactional.phase import BatchOutcome
 
 
 @dataclass(slots=True)
@@ -41,6 +42,8 @@ class TaskResult:
         shared: Roots of outputs of several, where ackers decide.
         tuples_file: The tuples it sent.
         tuples: Where in it those for a component's task stand.
+        is_rehearsal: Whether what it left counts for nothing, but that events failed in it.
+        batch: How the try at a transaction went here; None in other topologies.
     """
 
     taken: int = 0
@@ -67,3 +70,5 @@ class TaskResult:
     shared: list[tuple[int, ...]] = field(default_factory=list)
     tuples_file: Handle = None
     tuples: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    is_rehearsal: bool = False
+    batch: BatchOutcome | None = None

@@ -22,7 +22,7 @@ from sequitur.consumer.topology.engine.rules import Ordering
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
 from sequitur.consumer.topology.settling.pending import numbered, runs_now
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.consumer.topology.step.batch import emissions
+from sequitur.consumer.topology.step.batch import NoOutputs, emissions
 from sequitur.consumer.topology.step.events import EventVerdict
 from sequitur.consumer.topology.step.task_result import TaskResult
 from sequitur.consumer.topology.step.trial import WHOLE, Trial
@@ -54,6 +54,8 @@ class SpoutTask:
         window: Which of the new events it takes in.
         trial: Which part of its input is fed.
         wave: The wave of the step that it is in; only the first has ticks and events that waited.
+        excluded: What becomes of events that have failed in another run of the step, as
+            `StepBatch.write_verdicts` left it: they are not fed. None without any.
     """
 
     batch: StepBatch
@@ -62,6 +64,7 @@ class SpoutTask:
     window: Window = (0, None)
     trial: Trial = WHOLE
     wave: int = 0
+    excluded: Handle | None = None
 
     @property
     def weight(self) -> int:
@@ -76,7 +79,8 @@ class SpoutTask:
         """Run it."""
         batch, stage, partition = self.batch, self.batch.plan.stages[0], self.given.partition
         outputs = batch.outputs(emissions(self.wave, stage.number, partition))
-        sends = None if batch.plan.is_local else batch.exchange()
+        is_kept = batch.transaction is not None
+        sends = None if batch.plan.is_local else batch.exchange(is_kept=is_kept)
         # One number for all: events that failed together are tried again together.
         drawn = random.Random(hash((*batch.seed, partition))).random()
         executor = _executor(batch, stage, partition, outputs, sends, self.states, drawn)
@@ -85,7 +89,7 @@ class SpoutTask:
         with _running(executor, batch):
             _give_ticks(executor, self._ticks, self.trial)
             after_ticks = self.trial.after(len(self._ticks))
-            if after_ticks == WHOLE:
+            if after_ticks == WHOLE and self.excluded is None:
                 self._feed_waiting(executor, unfinished)
                 result.taken = self._feed_new(executor)
             else:
@@ -142,14 +146,23 @@ class SpoutTask:
         return root + 1 - first
 
     def _feed_part(self, trial: Trial, executor: Executor, unfinished: UnfinishedEvents) -> int:
-        """Feed a part of the events without its poison; return how many new events it has."""
+        """Feed a part of the events, without its poison and without those that are excluded.
+
+        Returns:
+            How many new events it has.
+        """
         taken = 0
+        excluded = self._excluded()
         waiting = self.given.waiting()
         runs = self._run_now(waiting)
         for place, (root, pending, event) in trial.of(self.given.all(self.window)):
             attempt = 1 if pending is None else pending.attempts + 1
             taken += pending is None
-            if pending is not None and not runs[place]:
+            verdict = excluded.get(root)
+            if verdict is not None:
+                if not verdict.is_dead:
+                    executor.hold_back(event[0], event[3:7])
+            elif pending is not None and not runs[place]:
                 executor.hold_back(event[0], event[3:7])
                 unfinished.skip(pending)
             elif place in trial.poison:
@@ -157,6 +170,11 @@ class SpoutTask:
             else:
                 executor.feed(self._root(root, event, attempt), event)
         return taken
+
+    def _excluded(self) -> dict[int, EventVerdict]:
+        if self.excluded is None:
+            return {}
+        return {one.id: one for one in self.batch.read_verdicts(self.excluded)}
 
     def _root(self, root: int, event: tuple[Any, ...], attempt: int) -> Root:
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
@@ -243,10 +261,13 @@ class StageTask:
     def __call__(self) -> TaskResult:
         """Run it."""
         batch, stage = self.batch, self.stage
-        outputs = batch.outputs(emissions(self.wave, stage.number, self.task))
-        sends = batch.exchange()
+        is_rehearsal = batch.is_rehearsal(stage)
+        outputs: OutputWriter = NoOutputs()
+        if not is_rehearsal:
+            outputs = batch.outputs(emissions(self.wave, stage.number, self.task))
+        sends = batch.exchange(is_kept=batch.transaction is not None and not stage.is_commit)
         executor = _executor(batch, stage, self.task, outputs, sends, self.states)
-        result = TaskResult()
+        result = TaskResult(is_rehearsal=is_rehearsal)
         with _running(executor, batch):
             _give_ticks(executor, self._ticks, self.trial)
             trial = self.trial.after(len(self._ticks))
@@ -256,13 +277,15 @@ class StageTask:
                 else:
                     executor.receive(component, self.task, sent)
             executor.finish()
-            result.states = batch.write_states(executor.snapshots(), self.states)
-            if self.trial.is_whole:
-                executor.keep()
+            if not is_rehearsal:
+                result.states = batch.write_states(executor.snapshots(), self.states)
+                if self.trial.is_whole:
+                    executor.keep()
         sends.close()
         result.tuples_file, result.tuples = sends.path, sends.index
         found = executor.result()
-        _tell_ackers(found, found.roots, batch, result, is_spout=False)
+        if not batch.is_commit:
+            _tell_ackers(found, found.roots, batch, result, is_spout=False)
         _tell_counts(found, outputs, result)
         return result
 
@@ -313,10 +336,11 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         send=None if sends is None else sends.send,
         states={place: batch.read_state(state) for place, state in states.items()},
         moment=batch.moment,
-        instances=batch.instances,
+        instances=None if batch.is_rehearsal(stage) else batch.instances,
         trace=batch.trace,
         runs_inline=batch.runs_inline,
         random=drawn,
+        transaction=batch.transaction,
     )
 
 
@@ -344,6 +368,7 @@ def _tell_counts(found: ExecutorResult, outputs: OutputWriter, result: TaskResul
     result.finish_failures = list(found.finish_failures)
     result.files = outputs.close()
     result.emitted = found.emitted
+    result.batch = found.batch
     result.outputs = outputs.count
 
 

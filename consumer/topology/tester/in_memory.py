@@ -150,8 +150,9 @@ class InMemoryBatch(StepBatch):
         """See `StepBatch`."""
         return _Records(emissions)
 
-    def exchange(self) -> _Exchange:
+    def exchange(self, *, is_kept: bool = False) -> _Exchange:
         """See `StepBatch`."""
+        del is_kept
         return _Exchange(self.recorder)
 
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:

@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
+from sequitur.consumer.topology._errors import TopologyError
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
 from sequitur.consumer.topology.api.failure import FailReason
 from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, notify
@@ -33,6 +34,7 @@ from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeAlias
 
     from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.engine.emission import OutputRecord
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.step.events import PendingEvent
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.consumer.topology.tester.tree_view import TupleTree
+
+    Givens: TypeAlias = Callable[[Any], Sequence[InMemoryInput]]
+    """Gives the events of each first-stage task, for a try at a transaction if it is one."""
 
 _MS: Final = 1000
 _TOPIC: Final = "events"
@@ -106,6 +111,8 @@ class TopologyTester:
         finish_failures: Bolts whose `finish_batch` raised, and what.
     """
 
+    _runs_transactions: ClassVar[bool] = False
+
     def __init__(
         self,
         topology: Topology,
@@ -116,6 +123,11 @@ class TopologyTester:
         seed: int = 0,
         ids: Iterable[int] = (),
     ) -> None:
+        if topology.is_transactional is not self._runs_transactions:
+            raise TopologyError(
+                f"topology {topology.name!r} is run by a "
+                + ("TransactionTester" if topology.is_transactional else "TopologyTester")
+            )
         self._settings = settings or ProcessSettings()
         self._hook = _Hook(self, topology.hook)
         self._topology = replace(topology, hook=self._hook)
@@ -210,13 +222,17 @@ class TopologyTester:
             ValueError: An item is not an event.
         """
         new = sorted((self._event(given) for given in events), key=lambda event: event[3:7])
+        self._run(new, lambda _: self._givens(new), watermark_ms)
+
+    def _run(
+        self, new: Sequence[EventValues], givens: Givens, watermark_ms: int | None = None
+    ) -> None:
         recorder = TreeRecorder()
         self._hook.batch = recorder
         token = _running.set(self)
         try:
             batch = self._batch(recorder)
-            givens = self._givens(new)
-            result = StepRun(batch, givens, self._states, TasksHere()).run()
+            result = self._carried_out(batch, givens)
         finally:
             _running.reset(token)
         if not batch.ackers:
@@ -259,6 +275,10 @@ class TopologyTester:
             InMemoryInput(own, tuple(self._waiting.get(place, ())), place)
             for place, own in enumerate(events)
         ]
+
+    def _carried_out(self, batch: InMemoryBatch, givens: Givens) -> StepResult:
+        """Run the topology on a batch."""
+        return StepRun(batch, givens(None), self._states, TasksHere()).run()
 
     def _batch(self, recorder: TreeRecorder) -> InMemoryBatch:
         ackers = self._settings.ackers

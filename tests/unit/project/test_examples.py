@@ -36,16 +36,23 @@ def _payment(number: int) -> tuple[str, Any]:
 
 def test_there_are_examples() -> None:
     """Else the tests of all of them would hold of none."""
-    assert _EXAMPLES == ["cpu_alert", "join", "wordcount"]
+    assert _EXAMPLES == [
+        "cpu_alert",
+        "join",
+        "transactional_global_count",
+        "transactional_words",
+        "wordcount",
+    ]
 
 
 @pytest.mark.parametrize("name", _EXAMPLES)
 def test_the_text_of_an_example_holds(name: str) -> None:
     """It says how to run it, and what it shows is what comes out."""
-    topology = _example(name)
-    text = sys.modules[name].__doc__ or ""
+    _example(name)
+    module = sys.modules[name]
+    text = module.__doc__ or ""
     assert f"sequitur run examples/{name}.py --config job.toml" in text
-    parsed = doctest.DocTestParser().get_doctest(text, {"topology": topology}, name, None, 0)
+    parsed = doctest.DocTestParser().get_doctest(text, vars(module).copy(), name, None, 0)
     result = doctest.DocTestRunner().run(parsed)
     assert result.attempted > 2
     assert result.failed == 0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import EventClock, StagedStep, StepKind
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.staged_steps import StagedSteps
-from sequitur.pipelines.ordering.step_runner import StopRequestedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,11 @@ class _Steps:
     def is_done(self) -> bool:
         """As `NewestStep`."""
         return not self.staged
+
+    most_waiting = 1
+
+    def close(self) -> None:
+        """As `StepRunner`."""
 
     def stage(self, staged: StagedStep) -> None:
         """As `StepRunner`."""

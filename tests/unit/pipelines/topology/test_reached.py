@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sequitur.consumer import EventClock, SourcePartition, StepEntry, StepKind, Totals
-from sequitur.pipelines.topology.processing import reached_ms
+from sequitur.pipelines.topology.step_runs import reached_ms
 
 _AT_MS = 1_700_000_000_000
 _IDLE_MS = 60_000

@@ -1,0 +1,163 @@
+"""Tasks of bolts in a transactional topology: what they do otherwise than all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
+from sequitur.consumer.topology.engine.runner import Runner, detail_of
+from sequitur.consumer.topology.engine.tracked import FAILED, TrackedTuple
+from sequitur.consumer.topology.state.committer_states import CommitterStates
+from sequitur.consumer.topology.state.errors import (
+    StateError,
+    StateOvertakenError,
+    StateOwnerError,
+    StateUnavailableError,
+)
+from sequitur.consumer.topology.state.store import Writer
+from sequitur.consumer.topology.transactional.bolts import BatchOutputCollector, FailBatch
+from sequitur.consumer.topology.transactional.phase import Cause, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sequitur.consumer.topology.api.bolt import BaseBolt
+    from sequitur.consumer.topology.api.failure import FailReason
+    from sequitur.consumer.topology.engine.environment import Environment
+    from sequitur.consumer.topology.state.kinds import State
+    from sequitur.consumer.topology.transactional.bolts import TransactionContext
+    from sequitur.consumer.topology.transactional.phase import BatchOutcome, Transaction
+
+_ENDS_THE_JOB = (StateOwnerError, StateOvertakenError)
+"""Somebody else's transactions stand in the database: no further try can change that."""
+
+
+class _InTransaction(Runner):
+    """What fails of the batch itself, and not of an event of it, fails this try at the batch."""
+
+    @property
+    def _outcome(self) -> BatchOutcome:
+        assert self._environment.outcome is not None
+        return self._environment.outcome
+
+    @property
+    def _transaction(self) -> Transaction:
+        assert self._environment.transaction is not None
+        return self._environment.transaction
+
+    def raised(self, given: TrackedTuple, error: BaseException) -> None:
+        """See `Runner`."""
+        if isinstance(error, FailBatch):
+            given.owner = FAILED
+            self._outcome.fail(self._component, Cause.ASKED, str(error))
+        else:
+            super().raised(given, error)
+
+    def finish_raised(self, error: BaseException) -> None:
+        """See `Runner`."""
+        if isinstance(error, _ENDS_THE_JOB):
+            raise error
+        cause = Cause.RAISED
+        if isinstance(error, FailBatch):
+            cause = Cause.ASKED
+        elif isinstance(error, StateUnavailableError):
+            cause = Cause.UNAVAILABLE
+        says_all = isinstance(error, FailBatch | StateError)
+        self._outcome.fail(self._component, cause, str(error) if says_all else detail_of(error))
+
+    def finish_failed(self, detail: str) -> None:
+        """See `Runner`."""
+        self.is_broken = True
+        self._outcome.fail(self._component, Cause.RAISED, detail)
+
+    def _fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
+        super()._fail(given, reason, detail)
+        is_events = all(root.is_tracked for root, _ in given.trees())
+        if not given.is_tick and (self._transaction.phase is Phase.COMMIT or not is_events):
+            self._outcome.fail(self._component, Cause.RAISED, detail)
+
+
+class TransactionRunner(_InTransaction):
+    """Runs a task of a bolt that is given one tuple at a time."""
+
+
+class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
+    """Runs a task of such a bolt, several calls side by side."""
+
+
+class BatchRunner(_InTransaction):
+    """Runs a task of a batch bolt, for one batch.
+
+    Args:
+        environment: What the tasks share.
+        context: Which task it is.
+        bolt: The batch's own copy of the bolt.
+        states: Of a committer, what it keeps, by name; None of other bolts.
+    """
+
+    context: TransactionContext
+
+    def __init__(
+        self,
+        environment: Environment,
+        context: TransactionContext,
+        bolt: BaseBolt,
+        states: Mapping[str, State] | None,
+    ) -> None:
+        super().__init__(environment, context, bolt)
+        self._states = states
+        self._acks, self._holds = True, False
+        self._batch_collector = BatchOutputCollector(self)
+
+    def anchors(self) -> Sequence[TrackedTuple]:
+        """Return the tuple that is being processed; none in `finish_batch`."""
+        call = self._users.call
+        return (call,) if isinstance(call, TrackedTuple) and call.owner is self else ()
+
+    def prepare(self, state: Any) -> None:
+        """See `Runner`; a batch bolt keeps nothing from batch to batch."""
+        del state
+        bolt: Any = self.bolt
+        with self._named("prepare"):
+            bolt.prepare(self.context, self._batch_collector, self._transaction.attempt)
+
+    def finish_batch(self) -> None:
+        """Let the bolt finish its batch; of a committer, write down what it changed.
+
+        Raises:
+            StateError: A database has another's transactions.
+        """
+        if not self._states:
+            # What a committer writes by itself is not known here.
+            is_committer = self._states is not None
+            self._outcome.may_have_committed = self._outcome.may_have_committed or is_committer
+            self.context.states = None if self._states is None else {}
+            super().finish_batch()
+            self.context.states = None
+            return
+        transaction, context = self._transaction, self.context
+        writer = Writer(
+            topology=context.topology,
+            epoch=transaction.epoch,
+            component=self._component,
+            task=context.task,
+            transaction=transaction.attempt,
+            has_committed=self._component in transaction.committed,
+            batch=transaction.batch,
+            has_task_committed=context.task < transaction.committed.get(self._component, 0),
+        )
+        states = CommitterStates(self._states, writer)
+        failed = len(self._outcome.failures)
+        try:
+            states.check()
+            context.states = {name: states.state(name) for name in self._states}
+            super().finish_batch()
+            context.states = None
+            if len(self._outcome.failures) == failed:
+                self._outcome.may_have_committed = True
+                states.commit()
+        except StateError as error:
+            self.finish_raised(error)
+        finally:
+            context.states = None
+            states.close()

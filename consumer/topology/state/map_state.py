@@ -1,0 +1,169 @@
+"""What a bolt sees of a state in one batch: a map whose updates wait for the commit."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from sequitur.consumer.topology.state.errors import StateError
+from sequitur.consumer.topology.state.kinds import StateKind
+from sequitur.consumer.topology.state.rules import RowAge, age_of, before_update
+from sequitur.consumer.topology.state.store import Change
+from sequitur.consumer.topology.state.values import copy_of, fit_key, fit_value, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sequitur.consumer.topology.state.kinds import State
+    from sequitur.consumer.topology.state.rules import Stored
+    from sequitur.consumer.topology.state.store import StateSession, Writer
+    from sequitur.consumer.topology.state.values import Key
+
+    Update: TypeAlias = Callable[[Key, Any], Any]
+
+_logger: Final = logging.getLogger("sequitur.topology.state")
+
+
+class MapState:
+    """Keys and values, as the batch finds and leaves them.
+
+    Reads see the batch's own updates. Updates are written when the batch commits. A batch that is
+    repeated finds the values that it found the first time, so that its updates give, and the bolt
+    emits, the same again; a transactional state is not written a second time.
+
+    Args:
+        state: Which one.
+        session: Where rows are read.
+        writer: Whose batch it is.
+    """
+
+    def __init__(self, state: State, session: StateSession, writer: Writer) -> None:
+        self._state = state
+        self._session = session
+        self._txid = writer.transaction.transaction_id
+        self._task = writer.task
+        # Keys are in `_found` once they were read, and in `_first` if this transaction wrote them.
+        self._found: dict[Key, Any | None] = {}  # the value before this transaction
+        self._first: dict[Key, Stored] = {}  # their rows, of an attempt before
+        self._written: dict[Key, Any] = {}  # by this batch
+
+    def get(self, key: Key) -> Any | None:
+        """Return the value of a key; None if it has none.
+
+        Raises:
+            StateValueError: The key does not fit.
+            StateConflictError: Another task wrote it in this transaction.
+            StateOvertakenError: A newer transaction wrote it.
+            StateUnavailableError: The database does not serve just now.
+        """
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Iterable[Key]) -> list[Any | None]:
+        """Return the value of each key; None where it has none. Raises what `get` does."""
+        fitted = self._known(keys)
+        return [copy_of(self._state, self._value(key)) for key in fitted]
+
+    def update(self, key: Key, function: Update) -> tuple[Any | None, Any]:
+        """Give a key the value that a function returns for the one it has.
+
+        Args:
+            key: Which one.
+            function: Is given key and value, None if it has none; returns the new value. To be the
+                same at a repeat, it must depend on nothing else.
+
+        Returns:
+            The value before, and after.
+
+        Raises:
+            StateValueError: The key or the new value does not fit.
+            StateConflictError: Another task wrote it in this transaction.
+            StateOvertakenError: A newer transaction wrote it.
+            StateUnavailableError: The database does not serve just now.
+        """
+        return self.multi_update([key], function)[0]
+
+    def multi_update(self, keys: Iterable[Key], function: Update) -> list[tuple[Any | None, Any]]:
+        """Update each key, all or none; one that comes twice is updated twice.
+
+        Returns:
+            The values before and after, in the order of the keys.
+
+        Raises:
+            StateError: As `update` does.
+        """
+        state = self._state
+        fitted = self._known(keys)
+        updated: dict[Key, Any] = {}
+        pairs: list[tuple[Any | None, Any]] = []
+        for key in fitted:
+            before = updated[key] if key in updated else self._value(key)
+            after = fit_value(state, key, function(key, copy_of(state, before)))
+            updated[key] = after
+            pairs.append((copy_of(state, before), copy_of(state, after)))
+        self._written.update(updated)
+        return pairs
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Give each key a value, all or none, without reading them.
+
+        Raises:
+            StateError: There are more keys than values, or fewer.
+            StateValueError: A key or a value does not fit.
+        """
+        if len(keys) != len(values):
+            raise StateError(
+                f"state {self._state.name!r}: {len(keys)} keys and {len(values)} values: "
+                "give one value for each key"
+            )
+        fitted = [fit_key(self._state, key) for key in keys]
+        put = {
+            key: fit_value(self._state, key, value)
+            for key, value in zip(fitted, values, strict=True)
+        }
+        self._written.update(put)
+
+    def changes(self) -> list[Change]:
+        """Return what the commit writes, by key; for the engine.
+
+        A transactional row that this transaction wrote before stands. It is warned of one that
+        came out otherwise this time.
+        """
+        stands: dict[Key, Stored] = {}
+        if self._state.kind is StateKind.TRANSACTIONAL:
+            stands = {key: row for key, row in self._first.items() if key in self._written}
+        for key, stored in stands.items():
+            if self._written[key] != stored.value:
+                _logger.warning(
+                    "state %r, key %s: the repeat of transaction %d gives %s, and %s was written "
+                    "the first time, and stands: its bolt or spout does not repeat itself; "
+                    "use OpaqueState where batches differ",
+                    *(self._state.name, shown(key), self._txid),
+                    *(shown(self._written[key]), shown(stored.value)),
+                )
+        return [
+            Change(key, value) for key, value in sorted(self._written.items()) if key not in stands
+        ]
+
+    def _known(self, keys: Iterable[Key]) -> list[Key]:
+        """Return keys, fitted; the rows of those that were unknown are read."""
+        fitted = [fit_key(self._state, key) for key in keys]
+        unknown = [
+            key
+            for key in dict.fromkeys(fitted)
+            if key not in self._written and key not in self._found
+        ]
+        if unknown:
+            rows = self._session.read(self._state, unknown)
+            found: dict[Key, Any | None] = dict.fromkeys(unknown)
+            for key, stored in rows.items():
+                # Raises here, and not at the commit.
+                age = age_of(self._state, key, stored, txid=self._txid, task=self._task)
+                found[key] = before_update(stored, age)
+                if age is RowAge.SAME:
+                    self._first[key] = stored
+            self._found.update(found)
+        return fitted
+
+    def _value(self, key: Key) -> Any | None:
+        """Return the value of a key that was read or written."""
+        return self._written[key] if key in self._written else self._found[key]

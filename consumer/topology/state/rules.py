@@ -1,0 +1,139 @@
+"""What becomes of a row when a transaction updates it: the rules of the three kinds, pure.
+
+::
+
+    count 10, txid 2, previous 4, and an update that adds 5:
+      of txid 3: 15, 3, 10                      a new transaction
+      of txid 2: opaque 9, 2, 4                 a repeat: computed anew from the previous value
+                 transactional 10, 2, 4         a repeat: the same already, nothing is written
+      of txid 1: refused                        overtaken
+
+After "Transactional Topologies" of Storm's documentation.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sequitur.consumer.topology.state.errors import StateConflictError, StateOvertakenError
+from sequitur.consumer.topology.state.kinds import State, StateKind
+from sequitur.consumer.topology.state.values import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sequitur.consumer.topology.state.values import Key
+
+
+class Stored(NamedTuple):
+    """What a row holds.
+
+    Attributes:
+        value: The newest value.
+        previous: The value before transaction `txid`; None if there was none.
+        txid: The transaction that wrote it last.
+        task: The component's task that did.
+    """
+
+    value: Any
+    previous: Any
+    txid: int
+    task: int
+
+
+class RowAge(enum.Enum):
+    """How a row stands to the transaction that reads or updates it."""
+
+    ABSENT = enum.auto()
+    OLDER = enum.auto()
+    SAME = enum.auto()
+
+
+def age_of(state: State, key: Key, stored: Stored | None, *, txid: int, task: int) -> RowAge:
+    """Return how a row stands to a transaction.
+
+    Raises:
+        StateOvertakenError: A newer transaction wrote it.
+        StateConflictError: Another task wrote it in the same transaction.
+    """
+    if stored is None:
+        return RowAge.ABSENT
+    if state.kind is StateKind.NON_TRANSACTIONAL or stored.txid < txid:
+        return RowAge.OLDER
+    if stored.txid > txid:
+        raise overtaken(state, key, stored, txid)
+    if stored.task != task:
+        raise conflict(state, key, stored, task)
+    return RowAge.SAME
+
+
+def before_update(stored: Stored | None, age: RowAge) -> Any | None:
+    """Return the value that a transaction finds: on a repeat the one before its first attempt."""
+    if stored is None:
+        return None
+    return stored.previous if age is RowAge.SAME else stored.value
+
+
+def after_update(
+    state: State,
+    key: Key,
+    stored: Stored | None,
+    update: Callable[[Any | None], Any],
+    *,
+    txid: int,
+    task: int,
+) -> Stored | None:
+    """Return the row after an update: the same object where nothing is written.
+
+    Args:
+        state: Whose row it is.
+        key: The row's.
+        stored: The row; None if there is none.
+        update: Gives the new value for the one before; None is given where there is none.
+        txid: The transaction that updates.
+        task: The task that does.
+
+    Raises:
+        StateOvertakenError: A newer transaction wrote the row.
+        StateConflictError: Another task wrote it in the same transaction.
+    """
+    age = age_of(state, key, stored, txid=txid, task=task)
+    if age is RowAge.SAME and state.kind is StateKind.TRANSACTIONAL:
+        return stored
+    before = before_update(stored, age)
+    kept = None if state.kind is StateKind.NON_TRANSACTIONAL else before
+    return Stored(update(before), kept, txid, task)
+
+
+def after_withdrawal(stored: Stored, txid: int) -> Stored | None:
+    """Return a row of an opaque state whose transaction is repeated, and does not update it now.
+
+    A batch that differs at its second attempt may lack a key of the first. That row would keep
+    what is no longer in the batch, and that comes again in a later one.
+
+    Returns:
+        The row as it was before the transaction; None if there was none.
+    """
+    if stored.txid != txid:
+        return stored
+    if stored.previous is None:
+        return None
+    return Stored(stored.previous, stored.previous, txid - 1, stored.task)
+
+
+def overtaken(state: State, key: Key, stored: Stored, txid: int) -> StateOvertakenError:
+    """Return the error about a row of a newer transaction."""
+    return StateOvertakenError(
+        f"state {state.name!r}, key {shown(key)}: transaction {stored.txid} has written it, and "
+        f"this is transaction {txid}: end this task, a newer one is at work"
+    )
+
+
+def conflict(state: State, key: Key, stored: Stored, task: int) -> StateConflictError:
+    """Return the error about a row that another task wrote in the same transaction."""
+    return StateConflictError(
+        f"state {state.name!r}, key {shown(key)}: tasks {stored.task} and {task} both update it "
+        f"in transaction {stored.txid}: group the component's input by the field that is the key, "
+        "and keep its parallelism while a transaction is repeated"
+    )

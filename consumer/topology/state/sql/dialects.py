@@ -1,0 +1,211 @@
+"""What SQLite and PostgreSQL are told in words of their own: begin, read and write by the page."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer.topology.state.kinds import State, StateKind
+from sequitur.consumer.topology.state.rules import Stored
+from sequitur.consumer.topology.state.sql.arrays import ARRAY_TYPES, array_literal
+from sequitur.consumer.topology.state.sql.engines import LOCK_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from sequitur.consumer.topology.state.store import Change
+    from sequitur.consumer.topology.state.values import Key
+
+PAGE_KEYS: Final = 10_000
+"""Rows of one round trip."""
+_COLUMNS: Final = '"key", "value", "previous", "txid", "task"'
+# A row of another task, or of a newer transaction, is not written, and the count tells.
+_RULES: Final = {
+    StateKind.TRANSACTIONAL: 'WHERE t."txid" < excluded."txid"',
+    StateKind.OPAQUE: 'WHERE t."txid" < excluded."txid"'
+    ' OR (t."txid" = excluded."txid" AND t."task" = excluded."task")',
+    StateKind.NON_TRANSACTIONAL: "",
+}
+_PREVIOUS: Final = 'CASE WHEN t."txid" < excluded."txid" THEN t."value" ELSE t."previous" END'
+
+
+def _upsert(state: State, rows: str) -> str:
+    previous = "NULL" if state.kind is StateKind.NON_TRANSACTIONAL else _PREVIOUS
+    return (
+        f'INSERT INTO "{state.name}" AS t ("key", "value", "txid", "task") {rows} '
+        f'ON CONFLICT ("key") DO UPDATE SET "previous" = {previous}, "value" = excluded."value", '
+        f'"txid" = excluded."txid", "task" = excluded."task" {_RULES[state.kind]}'
+    )
+
+
+def encoded(state: State, value: Any) -> Any:
+    """Return what a column holds for a value."""
+    return json.dumps(value) if state.value is object else value
+
+
+class Dialect(ABC):
+    """One kind of database."""
+
+    @abstractmethod
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction that writes."""
+
+    @abstractmethod
+    def begin_schema(self, connection: Connection) -> None:
+        """Begin a transaction that makes tables; one at a time."""
+
+    @abstractmethod
+    def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
+        """Return the rows of a page of keys."""
+
+    @abstractmethod
+    def write(
+        self, connection: Connection, state: State, page: Sequence[Change], txid: int, task: int
+    ) -> int:
+        """Write a page; return how many rows were written."""
+
+    @abstractmethod
+    def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
+        """Return the keys whose rows a transaction of a task wrote."""
+
+    @abstractmethod
+    def withdraw(
+        self, connection: Connection, state: State, keys: Sequence[Key], txid: int
+    ) -> None:
+        """Put a page of rows back to what they were before a transaction."""
+
+    def rollback(self, connection: Connection) -> None:
+        """End a transaction without effect."""
+        connection.exec_driver_sql("ROLLBACK")
+
+    def commit(self, connection: Connection) -> None:
+        """Make a transaction last."""
+        connection.exec_driver_sql("COMMIT")
+
+
+def _stored_rows(state: State, rows: Iterable[Any]) -> dict[Key, Stored]:
+    if state.value is object:
+        return {
+            key: Stored(
+                json.loads(value), None if before is None else json.loads(before), txid, task
+            )
+            for key, value, before, txid, task in rows
+        }
+    if state.value is bool:  # SQLite has numbers for them
+        return {
+            key: Stored(bool(value), None if before is None else bool(before), txid, task)
+            for key, value, before, txid, task in rows
+        }
+    return {row[0]: Stored._make(row[1:]) for row in rows}
+
+
+class SQLite(Dialect):
+    """One file; one writer at a time."""
+
+    def begin(self, connection: Connection) -> None:
+        """Wait for the writer before."""
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def begin_schema(self, connection: Connection) -> None:
+        """Wait for the writer before."""
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
+        """By one query."""
+        places = ", ".join("?" * len(keys))
+        query = f'SELECT {_COLUMNS} FROM "{state.name}" WHERE "key" IN ({places})'  # noqa: S608
+        return _stored_rows(state, connection.exec_driver_sql(query, tuple(keys)).all())
+
+    def write(
+        self, connection: Connection, state: State, page: Sequence[Change], txid: int, task: int
+    ) -> int:
+        """Row by row, in one call."""
+        rows = [(key, encoded(state, value), txid, task) for key, value in page]
+        return connection.exec_driver_sql(_upsert(state, "VALUES (?, ?, ?, ?)"), rows).rowcount
+
+    def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
+        """The only writer asks."""
+        query = f'SELECT "key" FROM "{state.name}" WHERE "txid" = ? AND "task" = ?'  # noqa: S608
+        return list(connection.exec_driver_sql(query, (txid, task)).scalars())
+
+    def withdraw(
+        self, connection: Connection, state: State, keys: Sequence[Key], txid: int
+    ) -> None:
+        """Row by row, in two calls."""
+        named = f'"{state.name}"'
+        rows = [(key, txid) for key in keys]
+        connection.exec_driver_sql(
+            f'DELETE FROM {named} WHERE "key" = ? AND "txid" = ? AND "previous" IS NULL',  # noqa: S608
+            rows,
+        )
+        connection.exec_driver_sql(
+            f'UPDATE {named} SET "value" = "previous", "txid" = "txid" - 1 '  # noqa: S608
+            'WHERE "key" = ? AND "txid" = ?',
+            rows,
+        )
+
+
+class PostgreSQL(Dialect):
+    """A server; what is written and read goes over as arrays."""
+
+    def begin(self, connection: Connection) -> None:
+        """Begin, with limits: a task that is held in the middle must not hold others for ever."""
+        limit_ms = LOCK_TIMEOUT_S * 1000
+        connection.exec_driver_sql(
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {limit_ms}; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {limit_ms}; "
+            "SET LOCAL synchronous_commit = on"
+        )
+
+    def begin_schema(self, connection: Connection) -> None:
+        """Wait for others that make tables; the lock's number is the name of this project."""
+        self.begin(connection)
+        number = int.from_bytes(b"sequitur", "big") >> 1
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
+
+    def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
+        """By one query."""
+        query = (
+            f'SELECT {_COLUMNS} FROM "{state.name}" '  # noqa: S608
+            f'WHERE "key" = ANY (%s::{ARRAY_TYPES[state.key]})'
+        )
+        given = (array_literal(state.key, keys),)
+        return _stored_rows(state, connection.exec_driver_sql(query, given).all())
+
+    def write(
+        self, connection: Connection, state: State, page: Sequence[Change], txid: int, task: int
+    ) -> int:
+        """By one statement, in the order of the page, so that no two tasks block each other."""
+        arrays = f"%s::{ARRAY_TYPES[state.key]}, %s::{ARRAY_TYPES[state.value]}"
+        rows = f"SELECT k, v, %s::bigint, %s::integer FROM unnest({arrays}) AS given(k, v)"  # noqa: S608
+        keys = array_literal(state.key, [key for key, _ in page])
+        values = array_literal(state.value, [encoded(state, value) for _, value in page])
+        return connection.exec_driver_sql(_upsert(state, rows), (txid, task, keys, values)).rowcount
+
+    def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
+        """Those that are there; another task's are not asked for."""
+        query = f'SELECT "key" FROM "{state.name}" WHERE "txid" = %s AND "task" = %s'  # noqa: S608
+        return list(connection.exec_driver_sql(query, (txid, task)).scalars())
+
+    def withdraw(
+        self, connection: Connection, state: State, keys: Sequence[Key], txid: int
+    ) -> None:
+        """By two statements."""
+        which = f'"txid" = %s AND "key" = ANY (%s::{ARRAY_TYPES[state.key]})'
+        given = (txid, array_literal(state.key, keys))
+        connection.exec_driver_sql(
+            f'DELETE FROM "{state.name}" WHERE "previous" IS NULL AND {which}',  # noqa: S608
+            given,
+        )
+        connection.exec_driver_sql(
+            f'UPDATE "{state.name}" SET "value" = "previous", "txid" = "txid" - 1 WHERE {which}',  # noqa: S608
+            given,
+        )
+
+
+def dialect_of(*, is_sqlite: bool) -> Dialect:
+    """Return the dialect of a store."""
+    return SQLite() if is_sqlite else PostgreSQL()

@@ -1,0 +1,135 @@
+"""Connections: kept in each process, and never used by its forks.
+
+Every connection commits each statement by itself. A transaction begins and ends by statements of
+its own, so that none is open unnoticed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.exc import DBAPIError
+
+from sequitur.consumer.topology.state.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine
+
+    from sequitur.consumer.topology.state.sql.store import SQLStore
+
+_Result = TypeVar("_Result")
+
+LOCK_TIMEOUT_S: Final = 30
+"""How long a statement waits for another transaction, which lasts as long as one commit."""
+_CONNECT_TIMEOUT_S: Final = 10
+_KEPT: Final = 4
+_SQLITE_OLDEST: Final = (3, 35, 0)  # RETURNING
+_WAIT_S: Final = 0.01
+_POSTGRESQL: Final = {
+    "connect_timeout": _CONNECT_TIMEOUT_S,
+    "application_name": "sequitur",
+    # A server that went away without a word is noticed.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    # Values come as arrays of other types each time, and poolers do not keep prepared statements.
+    "prepare_threshold": None,
+}
+
+_lock = threading.Lock()
+_engines: dict[SQLStore, Engine] = {}
+_inherited: list[dict[SQLStore, Engine]] = []  # a fork must not close its parent's connections
+
+
+def engine_of(store: SQLStore) -> Engine:
+    """Return the store's engine in this process."""
+    with _lock:
+        engine = _engines.get(store)
+        if engine is None:
+            engine = _engines[store] = _new_engine(store)
+        return engine
+
+
+def on_connection(store: SQLStore, work: Callable[[Connection], _Result]) -> _Result:
+    """Do what may be done twice: a kept connection may turn out to be dead, and a new one may not.
+
+    Raises:
+        DBAPIError: It failed.
+    """
+    engine = engine_of(store)
+    try:
+        with engine.connect() as connection:
+            return work(connection)
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+    # The engine has dropped its other connections, too.
+    with engine.connect() as connection:
+        return work(connection)
+
+
+def _new_engine(store: SQLStore) -> Engine:
+    is_sqlite = store.is_sqlite
+    engine = create_engine(
+        store.url,
+        isolation_level="AUTOCOMMIT",
+        hide_parameters=True,
+        connect_args={"timeout": LOCK_TIMEOUT_S} if is_sqlite else dict(_POSTGRESQL),
+        pool_size=_KEPT,
+        max_overflow=-1,
+        pool_use_lifo=True,
+    )
+    if is_sqlite:
+        if sqlite3.sqlite_version_info < _SQLITE_OLDEST:
+            raise StateError(
+                f"states need SQLite 3.35, and this Python has {sqlite3.sqlite_version}: "
+                "take a newer Python, or PostgreSQL"
+            )
+        event.listen(engine, "connect", _set_up_sqlite)
+    elif store.password_env is not None:
+        event.listen(engine, "do_connect", _password_from(store.password_env))
+    return engine
+
+
+def _password_from(name: str) -> Callable[[Any, Any, Any, dict[str, Any]], None]:
+    def add(_dialect: Any, _record: Any, _args: Any, parameters: dict[str, Any]) -> None:
+        password = os.environ.get(name)
+        if password is None:
+            raise StateError(
+                f"the environment variable {name} has the password of a state's database, and is "
+                "not set here: set it for the driver and for every executor"
+            )
+        parameters["password"] = password
+
+    return add
+
+
+def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    """Make what is committed outlive the machine, and readers wait for no writer."""
+    connection.execute("PRAGMA synchronous = FULL")
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    # SQLite does not wait by itself for the lock that this takes.
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_WAIT_S)
+
+
+def _forget_in_fork() -> None:
+    global _lock, _engines
+    _inherited.append(_engines)
+    _lock, _engines = threading.Lock(), {}
+
+
+os.register_at_fork(after_in_child=_forget_in_fork)

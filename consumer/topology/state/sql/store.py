@@ -1,0 +1,136 @@
+"""The description of an SQL database, which can be had without connecting to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer.topology.state.errors import StateError
+from sequitur.consumer.topology.state.store import StateSession, StateStore, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sequitur.consumer.topology.state.kinds import State
+
+_DRIVERS: Final = ("sqlite", "sqlite+pysqlite", "postgresql+psycopg")
+_SECRETS: Final = ("password", "sslpassword")
+
+
+@dataclass(frozen=True, slots=True)
+class SQLStore(StateStore):
+    """A database of SQLite or PostgreSQL. Needs the extra `sequitur[state]`.
+
+    Args:
+        url: `sqlite:////var/lib/counts.db`, a file that all tasks reach, or
+            `postgresql+psycopg://user@host/database`, without a password.
+        password_env: The environment variable that has the password, where connections are made:
+            on the driver and on every executor.
+
+    Raises:
+        StateError: SQLAlchemy or the driver is not installed, or the address makes no sense.
+    """
+
+    url: str = field(repr=False)
+    password_env: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the address."""
+        parsed = self._parsed()
+        # Only now may a message show it.
+        if parsed.password is not None or any(name in parsed.query for name in _SECRETS):
+            raise StateError(
+                f"the address of {self.title} holds a password: leave it out, put it into an "
+                "environment variable, and name that by password_env"
+            )
+        if parsed.drivername not in _DRIVERS:
+            hint = (
+                "write postgresql+psycopg://"
+                if parsed.get_backend_name() == "postgresql"
+                else "take sqlite:/// or postgresql+psycopg://"
+            )
+            raise StateError(f"states are not kept in {parsed.drivername!r}: {hint}")
+        if self.is_sqlite and (parsed.database or ":memory:") == ":memory:":
+            raise StateError(
+                "a database in memory ends with its process: name a file, sqlite:////path/of.db"
+            )
+        if self.is_sqlite and (self.password_env or parsed.query):
+            raise StateError(
+                f"{self.title} takes neither a password nor options: leave them out of the address"
+            )
+        self._check_driver()
+
+    def __repr__(self) -> str:
+        """Show no more than the title."""
+        return f"SQLStore({self.title!r})"
+
+    @property
+    def title(self) -> str:
+        """The address, without options."""
+        shown: str = self._parsed().set(password=None, query={}).render_as_string()
+        return shown
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file of SQLite."""
+        return self.url.startswith("sqlite")
+
+    def create(
+        self,
+        owners: Mapping[str, Sequence[State]],
+        topology: str,
+        epoch: str,
+        least_attempt: int = 0,
+    ) -> None:
+        """Make the tables that are not there yet and register whose they are.
+
+        Raises:
+            StateError: As `StateStore.create` says, or a state is of another store.
+            StateOwnerError: As `StateStore.create` says.
+            StateUnavailableError: The database does not serve just now.
+        """
+        from sequitur.consumer.topology.state.sql.schema import create_schema  # noqa: PLC0415
+
+        for states in owners.values():
+            for state in states:
+                if state.store != self:
+                    raise StateError(
+                        f"state {state.name!r} is of {state.store.title}, and not of {self.title}: "
+                        "create it there"
+                    )
+        create_schema(self, owners, topology, epoch, least_attempt)
+
+    def session(self, writer: Writer) -> StateSession:
+        """Return what one task's batch reads and writes by."""
+        from sequitur.consumer.topology.state.sql.session import SQLSession  # noqa: PLC0415
+
+        return SQLSession(self, writer)
+
+    def _parsed(self) -> Any:
+        try:
+            from sqlalchemy import make_url  # noqa: PLC0415 - an extra
+            from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+        except ImportError as error:
+            raise _missing("SQLAlchemy") from error
+        try:
+            return make_url(self.url)
+        except (ArgumentError, ValueError):
+            # Its text would show a password that stands in the wrong place.
+            raise StateError(
+                "the address of a state's database is not understood: write sqlite:////path/of.db "
+                "or postgresql+psycopg://user@host/database"
+            ) from None
+
+    def _check_driver(self) -> None:
+        if self.is_sqlite:
+            return
+        try:
+            import psycopg  # noqa: F401, PLC0415 - an extra
+        except ImportError as error:
+            raise _missing("psycopg") from error
+
+
+def _missing(package: str) -> StateError:
+    return StateError(
+        f"states in a database need the package {package}: pip install 'sequitur[state]'"
+    )

@@ -1,0 +1,126 @@
+"""Which keys and values a state takes: those that every database gives back as they were."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from sequitur.consumer.topology.state.errors import StateValueError
+
+if TYPE_CHECKING:
+    from sequitur.consumer.topology.state.kinds import State
+
+Key: TypeAlias = str | int | bytes
+
+KEY_BYTES_MAX: Final = 2_000
+"""A key has to fit a page of PostgreSQL's index: a third of 8 KiB, its own overhead included."""
+_INT_MAX: Final = (1 << 63) - 1
+_SHOWN: Final = 80
+_SHORT: Final = 500  # of so many characters it has no more bytes than a key may have
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def fit_key(state: State, key: Any) -> Key:
+    """Return a key as the state's table has it.
+
+    Raises:
+        StateValueError: It does not fit.
+    """
+    if type(key) is str and state.key is str and len(key) <= _SHORT and _is_plain(key):
+        return key  # what most are
+    if type(key) is not state.key:
+        raise StateValueError(
+            f"state {state.name!r} has keys of {state.key.__name__}, and key {shown(key)} is "
+            f"{type(key).__name__}: convert it, or declare the state with another key type"
+        )
+    reason = _misfit(key)
+    size = len(key.encode()) if reason is None and isinstance(key, str) else 0
+    size = len(key) if isinstance(key, bytes) else size
+    if size > KEY_BYTES_MAX:
+        reason = f"has {size} bytes; a key has at most {KEY_BYTES_MAX}: use a hash of it"
+    if reason is not None:
+        raise StateValueError(f"state {state.name!r}: key {shown(key)} {reason}")
+    return cast("Key", key)
+
+
+def fit_value(state: State, key: Key, value: Any) -> Any:
+    """Return a value as the state's table gives it back.
+
+    Raises:
+        StateValueError: It does not fit.
+    """
+    if type(value) is int and state.value is int and -_INT_MAX <= value <= _INT_MAX:
+        return value  # what most are
+    reason: str | None
+    if value is None:
+        reason = "is None, which says that there is no value: a key cannot be taken out"
+    elif state.value is object:
+        return _json_value(state, key, value)
+    elif state.value is float and type(value) is int:
+        reason = _misfit(value)
+        if reason is None and int(float(value)) != value:
+            reason = "is no float without loss: convert it"
+        value = float(value) if reason is None else value
+    elif type(value) is float and state.value is float:
+        reason = _misfit(value)
+        value += 0.0  # no negative zero: SQLite has none
+    elif type(value) is not state.value:
+        reason = (
+            f"is {type(value).__name__}, and the state's values are {state.value.__name__}: "
+            "convert it, or declare the state with another value type"
+        )
+    else:
+        reason = _misfit(value)
+    if reason is not None:
+        raise StateValueError(f"state {state.name!r}, key {shown(key)}: {shown(value)} {reason}")
+    return value
+
+
+def copy_of(state: State, value: Any) -> Any:
+    """Return a value that its holder may change without changing the one that is kept."""
+    if state.value is object and isinstance(value, list | dict):
+        return json.loads(json.dumps(value))
+    return value
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and "\0" not in text
+
+
+def _misfit(value: object) -> str | None:
+    """Return why a value of the right type does not fit its column; None if it does."""
+    if isinstance(value, int) and not -_INT_MAX - 1 <= value <= _INT_MAX:
+        return "has more than 64 bits: keep it as str, or as object"
+    if isinstance(value, float) and math.isnan(value):
+        return "is not a number, which no database keeps: leave it out"
+    if isinstance(value, str):
+        if "\0" in value:
+            return "has a NUL, which no text column holds: take it out, or use bytes"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "is no valid Unicode (a lone surrogate): decode it in another way, or use bytes"
+    return None
+
+
+def _json_value(state: State, key: Key, value: Any) -> Any:
+    try:
+        again = json.loads(json.dumps(value, allow_nan=False))
+        is_same = bool(again == value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateValueError(
+            f"state {state.name!r}, key {shown(key)}: {shown(value)} has no form in JSON "
+            f"({error}): make it of dict, list, str, int, float, bool and None"
+        ) from error
+    if not is_same:
+        raise StateValueError(
+            f"state {state.name!r}, key {shown(key)}: {shown(value)} comes back from JSON as "
+            f"{shown(again)}: use lists for tuples, and str for the keys of dicts"
+        )
+    return again

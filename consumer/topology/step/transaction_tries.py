@@ -1,0 +1,106 @@
+"""A transaction is tried until it is committed: which part of it again, and after how long."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sequitur.consumer.topology._errors import TransactionError
+from sequitur.consumer.topology.step.transaction_run import BatchFailedError
+from sequitur.consumer.topology.transactional.phase import Cause
+
+if TYPE_CHECKING:
+    from sequitur.consumer.topology.settling.retry import RetryPolicy
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+
+_Prepared = TypeVar("_Prepared")
+_Committed = TypeVar("_Committed")
+_COUNTED = (Cause.RAISED, Cause.DIED)
+"""Causes that a try after the other may have for good: a bolt's own. What was asked for, and a
+database that is away, pass."""
+
+
+class TransactionTries(ABC, Generic[_Prepared, _Committed]):
+    """Carries a transaction through.
+
+    As long as no state can have been written, a batch that a bolt fails is processed anew, and may
+    come to something else. From then on the same is committed again.
+
+    Args:
+        name: What messages call the transaction.
+        policy: How long to wait between tries, and how many may fail of a bolt.
+    """
+
+    def __init__(self, name: str, policy: RetryPolicy) -> None:
+        self._name = name
+        self._policy = policy
+
+    @abstractmethod
+    def new_attempt(self) -> TransactionAttempt:
+        """Return the ids of another try; its attempt id is larger than all before."""
+
+    @abstractmethod
+    def process(self, attempt: TransactionAttempt, *, is_last: bool) -> _Prepared:
+        """Run the processing phase, and leave what it came to where it outlasts this process.
+
+        Args:
+            attempt: The try.
+            is_last: Whether a bolt has no further try: see `ProcessingRun`.
+
+        Raises:
+            BatchFailedError: It failed.
+        """
+
+    @abstractmethod
+    def commit(self, prepared: _Prepared, attempt: TransactionAttempt) -> _Committed:
+        """Run the commit phase of what is prepared.
+
+        Raises:
+            BatchFailedError: It failed.
+        """
+
+    @abstractmethod
+    def discard(self, prepared: _Prepared) -> None:
+        """Forget what is prepared: nothing of it was committed, and nothing will be."""
+
+    @abstractmethod
+    def wait(self, seconds: float, error: BatchFailedError) -> None:
+        """Wait before the next try.
+
+        Args:
+            seconds: How long.
+            error: Why the last one failed.
+        """
+
+    def carry_out(
+        self, prepared: _Prepared | None = None, *, may_have_committed: bool = False
+    ) -> tuple[_Prepared, _Committed]:
+        """Try until it is committed.
+
+        Args:
+            prepared: What is prepared already.
+            may_have_committed: Whether state may have been written of that, by an earlier life.
+
+        Raises:
+            TransactionError: A bolt failed as often as it may.
+        """
+        failed = counted = 0
+        while True:
+            attempt = self.new_attempt()
+            try:
+                if prepared is None:
+                    is_last = counted + 1 == self._policy.max_attempts
+                    prepared = self.process(attempt, is_last=is_last)
+                return prepared, self.commit(prepared, attempt)
+            except BatchFailedError as error:
+                may_have_committed = may_have_committed or error.may_have_committed
+                failed += 1
+                counted += error.cause in _COUNTED
+                if counted and counted == self._policy.max_attempts:
+                    raise TransactionError(
+                        f"{self._name} failed {counted} times, last in {error}"
+                    ) from error
+                if prepared is not None and not may_have_committed:
+                    self.discard(prepared)
+                    prepared = None
+                self.wait(self._policy.retry_at_ms(failed, 0, 0.5) / 1000, error)

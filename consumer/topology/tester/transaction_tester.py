@@ -1,0 +1,288 @@
+"""Runs a transactional topology on plain lists, or on the tuples of its own spout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from sequitur.consumer.topology._errors import TopologyError
+from sequitur.consumer.topology.api.tuple import EventValues
+from sequitur.consumer.topology.step.run import StepResult, TasksHere
+from sequitur.consumer.topology.step.transaction_run import (
+    BatchFailedError,
+    CommitRun,
+    ProcessingRun,
+)
+from sequitur.consumer.topology.step.transaction_tries import TransactionTries
+from sequitur.consumer.topology.tester.in_memory import InMemoryInput
+from sequitur.consumer.topology.tester.tester import TopologyTester
+from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+from sequitur.consumer.topology.transactional.metadata_store import MemoryMetadataStore
+from sequitur.consumer.topology.transactional.phase import Phase, Transaction
+from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
+from sequitur.consumer.topology.transactional.topology import (
+    TransactionalTopology,
+    create_states,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from sequitur.consumer.topology._settings import ProcessSettings
+    from sequitur.consumer.topology.settling.retry import RetryPolicy
+    from sequitur.consumer.topology.step.batch import Handle
+    from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
+    from sequitur.consumer.topology.tester.tester import Givens
+    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
+
+_ATTEMPT_BITS: Final = 20
+"""Attempt ids grow from try to try, and from one life to the next, whose number comes first."""
+_OFFSET_BITS: Final = 32
+"""Offsets of a spout's own tuples: the transaction's number comes first."""
+
+
+class FailedTry(NamedTuple):
+    """A try at a transaction that failed.
+
+    Attributes:
+        attempt: The try.
+        detail: Why it failed.
+    """
+
+    attempt: TransactionAttempt
+    detail: str
+
+
+class TransactionTester(TopologyTester):
+    """Runs a transactional topology as a job does; see `TopologyTester`.
+
+    Each batch is a transaction. It is tried, with the clock moved on between two tries, until it is
+    committed. ::
+
+        tester = TransactionTester(topology)
+        tester.run([("k", "to be or not to be")])
+        while tester.run_batch():  # where the topology has a spout of its own
+            ...
+
+    Args:
+        topology: The topology.
+        settings: How it is run.
+        parallelism: See `TopologyTester`.
+        partitions: See `TopologyTester`; of a spout of its own, its tasks are those it was given.
+        seed: See `TopologyTester`.
+        epoch: Names the checkpoint, to databases.
+        metadata: What the topology's own spout keeps of transactions; in memory by default.
+        resumes_after: The last transaction of an earlier life that is committed; 0 for none.
+        life: Number of this life over the same databases. A later one needs a larger number: by
+            it its tries are told from those of earlier ones.
+
+    Attributes:
+        transaction_id: The last transaction that is committed.
+        failed_tries: Tries that failed.
+
+    Raises:
+        TopologyError: A setting does not go with transactions, or the topology has none.
+    """
+
+    _runs_transactions: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        topology: TransactionalTopology,
+        settings: ProcessSettings | None = None,
+        *,
+        parallelism: int | Mapping[str, int] | None = None,
+        partitions: int | None = None,
+        seed: int = 0,
+        epoch: str = "tester",
+        metadata: MetadataStore | None = None,
+        resumes_after: int = 0,
+        life: int = 1,
+    ) -> None:
+        why = None if settings is None else settings.why_not_transactional()
+        if why is not None:
+            raise TopologyError(f"topology {topology.name!r} is transactional: {why}")
+        if topology.is_transactional and not topology.is_of_ordered_stream:
+            partitions = topology.parallelism or 1
+        super().__init__(
+            topology, settings, parallelism=parallelism, partitions=partitions, seed=seed
+        )
+        self._epoch = epoch
+        self._given = topology
+        self._committed = self._committers_tasks() if resumes_after else {}
+        self._spout: SpoutBatches | None = None
+        self._emitted_last = self._acked_before = 0
+        self._tried = life - 1 << _ATTEMPT_BITS  # attempt id of the last try at a transaction
+        self._tried_before = self._tried  # and the one before the first try at each
+        create_states(topology, epoch)
+        if not topology.is_of_ordered_stream:
+            store = MemoryMetadataStore() if metadata is None else metadata
+            self._spout = SpoutBatches(topology.source, store, partitions or 1)
+        self.transaction_id = resumes_after
+        self.failed_tries: list[FailedTry] = []
+
+    def run(self, events: Iterable[Any] = (), *, watermark_ms: int | None = None) -> None:
+        """Run a batch; see `TopologyTester.run`.
+
+        Where the topology has a spout of its own, it is a batch of that spout, which may have
+        nothing to emit, with the events that wait.
+
+        Raises:
+            TopologyError: There are events, and the topology has a spout of its own.
+            TransactionError: A bolt failed the batch as often as it may. With the same events,
+                the next `run` goes on with the transaction.
+        """
+        if self._spout is None:
+            super().run(events, watermark_ms=watermark_ms)
+            return
+        if list(events):
+            spout = self._given.spout.id
+            raise TopologyError(f"spout {spout!r} emits by itself: call run_batch, without events")
+        self._run((), self._emitted, watermark_ms)
+
+    def run_batch(self) -> bool:
+        """Run a batch of the topology's own spout; whether there was one.
+
+        Raises:
+            TopologyError: Its spout is the ordered stream: use `run`.
+            TransactionError: See `run`.
+        """
+        if self._spout is None:
+            spout = self._given.spout.id
+            raise TopologyError(f"spout {spout!r} is the ordered stream: give `run` its events")
+        if not self._spout.is_ready():
+            return False
+        self._run((), self._emitted)
+        return True
+
+    def _emitted(self, attempt: TransactionAttempt) -> list[InMemoryInput]:
+        """Return what the topology's own spout emits for a try, by its tasks."""
+        assert self._spout is not None
+        if attempt.transaction_id == self._emitted_last:
+            self._spout.failed(attempt.transaction_id)
+        self._emitted_last = attempt.transaction_id
+        # Those of an earlier batch that wait are others than those with their number in this one.
+        name, first = self._given.spout.id, attempt.transaction_id << _OFFSET_BITS
+        return [
+            InMemoryInput(
+                [
+                    EventValues(None, values[1:], (), self._now_ms, name, task, first + number, 0)  # type: ignore[arg-type]  # the value is what the spout emitted
+                    for number, values in enumerate(own)
+                ],
+                tuple(self._waiting.get(task, ())),
+                task,
+            )
+            for task, own in enumerate(self._spout.emit(attempt))
+        ]
+
+    def _carried_out(self, batch: InMemoryBatch, givens: Givens) -> StepResult:
+        tries = _Tries(
+            batch,
+            givens,
+            self._states,
+            Transaction(
+                TransactionAttempt(self.transaction_id + 1, self._tried),
+                epoch=self._epoch,
+                committed=self._committed,
+            ),
+            self._settings.retry,
+            self._failed,
+            self._forget,
+        )
+        self._acked_before = len(self.acked)
+        try:
+            prepared, committed = tries.carry_out()
+        except BaseException:
+            # The next run is a further try at it.
+            self._forget()
+            self._tried = tries.attempt.attempt_id
+            raise
+        self._tried = self._tried_before
+        self.transaction_id += 1
+        self._committed = self._committers_tasks()
+        if self._spout is not None:
+            self._spout.committed(self.transaction_id)
+        return merged(prepared, committed, self._given.commit_phase)
+
+    def _committers_tasks(self) -> dict[str, int]:
+        return {component: self._plan.tasks[component] for component in self._given.committers}
+
+    def _failed(self, attempt: TransactionAttempt, seconds: float, error: BatchFailedError) -> None:
+        self.failed_tries.append(FailedTry(attempt, str(error)))
+        self.advance(seconds)
+
+    def _forget(self) -> None:
+        """Forget what a processing phase has told: it counts for nothing."""
+        del self.acked[self._acked_before :]
+        if self._spout is not None and self._emitted_last == self.transaction_id + 1:
+            self._spout.failed(self._emitted_last)
+
+
+class _Tries(TransactionTries[StepResult, StepResult]):
+    def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
+        self,
+        batch: InMemoryBatch,
+        givens: Givens,
+        states: Mapping[tuple[str, int], Handle],
+        transaction: Transaction,
+        policy: RetryPolicy,
+        failed: Callable[[TransactionAttempt, float, BatchFailedError], None],
+        forget: Callable[[], None],
+    ) -> None:
+        number = transaction.attempt.transaction_id
+        super().__init__(f"transaction {number} of {batch.topology.name!r}", policy)
+        self._batch = batch
+        self._givens = givens
+        self._states = states
+        self._transaction = transaction
+        self._failed = failed
+        self._forget = forget
+        self.attempt = transaction.attempt
+
+    def new_attempt(self) -> TransactionAttempt:
+        number, tried = self.attempt
+        self.attempt = TransactionAttempt(number, tried + 1)
+        return self.attempt
+
+    def process(self, attempt: TransactionAttempt, *, is_last: bool) -> StepResult:
+        batch = self._in_phase(attempt, Phase.PROCESSING)
+        return ProcessingRun(
+            batch, self._givens(attempt), self._states, TasksHere(), is_last=is_last
+        ).run()
+
+    def commit(self, prepared: StepResult, attempt: TransactionAttempt) -> StepResult:
+        batch = self._in_phase(attempt, Phase.COMMIT)
+        return CommitRun(batch, prepared.sent, prepared.states, TasksHere()).run()
+
+    def discard(self, prepared: StepResult) -> None:  # noqa: ARG002 - it is in memory alone
+        """See `TransactionTries`."""
+        self._forget()
+
+    def wait(self, seconds: float, error: BatchFailedError) -> None:
+        self._failed(self.attempt, seconds, error)
+
+    def _in_phase(self, attempt: TransactionAttempt, phase: Phase) -> InMemoryBatch:
+        transaction = replace(self._transaction, attempt=attempt, phase=phase)
+        return replace(self._batch, transaction=transaction)
+
+
+def merged(
+    prepared: StepResult, committed: StepResult, commit_phase: Collection[str]
+) -> StepResult:
+    """Return what became of a step, both phases together.
+
+    Args:
+        prepared: What the processing phase has left.
+        committed: What the commit phase has left.
+        commit_phase: The bolts of the commit phase.
+    """
+    records = {
+        name: [*prepared.records.get(name, ()), *committed.records.get(name, ())]
+        for name in {**prepared.records, **committed.records}
+    }
+    counts = prepared.counts.copy()
+    for name in ("emitted", "outputs", "crashes"):
+        counts[name] += committed.counts[name]
+    states = {place: one for place, one in prepared.states.items() if place[0] not in commit_phase}
+    states.update(committed.states)
+    return replace(prepared, records=records, states=states, counts=counts, sent=[])

@@ -1,0 +1,1 @@
+"""Transactional topologies: batches with ids, committed in the order of these, as Storm's."""

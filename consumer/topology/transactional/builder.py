@@ -1,0 +1,241 @@
+"""Builds transactional topologies."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer.topology._errors import TopologyBuildError
+from sequitur.consumer.topology.api.bolt import BaseBolt, BasicBolt, BatchBolt, FunctionBolt
+from sequitur.consumer.topology.api.builder import TopologyBuilder
+from sequitur.consumer.topology.api.checks import check_sendable
+from sequitur.consumer.topology.state.kinds import State, TransactionalState
+from sequitur.consumer.topology.transactional.bolts import Committer
+from sequitur.consumer.topology.transactional.topology import (
+    OrderedStreamSpout,
+    TransactionalTopology,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import timedelta
+
+    from sequitur.consumer.topology.api.declarer import ComponentDeclarer
+
+TRANSACTION_FIELD: Final = "transaction"
+"""First field of the spout's tuples."""
+
+
+class TransactionalTopologyBuilder(TopologyBuilder):
+    """Puts a transactional topology together.
+
+    ::
+
+        builder = TransactionalTopologyBuilder("global-count", "spout", OrderedStreamSpout())
+        builder.set_bolt("partial-count", BatchCount(), 5).shuffle_grouping("spout")
+        builder.set_committer_bolt(
+            "sum", UpdateGlobalCount(), states={"count": TransactionalState(store, "global_count")}
+        ).global_grouping("partial-count")
+        topology = builder.build()
+
+    The first field of every tuple is the `TransactionAttempt` of its batch: that of the spout's
+    tuples is called `transaction`.
+
+    Args:
+        id: Names the topology and what it keeps in databases: with the same id, and the same
+            checkpoint, it goes on after a restart.
+        spout_id: Name of the spout.
+        spout: The spout: in a job the ordered stream.
+        parallelism: How many tasks emit the tuples of a spout; the ordered stream has one for each
+            partition of the output topic.
+        config: See `TopologyBuilder`.
+        tick_interval: See `TopologyBuilder`.
+
+    Raises:
+        TopologyBuildError: It is no spout, or a number makes no sense.
+    """
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - Storm's name
+        spout_id: str,
+        spout: Any = None,
+        parallelism: int | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        tick_interval: timedelta | float | str | None = None,
+    ) -> None:
+        super().__init__(id, config=config, tick_interval=tick_interval)
+        spout = OrderedStreamSpout() if spout is None else spout
+        fields = getattr(spout, "fields", None)
+        if isinstance(spout, type) or not fields or not hasattr(spout, "is_opaque"):
+            raise TopologyBuildError(f"spout {spout_id!r}: {spout!r} is no transactional spout")
+        names = (TRANSACTION_FIELD, *fields)
+        if isinstance(fields, str) or len(set(names)) < len(names):
+            raise TopologyBuildError(
+                f"spout {spout_id!r}: its fields are a list of different names, and "
+                f"{TRANSACTION_FIELD!r} is the first of all: {fields!r}"
+            )
+        is_ordered = isinstance(spout, OrderedStreamSpout)
+        if parallelism is not None and (is_ordered or parallelism < 1):
+            raise TopologyBuildError(
+                f"spout {spout_id!r}: parallelism = {parallelism}: "
+                + (
+                    "the ordered stream has a task for each partition of the output topic"
+                    if is_ordered
+                    else "expected 1 or more"
+                )
+            )
+        check_sendable(f"spout {spout_id!r}", spout)
+        self._spout = spout
+        self._parallelism = parallelism
+        self._committers: set[str] = set()
+        self._states: dict[str, dict[str, State]] = {}
+        self._add_spout(spout_id, names)
+
+    def set_spout(self, component: str, *, tracked: Any = True) -> None:
+        """Refuse: the spout of a transactional topology is given to its builder.
+
+        Raises:
+            TopologyBuildError: Always.
+        """
+        del tracked
+        raise TopologyBuildError(
+            f"spout {component!r}: a transactional topology has one spout, that of its builder"
+        )
+
+    def set_bolt(
+        self,
+        component: str,
+        bolt: BaseBolt | Callable[[Any], Any],
+        parallelism: int | None = None,
+        *,
+        concurrency: int = 1,
+        tick_interval: timedelta | float | str | None = None,
+        states: Mapping[str, State] | None = None,
+    ) -> ComponentDeclarer:
+        """Add a bolt: a `BatchBolt`, a `BasicBolt` or a function.
+
+        Args:
+            component: Its name.
+            bolt: The bolt. A `BatchBolt` that is a `Committer`, too, commits.
+            parallelism: How many tasks it has, see `TopologyBuilder`; committers have one by
+                default.
+            concurrency: See `TopologyBuilder`; of a `BatchBolt` it is 1.
+            tick_interval: See `TopologyBuilder`.
+            states: What a committer keeps, by the name it asks its context for it.
+
+        Raises:
+            TopologyBuildError: The name is taken, or the bolt does not go with transactions.
+        """
+        given: object = bolt
+        if isinstance(given, Committer):
+            self._committers.add(component)
+        is_committer = component in self._committers
+        if isinstance(bolt, BaseBolt):
+            _check_bolt(component, bolt, concurrency, is_committer=is_committer)
+        elif is_committer:
+            raise TopologyBuildError(f"committer {component!r} is no BatchBolt")
+        if states and not is_committer:
+            raise TopologyBuildError(f"bolt {component!r} has states, but is no committer")
+        self._states[component] = dict(states or {})
+        if is_committer and parallelism is None:
+            parallelism = 1
+        return super().set_bolt(
+            component, bolt, parallelism, concurrency=concurrency, tick_interval=tick_interval
+        )
+
+    def set_committer_bolt(
+        self,
+        component: str,
+        bolt: BatchBolt,
+        parallelism: int = 1,
+        *,
+        states: Mapping[str, State] | None = None,
+    ) -> ComponentDeclarer:
+        """Add a bolt whose `finish_batch` belongs to the commit phase.
+
+        Args:
+            component: Its name.
+            bolt: The bolt.
+            parallelism: How many tasks it has.
+            states: What it keeps, by the name it asks its context for it.
+
+        Raises:
+            TopologyBuildError: See `set_bolt`.
+        """
+        self._committers.add(component)
+        return self.set_bolt(component, bolt, parallelism, states=states)
+
+    def build(self) -> TransactionalTopology:
+        """Check the topology; see `TopologyBuilder`.
+
+        Raises:
+            TopologyBuildError: No bolt commits, or a state does not go with the spout.
+        """
+        made = super().build()
+        if not self._committers:
+            raise TopologyBuildError(
+                f"topology {made.name!r} has no committer: nothing of it would be committed; "
+                "use a TopologyBuilder"
+            )
+        self._check_states()
+        return TransactionalTopology(
+            made.name,
+            made.components,
+            made.config,
+            made.hook,
+            committers=frozenset(self._committers),
+            states={one: own for one, own in self._states.items() if own},
+            source=self._spout,
+            parallelism=self._parallelism,
+        )
+
+    def _check_states(self) -> None:
+        owners: dict[tuple[Any, str], str] = {}
+        for component, states in self._states.items():
+            for name, state in states.items():
+                where = f"committer {component!r}, state {name!r}"
+                if not isinstance(state, State):
+                    raise TopologyBuildError(f"{where}: {state!r} is no state")
+                check_sendable(where, state)
+                if self._spout.is_opaque and isinstance(state, TransactionalState):
+                    raise TopologyBuildError(
+                        f"{where}: a TransactionalState needs the same events for the same id, "
+                        "which an opaque spout does not give: use an OpaqueState"
+                    )
+                owner = owners.setdefault((state.store, state.name), f"{component}.{name}")
+                if owner != f"{component}.{name}":
+                    raise TopologyBuildError(
+                        f"{where}: {state.name!r} of that store is kept by {owner} already: give "
+                        "each state a table of its own"
+                    )
+
+
+def _check_bolt(component: str, bolt: BaseBolt, concurrency: int, *, is_committer: bool) -> None:
+    """Check that a bolt goes with transactions.
+
+    Raises:
+        TopologyBuildError: It does not.
+    """
+    if isinstance(bolt, BatchBolt):
+        if concurrency > 1:
+            raise TopologyBuildError(
+                f"bolt {component!r}: concurrency = {concurrency}: a BatchBolt gathers in one "
+                "instance; give it a larger parallelism"
+            )
+        taken = inspect.signature(bolt.prepare)
+        try:
+            taken.bind(None, None, None)
+        except TypeError as error:
+            raise TopologyBuildError(
+                f"bolt {component!r}: in a transactional topology prepare(context, collector, "
+                f"transaction) is called, and its own is prepare{taken}"
+            ) from error
+    elif is_committer:
+        raise TopologyBuildError(f"committer {component!r} is no BatchBolt")
+    elif not isinstance(bolt, BasicBolt | FunctionBolt):
+        raise TopologyBuildError(
+            f"bolt {component!r} is neither a BatchBolt nor a BasicBolt nor a function: in a "
+            "transactional topology tuples are anchored and acked for bolts"
+        )

@@ -1,0 +1,86 @@
+"""A try at a transaction, as the tasks of its two phases see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+
+
+class Phase(StrEnum):
+    """What is done of a transaction."""
+
+    PROCESSING = "processing"
+    """Bolts are given the batch. Committers, and what reads them, are given what there is for them
+    already, so that an event which fails there is known; what they make of it counts for nothing.
+    """
+    COMMIT = "commit"
+    """They are given their whole batch, and its `finish_batch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A try at a transaction.
+
+    Attributes:
+        attempt: Its ids.
+        phase: What is done of it.
+        epoch: Names the checkpoint whose transaction it is, for what databases keep.
+        batch: Names what is committed, where a repeat commits the same; else empty.
+        committed: Committers that have committed the batch before, and how many tasks they had.
+    """
+
+    attempt: TransactionAttempt
+    phase: Phase = Phase.PROCESSING
+    epoch: str = ""
+    batch: str = ""
+    committed: Mapping[str, int] = field(default_factory=dict)
+
+
+class Cause(StrEnum):
+    """Why a try at a transaction failed."""
+
+    ASKED = "asked"
+    """A bolt raised `FailBatch`."""
+    RAISED = "raised"
+    """A bolt raised something else for what belongs to the batch, or in the commit phase."""
+    UNAVAILABLE = "unavailable"
+    """A database of a state did not answer, or could not take the batch now."""
+    DIED = "died"
+    """The process of a task died."""
+
+
+class BatchFailure(NamedTuple):
+    """Why a try at a transaction failed.
+
+    Attributes:
+        component: The bolt in which it failed; empty where that is not known.
+        cause: Why.
+        detail: The traceback, or what is known.
+    """
+
+    component: str
+    cause: Cause
+    detail: str
+
+
+@dataclass(slots=True)
+class BatchOutcome:
+    """How a task's part of a try at a transaction went.
+
+    Attributes:
+        failures: Why it failed; empty if it did not.
+        may_have_committed: Whether a committer may have written state.
+    """
+
+    failures: list[BatchFailure] = field(default_factory=list)
+    may_have_committed: bool = False
+
+    def fail(self, component: str, cause: Cause, detail: str) -> None:
+        """Add why it failed."""
+        self.failures.append(BatchFailure(component, cause, detail))

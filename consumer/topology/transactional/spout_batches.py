@@ -1,0 +1,279 @@
+"""Drives a transactional spout without an engine: coordinator, emitters, and their metadata."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from sequitur.consumer.topology._errors import (
+    TopologyBuildError,
+    TransactionMetadataError,
+    TransactionOrderError,
+)
+from sequitur.consumer.topology.api.bolt import TopologyContext
+from sequitur.consumer.topology.api.checks import check_sendable
+from sequitur.consumer.topology.transactional.batch_sources import (
+    BatchSource,
+    OpaqueBatches,
+    PartitionedBatches,
+    WholeBatches,
+)
+from sequitur.consumer.topology.transactional.spout_collector import SpoutCollector
+from sequitur.consumer.topology.transactional.spouts import (
+    DeclaredSpout,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    SpoutPart,
+    TransactionalSpout,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
+
+    _Sources = Sequence[
+        tuple[type[DeclaredSpout], Callable[[Any, Any, MetadataStore], BatchSource]]
+    ]
+
+_COMMITTED: Final = "committed"
+_SOURCES: Final[_Sources] = (
+    (TransactionalSpout, WholeBatches),
+    (PartitionedTransactionalSpout, PartitionedBatches),
+    (OpaquePartitionedTransactionalSpout, OpaqueBatches),
+)
+_PartT = TypeVar("_PartT", bound=SpoutPart)
+
+
+class SpoutBatches:
+    """The batches of a spout, emitted in the order of their transactions.
+
+    Several may be emitted before the first of them is committed. If one fails, this one and all
+    behind it are emitted again, in order. A new life over the same store begins with the first
+    transaction that is not committed. It may also begin with the last one that is: whoever drives
+    it may have been killed before it took note of that commit itself.
+
+    Args:
+        spout: A spout of one of the three kinds.
+        store: Keeps metadata; nothing else writes there.
+        tasks: How many emitters there are. Partitions are spread over them by their number modulo
+            this; another life may have more or fewer.
+        topology: The topology's name, for the spout's context.
+        component: The spout's id.
+        config: The topology's configuration, for the spout's context.
+
+    Raises:
+        TopologyBuildError: The spout is none, cannot be pickled, or its fields or `tasks` make no
+            sense.
+        TransactionMetadataError: The store holds what cannot be read; the message says where.
+    """
+
+    def __init__(
+        self,
+        spout: DeclaredSpout,
+        store: MetadataStore,
+        tasks: int,
+        *,
+        topology: str = "transactional",
+        component: str = "spout",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if tasks < 1:
+            raise TopologyBuildError(f"spout {component!r}: {tasks} tasks; at least 1 is needed")
+        check_sendable(f"spout {component!r}", spout)
+        self._component = component
+        self._tasks = tasks
+        self._store = store
+        self._fields = _checked_fields(component, spout)
+        self._committed = _read_committed(store)
+        self._attempts: dict[int, int] = {}  # last emission of each in this life
+        self._next: int | None = None  # which is to be emitted; None before the first of this life
+        contexts = [
+            TopologyContext(
+                topology, component, task, tasks, dict(config or {}), {component: tasks}
+            )
+            for task in range(tasks)
+        ]
+        with ExitStack() as parts:
+            self._source = _source(spout, store, contexts, parts)
+            self._parts = parts.pop_all()
+        self._latest = max(self._source.latest, self._committed)  # that was ever begun
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def committed_through(self) -> int:
+        """The last transaction that is committed; 0 for none. Survives a restart."""
+        return self._committed
+
+    def is_ready(self) -> bool:
+        """Whether there is a batch to emit: one again, or a new one if the coordinator is ready."""
+        return self._upcoming <= self._latest or self._source.is_ready()
+
+    def emit(self, transaction: TransactionAttempt) -> list[list[tuple[Any, ...]]]:
+        """Emit a batch, or emit it again.
+
+        What a spout raises goes through. The transaction is then to be emitted next, as before.
+
+        Args:
+            transaction: Of the transaction whose turn it is, with an attempt id of its own.
+
+        Returns:
+            The tuples of each task, each with the transaction attempt as its first value.
+
+        Raises:
+            TransactionOrderError: It is not its turn, or the attempt id is that of its last
+                emission.
+            EmitError: The spout emitted other fields than it declares.
+            TransactionMetadataError: The spout gave metadata that JSON has no form for.
+        """
+        transaction_id = transaction.transaction_id
+        self._check_turn(transaction)
+        self._next = transaction_id
+        self._committed = min(self._committed, transaction_id - 1)
+        self._latest = max(self._latest, transaction_id)
+        collectors = [
+            SpoutCollector(self._component, self._fields, transaction) for _ in range(self._tasks)
+        ]
+        try:
+            self._source.emit(transaction, collectors)
+        finally:
+            tuples = [one.finish() for one in collectors]
+        self._attempts[transaction_id] = transaction.attempt_id
+        self._next = transaction_id + 1
+        return tuples
+
+    def committed(self, transaction_id: int) -> None:
+        """Take note that a transaction is committed, and remove what is behind it.
+
+        Its own metadata is kept, for the next one to go on from, and that of the one before, for
+        its own repeat in a life that does not know of this commit. Once more is no error.
+
+        Raises:
+            TransactionOrderError: One before it is not committed, or it is not emitted, or it
+                failed and is not emitted again.
+        """
+        if transaction_id == self._committed:
+            return
+        if transaction_id != self._committed + 1:
+            raise self._out_of_turn(
+                transaction_id, f"cannot be committed: {self._committed + 1} is the next to be"
+            )
+        if transaction_id >= self._upcoming:
+            raise self._out_of_turn(
+                transaction_id, "cannot be committed: it is to be emitted first"
+            )
+        self._store.write(_COMMITTED, transaction_id)
+        self._committed = transaction_id
+        self._attempts.pop(transaction_id, None)
+        self._source.committed(transaction_id)
+
+    def failed(self, transaction_id: int) -> list[int]:
+        """Take note that a transaction failed: it and all behind it are to be emitted again.
+
+        Returns:
+            Those whose emission counts no more, in order; none if it failed along with one before.
+
+        Raises:
+            TransactionOrderError: It is committed, or was never emitted.
+        """
+        if transaction_id <= self._committed:
+            raise self._out_of_turn(transaction_id, "cannot fail: it is committed")
+        if transaction_id > self._latest:
+            raise self._out_of_turn(transaction_id, "cannot fail: it was never emitted")
+        again = list(range(transaction_id, self._upcoming))
+        if again:
+            self._next = transaction_id
+        return again
+
+    def close(self) -> None:
+        """Close coordinator and emitters; metadata is kept."""
+        self._parts.close()
+
+    @property
+    def _upcoming(self) -> int:
+        return self._committed + 1 if self._next is None else self._next
+
+    def _check_turn(self, transaction: TransactionAttempt) -> None:
+        transaction_id, attempt_id = transaction
+        upcoming = self._upcoming
+        is_first_repeat = self._next is None and transaction_id == self._committed > 0
+        if transaction_id != upcoming and not is_first_repeat:
+            raise self._out_of_turn(transaction_id, f"cannot be emitted: {upcoming} is next")
+        if self._attempts.get(transaction_id) == attempt_id:
+            raise self._out_of_turn(
+                transaction_id, f"cannot be emitted: attempt {attempt_id} of it was emitted before"
+            )
+
+    def _out_of_turn(self, transaction_id: int, what: str) -> TransactionOrderError:
+        return TransactionOrderError(
+            f"spout {self._component!r}: transaction {transaction_id} {what}"
+        )
+
+
+def _source(
+    spout: DeclaredSpout,
+    store: MetadataStore,
+    contexts: Sequence[TopologyContext],
+    parts: ExitStack,
+) -> BatchSource:
+    """Make coordinator and emitters, each from a copy of the spout, as in processes of their own.
+
+    Args:
+        spout: The spout.
+        store: Keeps metadata.
+        contexts: Of each task.
+        parts: Closes what was made.
+    """
+    component = contexts[0].component
+    kind = next((made for of, made in _SOURCES if isinstance(spout, of)), None)
+    if kind is None:
+        raise TopologyBuildError(
+            f"spout {component!r}: {type(spout).__name__} is no transactional spout"
+        )
+    pickled = pickle.dumps(spout)
+
+    def closed(part: _PartT) -> _PartT:
+        parts.callback(part.close)
+        return part
+
+    def copied() -> Any:
+        return pickle.loads(pickled)  # noqa: S301 - what was just made
+
+    coordinator = closed(copied().coordinator(contexts[0]))
+    emitters = [closed(copied().emitter(context)) for context in contexts]
+    return kind(coordinator, emitters, store)
+
+
+def _checked_fields(component: str, spout: DeclaredSpout) -> tuple[str, ...]:
+    fields = getattr(spout, "fields", None)
+    is_names = isinstance(fields, list | tuple) and all(isinstance(one, str) for one in fields)
+    if not is_names or not fields or len(set(fields)) < len(fields):
+        raise TopologyBuildError(
+            f"spout {component!r}: its fields are a list of different names, and not {fields!r}"
+        )
+    return tuple(fields)
+
+
+def _read_committed(store: MetadataStore) -> int:
+    try:
+        committed = store.read(_COMMITTED)
+    except KeyError:
+        return 0
+    if not isinstance(committed, int) or committed < 1:
+        raise TransactionMetadataError(
+            f"metadata {_COMMITTED!r}: {committed!r} is no transaction id"
+        )
+    return committed

@@ -1,0 +1,201 @@
+"""Spouts of transactional topologies: what users write.
+
+After Storm's `ITransactionalSpout`, `IPartitionedTransactionalSpout` and
+`IOpaquePartitionedTransactionalSpout`. A spout has one coordinator, which says when there is a
+batch, and an emitter for each task. Spouts are pickled: coordinator and emitters are made from
+copies, and what they acquire they acquire themselves.
+
+Metadata is whatever JSON has a form for; it comes back as JSON gives it, a tuple as a list.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequitur.consumer.topology.api.bolt import TopologyContext
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+    from sequitur.consumer.topology.transactional.spout_collector import SpoutCollector
+
+
+class SpoutPart(ABC):  # noqa: B024 - each part has methods of its own
+    """What coordinators and emitters have in common."""
+
+    def close(self) -> None:  # noqa: B027 - most parts acquire nothing
+        """Release what the part acquired."""
+
+
+class PartitionCoordinator(SpoutPart):
+    """Says when there is a batch, and how many partitions it has."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether a new batch may begin; repeats of failed ones do not ask."""
+
+    @abstractmethod
+    def partitions(self) -> int:
+        """Return how many partitions there are; their numbers begin at 0."""
+
+
+class TransactionalCoordinator(SpoutPart):
+    """Says when there is a batch, and what is in it."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether a new batch may begin; repeats of failed ones do not ask."""
+
+    @abstractmethod
+    def initialize_transaction(self, transaction_id: int, previous_metadata: Any) -> Any:
+        """Return the metadata of a new batch: by it emitters can emit it again, and the same.
+
+        Called once for a transaction: the metadata is kept until others are committed behind it.
+
+        Args:
+            transaction_id: The batch's.
+            previous_metadata: Of the batch before; None for the first.
+        """
+
+
+class TransactionalEmitter(SpoutPart):
+    """Emits a task's share of each batch."""
+
+    @abstractmethod
+    def emit_batch(
+        self, transaction: TransactionAttempt, metadata: Any, collector: SpoutCollector
+    ) -> None:
+        """Emit this task's share of a batch: for the same metadata the same tuples.
+
+        Every task is called for every batch; which share is its own it knows by its context.
+
+        Args:
+            transaction: The batch's.
+            metadata: What the coordinator gave for it.
+            collector: Takes the tuples.
+        """
+
+    def cleanup_before(self, transaction_id: int) -> None:
+        """Forget what was kept for batches before this one: they are not emitted any more."""
+
+
+class PartitionedEmitter(SpoutPart):
+    """Emits a task's partitions; each batch of a partition is the same whenever it is emitted."""
+
+    @abstractmethod
+    def emit_partition_batch_new(
+        self,
+        transaction: TransactionAttempt,
+        collector: SpoutCollector,
+        partition: int,
+        last_metadata: Any,
+    ) -> Any:
+        """Emit a partition's share of a new batch, from where the batch before left off.
+
+        Args:
+            transaction: The batch's.
+            collector: Takes the tuples.
+            partition: The partition.
+            last_metadata: What was returned for the partition's batch before; None without one.
+
+        Returns:
+            The metadata by which the same tuples can be emitted again.
+        """
+
+    @abstractmethod
+    def emit_partition_batch(
+        self,
+        transaction: TransactionAttempt,
+        collector: SpoutCollector,
+        partition: int,
+        metadata: Any,
+    ) -> None:
+        """Emit a partition's share of a batch again, the same tuples as before.
+
+        Args:
+            transaction: The batch's.
+            collector: Takes the tuples.
+            partition: The partition.
+            metadata: What `emit_partition_batch_new` returned for it.
+        """
+
+
+class OpaquePartitionedEmitter(SpoutPart):
+    """Emits a task's partitions; a batch that failed may have other tuples in its repeat."""
+
+    @abstractmethod
+    def emit_partition_batch(
+        self,
+        transaction: TransactionAttempt,
+        collector: SpoutCollector,
+        partition: int,
+        last_metadata: Any,
+    ) -> Any:
+        """Emit a partition's share of a batch, from where the batch before left off.
+
+        Args:
+            transaction: The batch's.
+            collector: Takes the tuples.
+            partition: The partition.
+            last_metadata: What was returned for the partition's batch before, by the emission of it
+                that counts; None without one.
+
+        Returns:
+            The metadata by which the next batch goes on.
+        """
+
+
+class DeclaredSpout(ABC):
+    """What all spouts of transactional topologies declare.
+
+    Attributes:
+        is_opaque: Whether a repeat of a batch may have other tuples. States have to allow for it,
+            by keeping the value before along with the value and its transaction id.
+        fields: Names of a tuple's values, without the transaction attempt in front of them.
+    """
+
+    is_opaque: ClassVar[bool] = False
+    fields: Sequence[str]
+
+
+class TransactionalSpout(DeclaredSpout):
+    """Emits the same batch whenever it is asked for the same transaction."""
+
+    @abstractmethod
+    def coordinator(self, context: TopologyContext) -> TransactionalCoordinator:
+        """Return the coordinator; there is one, and it lives as long as the topology runs."""
+
+    @abstractmethod
+    def emitter(self, context: TopologyContext) -> TransactionalEmitter:
+        """Return a task's emitter; `context` says which task of how many it is."""
+
+
+class PartitionedTransactionalSpout(DeclaredSpout):
+    """Like `TransactionalSpout`, over partitions whose metadata is kept for it."""
+
+    @abstractmethod
+    def coordinator(self, context: TopologyContext) -> PartitionCoordinator:
+        """Return the coordinator; there is one, and it lives as long as the topology runs."""
+
+    @abstractmethod
+    def emitter(self, context: TopologyContext) -> PartitionedEmitter:
+        """Return the emitter of a task, which is asked for some of the partitions."""
+
+
+class OpaquePartitionedTransactionalSpout(DeclaredSpout):
+    """For sources that cannot always give the same batch again.
+
+    A batch that fails, and with it all behind it, is emitted anew, from where the batch before it
+    left off: no tuple is left out, and none is in two committed batches.
+    """
+
+    is_opaque: ClassVar[bool] = True
+
+    @abstractmethod
+    def coordinator(self, context: TopologyContext) -> PartitionCoordinator:
+        """Return the coordinator; there is one, and it lives as long as the topology runs."""
+
+    @abstractmethod
+    def emitter(self, context: TopologyContext) -> OpaquePartitionedEmitter:
+        """Return the emitter of a task, which is asked for some of the partitions."""

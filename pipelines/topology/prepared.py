@@ -1,0 +1,89 @@
+"""What the commit phase of a transaction begins with, as it stands in the checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sequitur.pipelines.topology.processed import Processed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sequitur.consumer.topology.step.run import SentTuples
+    from sequitur.pipelines.store.files import Location
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the processing phase of a transaction has left.
+
+    Attributes:
+        attempt: Id of the try that made it.
+        folder: Name of the folder with its files.
+        batch: Names what it is: no other preparation has this name.
+        processed: What became of the step's events; of its records and of what bolts keep, all
+            but what the commit phase adds.
+        sent: The tuples for the commit phase: in which file, and where in it by component and task.
+        tasks: How many tasks the components of the commit phase had.
+    """
+
+    attempt: int
+    folder: str
+    batch: str
+    processed: Processed
+    sent: Sequence[SentTuples]
+    tasks: Mapping[str, int]
+
+    def to_document(self, root: Location) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        sent = [
+            {
+                "file": str(file).removeprefix(f"{root}/"),
+                "tuples": [(component, task, at) for (component, task), at in tuples.items()],
+            }
+            for file, tuples in self.sent
+        ]
+        return {
+            "prepared_format": _FORMAT,
+            "attempt": self.attempt,
+            "folder": self.folder,
+            "batch": self.batch,
+            "sent": sent,
+            "tasks": dict(self.tasks),
+            "processed": self.processed.to_document(root),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
+        """Read `to_document` back.
+
+        Args:
+            document: The document.
+            root: Where the checkpoint's folder is now.
+
+        Raises:
+            CheckpointError: Written by another version.
+            ValueError: Likewise.
+        """
+        if document["prepared_format"] != _FORMAT:
+            raise ValueError(
+                f"it has format {document['prepared_format']}; this version reads {_FORMAT}"
+            )
+        sent = [
+            (
+                root / one["file"],
+                {(component, task): at for component, task, at in one["tuples"]},
+            )
+            for one in document["sent"]
+        ]
+        return cls(
+            attempt=document["attempt"],
+            folder=document["folder"],
+            batch=document["batch"],
+            processed=Processed.from_document(document["processed"], root),
+            sent=sent,
+            tasks=document["tasks"],
+        )

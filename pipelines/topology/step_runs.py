@@ -1,0 +1,323 @@
+"""Runs of a step of a topology: what it is given, in which folder, and what became of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
+from sequitur.consumer.topology.api.moment import ticks_due, watermark_after
+from sequitur.consumer.topology.engine.plan import plan
+from sequitur.consumer.topology.settling.pending import due_ms
+from sequitur.consumer.topology.step.run import StepRun
+from sequitur.pipelines.store.files import delete_all
+from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
+from sequitur.pipelines.topology.crashes import SurvivingTasks
+from sequitur.pipelines.topology.event_files import read_pending
+from sequitur.pipelines.topology.processed import Processed, ProcessTotals
+from sequitur.pipelines.topology.replay_intake import write_replayed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from sequitur.consumer import StepEntry
+    from sequitur.consumer.topology import ProcessSettings, Topology
+    from sequitur.consumer.topology.step.run import StepResult, Tasks
+    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.sink.sink import OutputTopic
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.files import Location
+    from sequitur.producer.kafka.record_limit import RecordLimit
+
+_FOLDERS: Final = ("outputs", "waiting", "unfinished", "states", "inputs", "work")
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a topology is given in a step.
+
+    Attributes:
+        entry: The step.
+        due: The events that it releases; None without any.
+        before: What became of the step before.
+        requests: Replay requests that it takes in.
+        ticks: The bolts that are given a tick, and their intervals in ms.
+        has_retries: Whether an event that waits is due.
+    """
+
+    entry: StepEntry
+    due: Selection | None
+    before: Processed
+    requests: Sequence[Location]
+    ticks: Mapping[str, int]
+    has_retries: bool
+
+    @classmethod
+    def of(
+        cls,
+        entry: StepEntry,
+        due: Selection | None,
+        before: Processed,
+        requests: Sequence[Location],
+        *,
+        topology: Topology,
+        settings: ProcessSettings,
+    ) -> StepWork:
+        """Return what a step gives a topology."""
+        retry_ms = due_ms(before.next_due_ms, entry.logged_ms, policy=settings.retry)
+        return cls(
+            entry=entry,
+            due=due,
+            before=before,
+            requests=requests,
+            ticks=ticks_due(topology.tick_intervals_ms, before.time_ms, entry.logged_ms),
+            has_retries=retry_ms is not None and retry_ms <= entry.logged_ms,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing for bolts to do."""
+        return self.due is None and not (self.has_retries or self.requests or self.ticks)
+
+    def nothing(self) -> Processed:
+        """Return what became of the events of a step without any."""
+        return self.over(
+            replace(self.before, step=self.entry.step, taken=0, records={}, dead=(), unfinished=())
+        )
+
+    def over(self, processed: Processed) -> Processed:
+        """Return what became of the events, with the times that are reached by that."""
+        before, logged_ms = self.before, self.entry.logged_ms
+        return replace(
+            processed,
+            time_ms=max(logged_ms, before.time_ms or logged_ms),
+            watermark_ms=watermark_after(
+                before.watermark_ms, reached_ms(self.entry), processed.least_waiting_ms
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTry:
+    """What a run of a step works with.
+
+    Attributes:
+        name: Name of the folder that it writes.
+        batch: What its tasks share.
+        givens: The events of each task of the first stage.
+        tasks: Runs its tasks.
+        replayed: How many dead letters are among these events.
+        begun_s: When it began, monotonic.
+    """
+
+    name: str
+    batch: FileBatch
+    givens: Sequence[FileInput]
+    tasks: Tasks
+    replayed: int
+    begun_s: float
+
+
+class StepRuns:
+    """Makes runs of steps.
+
+    Args:
+        spark: The session.
+        checkpoint: The job's folder.
+        topology: The topology.
+        settings: How it is run.
+        outputs: The topics it writes to, by name.
+        default: The topic of outputs without one of their own.
+        dead_letters: The topic for events given up.
+        limit_of: Tells what a topic takes of one record.
+
+    Attributes:
+        tasks: How many tasks each component has.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        *,
+        topology: Topology,
+        settings: ProcessSettings,
+        outputs: Mapping[str, OutputTopic],
+        default: OutputTopic,
+        dead_letters: OutputTopic,
+        limit_of: Callable[[str], RecordLimit],
+    ) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._topology = topology
+        self._settings = settings
+        self._default = default
+        self._dead_letters = dead_letters
+        self._limit_of = limit_of
+        self._plan = plan(topology, default.partitions)
+        self._life = uuid4().hex
+        folders = {name: str(number) for number, name in enumerate(outputs)}
+        self._folders = {folder: name for name, folder in folders.items()}
+        self._topics = {
+            one.id: (folders[topic.name], topic.partitions)
+            for one in topology.outputs
+            if one.output is not None
+            for topic in [outputs[one.output.topic or default.name]]
+        }
+        self.tasks = self._plan.tasks
+
+    def run(self, work: StepWork) -> tuple[Processed, str]:
+        """Run a step; what became of its events, and the name of the folder that it has written.
+
+        Raises:
+            BoltCrashError: A task's process dies again and again.
+            ConservationError: An event is unaccounted for.
+        """
+        one = self.begin(work)
+        states = {(component, task): path for component, task, path in work.before.states}
+        result = StepRun(one.batch, one.givens, states, one.tasks).run()
+        delete_all(one.batch.folder / "work")
+        return self.processed(work, one, result), one.name
+
+    def begin(self, work: StepWork, *, has_events: bool = True) -> StepTry:
+        """Return what a run of a step works with, in a folder of its own.
+
+        Args:
+            work: What the topology is given.
+            has_events: Whether it is given its events in this run.
+        """
+        begun_s = time.monotonic()
+        entry, before, settings = work.entry, work.before, self._settings
+        name = self._checkpoint.new_name(entry.step)
+        folder = self._checkpoint.location(f"topology/{name}")
+        records = (f"outputs/{place}" for place in (*self._folders, DEAD_LETTERS))
+        for below in (*_FOLDERS, *records):
+            (folder / below).mkdir(parents=True, exist_ok=True)
+        partitions = self._default.partitions
+        batch = FileBatch(
+            topology=self._topology,
+            plan=self._plan,
+            rules=replace(settings.rules, limits=self._output_limits()),
+            ackers=partitions if settings.ackers is None else settings.ackers,
+            now_ms=entry.logged_ms,
+            seed=(entry.step, entry.logged_ms),
+            folder=folder,
+            topics=self._topics,
+            dead_letters=(DEAD_LETTERS, self._dead_letters.partitions),
+            root=self._checkpoint.location(),
+            letter_limit=self._limit_of(self._dead_letters.name),
+            watermark_ms=before.watermark_ms,
+            ticks=work.ticks,
+            life=self._life,
+        )
+        givens, replayed = self._givens(work, folder) if has_events else ([], 0)
+        tasks = SurvivingTasks(self._spark, folder / "work", max_crashes=settings.max_crashes)
+        return StepTry(name, batch, givens, tasks, replayed, begun_s)
+
+    def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], int]:
+        """Return the events of each task of the first stage, and how many of them are replayed."""
+        waiting, partitions = work.before.waiting, self._default.partitions
+        waiting_now = waiting.values() if work.requests else ()
+        replayed = write_replayed(
+            work.requests,
+            waiting=(one.event for paths in waiting_now for one in read_pending(paths)),
+            folder=folder / "waiting",
+            partitions=partitions,
+        )
+        givens = [
+            FileInput(work.due, (*waiting.get(place, ()), *replayed[place][1]), place)
+            for place in range(partitions)
+        ]
+        return givens, sum(count for count, _ in replayed)
+
+    def processed(self, work: StepWork, one: StepTry, result: StepResult) -> Processed:
+        """Return what became of a step's events.
+
+        Raises:
+            ConservationError: One is unaccounted for.
+        """
+        before = work.before
+        busy_ms = round(1000 * (time.monotonic() - one.begun_s))
+        totals = _added(before.totals, result.counts, replayed=one.replayed, busy_ms=busy_ms)
+        if totals.taken + totals.replayed != totals.acked + totals.dead + totals.pending:
+            raise ConservationError(
+                f"step {work.entry.step}: an event is unaccounted for: {totals}"
+            )
+        processed = Processed(
+            step=work.entry.step,
+            taken=result.counts["taken"],
+            totals=totals,
+            next_due_ms=result.next_due_ms,
+            requests=(*before.requests, *(path.name for path in work.requests)),
+            records=self._by_topic(result),
+            dead=result.dead,
+            unfinished=result.unfinished,
+            waiting=result.waiting,
+            states=[(component, task, path) for (component, task), path in result.states.items()],
+            tasks={component: self.tasks[component] for component, _ in result.states},
+            least_waiting_ms=result.least_waiting_ms,
+            transaction_id=before.transaction_id,
+            committers=before.committers,
+        )
+        return work.over(processed)
+
+    def with_commit(self, prepared: Processed, committed: StepResult) -> Processed:
+        """Return what became of a step's events, with what their commit has added."""
+        commit_phase, added = self._topology.commit_phase, self._by_topic(committed)
+        states = [one for one in prepared.states if one[0] not in commit_phase]
+        states += [(component, task, path) for (component, task), path in committed.states.items()]
+        counts = {name: committed.counts[name] for name in ("outputs", "crashes")}
+        counts["waiting"] = prepared.totals.pending
+        return replace(
+            prepared,
+            records={
+                topic: (*prepared.records.get(topic, ()), *added.get(topic, ()))
+                for topic in {**prepared.records, **added}
+            },
+            states=states,
+            tasks={component: self.tasks[component] for component, _, _ in states},
+            totals=_added(prepared.totals, counts),
+        )
+
+    def _by_topic(self, result: StepResult) -> dict[str, Sequence[Location]]:
+        return {
+            self._folders[place]: paths
+            for place, paths in result.records.items()
+            if place in self._folders
+        }
+
+    def _output_limits(self) -> dict[str, RecordLimit]:
+        return {
+            one.id: self._limit_of(one.output.topic or self._default.name)
+            for one in self._topology.outputs
+            if one.output is not None
+        }
+
+
+def reached_ms(entry: StepEntry) -> int | None:
+    """Event time up to which a step has given all out; None before the first event.
+
+    That is the frontier. In silence, when every partition is idle and nothing is held, it goes on
+    with the clock from there, up to the last look at the input: a step may be decided long after
+    that, or be another attempt at events that wait.
+    """
+    clock = entry.clock
+    if clock.frontier_ms == BEFORE_ALL_TIME_MS:
+        return None
+    idle_ms = [one.idle_at_ms for one in clock.partitions.values() if one.was_idle]
+    if entry.live_runs or not idle_ms or len(idle_ms) < len(clock.partitions):
+        return clock.frontier_ms
+    silent_ms = clock.seen_ms - max(one or clock.seen_ms for one in idle_ms)
+    return clock.frontier_ms + max(0, silent_ms)
+
+
+def _added(before: ProcessTotals, counts: Mapping[str, int], **more: int) -> ProcessTotals:
+    """Return the counts with those of a step added; how many wait now is one of these."""
+    added = {**counts, **more, "pending": counts["waiting"] - before.pending}
+    return ProcessTotals(
+        **{name: count + added.get(name, 0) for name, count in asdict(before).items()}
+    )

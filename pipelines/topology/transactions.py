@@ -1,0 +1,326 @@
+"""Transactions of a job: a step's events, processed, prepared in the checkpoint, and committed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+from uuid import uuid4
+
+from sequitur.consumer.topology.state.errors import StateUnavailableError
+from sequitur.consumer.topology.step.transaction_run import (
+    BatchFailedError,
+    CommitRun,
+    ProcessingRun,
+)
+from sequitur.consumer.topology.step.transaction_tries import TransactionTries
+from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+from sequitur.consumer.topology.transactional.phase import Phase, Transaction
+from sequitur.consumer.topology.transactional.topology import create_states
+from sequitur.pipelines._errors import TopologyFileError
+from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.store.files import delete_all
+from sequitur.pipelines.topology.prepared import Prepared
+
+if TYPE_CHECKING:
+    from sequitur.consumer.topology.settling.retry import RetryPolicy
+    from sequitur.consumer.topology.step.run import StepResult
+    from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.topology.processed import Processed
+    from sequitur.pipelines.topology.step_runs import StepRuns, StepTry, StepWork
+
+
+class Committing(Protocol):
+    """Is told that a step is about to be committed."""
+
+    def __call__(self, processed: Processed, *, is_again: bool) -> None:
+        """Take what became of the step's events, but for what its commit adds.
+
+        Args:
+            processed: It.
+            is_again: Whether a try at the commit has failed.
+        """
+
+
+_ATTEMPT_BITS: Final = 20
+"""Attempt ids grow within a life, and from one to the next: its owner generation comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit.
+
+    Attributes:
+        folder: Name of the folder that it has written.
+        result: What it has left.
+    """
+
+    folder: str
+    result: StepResult
+
+
+class Transactions:
+    """The transactions of a job.
+
+    Args:
+        checkpoint: Where they are prepared.
+        topology: The topology.
+        runs: Makes runs of steps.
+        policy: How often, and after how long, they are tried again.
+        outages: Waits between tries, and is the job's log.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        topology: TransactionalTopology,
+        runs: StepRuns,
+        policy: RetryPolicy,
+        outages: Outages,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._topology = topology
+        self._runs = runs
+        self._policy = policy
+        self._outages = outages
+        self._attempts = itertools.count(1)
+        self._epoch = ""
+        self._has_tables = False
+
+    def open(self, newest: Processed) -> None:
+        """Take up where the job was; databases that do not answer are waited for later.
+
+        Args:
+            newest: The newest step that was processed.
+
+        Raises:
+            CheckpointError: What databases know the checkpoint by is gone.
+            StateOwnerError: A database has another checkpoint's or topology's state.
+        """
+        self._epoch = self._checkpoint.transaction_epoch(is_new=not newest.transaction_id)
+        try:
+            self._create_states()
+        except StateUnavailableError as error:
+            self._outages.tell(f"state of topology {self._topology.name!r}: {error}")
+
+    def prepared(self, step: int) -> Prepared | None:
+        """Return what the commit of a step begins with; None as long as nothing is prepared."""
+        return self._checkpoint.prepared(
+            step, lambda document: Prepared.from_document(document, self._checkpoint.location())
+        )
+
+    def process(self, work: StepWork) -> Prepared | None:
+        """Try the processing phase of a step once, ahead of its turn.
+
+        Returns:
+            What its commit begins with, not written down; None if it failed.
+        """
+        try:
+            return self._of(work).prepare(self.new_attempt(work))
+        except BatchFailedError:
+            return None  # it has its tries when it is its turn
+
+    def carry_out(
+        self, work: StepWork, ahead: Prepared | None, committing: Committing | None
+    ) -> tuple[Processed, str, set[str]]:
+        """Process a step's events, and commit what they come to.
+
+        Args:
+            work: What the topology is given.
+            ahead: What was prepared ahead of its turn.
+            committing: Told of what is prepared before each try at its commit.
+
+        Returns:
+            What became of the events, the name of the folder that the commit has written, and the
+            names of the others that hold what goes out.
+
+        Raises:
+            TransactionError: A bolt failed as often as it may.
+            StateError: A database has another's transactions.
+            StopRequestedError: The job is to stop.
+            TopologyFileError: What is prepared was for another number of tasks.
+        """
+        transaction = self._of(work, committing)
+        # Before it is asked what is prepared: what an older life prepares from here on it cannot
+        # commit any more.
+        self._outlast_databases()
+        found = self.prepared(work.entry.step)
+        if found is not None:
+            self._check_tasks(found)
+            found = self._adopted(found, work, transaction)
+        elif ahead is not None:
+            transaction.write(ahead)
+        prepared, committed = transaction.carry_out(
+            found or ahead, may_have_committed=found is not None
+        )
+        processed = self._runs.with_commit(prepared.processed, committed.result)
+        return processed, committed.folder, {prepared.folder}
+
+    def new_attempt(self, work: StepWork) -> TransactionAttempt:
+        """Return the ids of another try; the attempt id is larger than those of all before."""
+        generation = self._checkpoint.owner << _ATTEMPT_BITS
+        return TransactionAttempt(work.before.transaction_id + 1, generation + next(self._attempts))
+
+    def wait(self, seconds: float, name: str, error: Exception) -> None:
+        """Wait between two tries.
+
+        Raises:
+            StopRequestedError: The job is to stop.
+        """
+        self._outages.tell(f"{name} is tried again in {seconds:.1f} s: {error}")
+        if self._outages.pause(seconds):
+            raise StopRequestedError
+
+    def _of(self, work: StepWork, committing: Committing | None = None) -> _StepTransaction:
+        return _StepTransaction(
+            self,
+            self._checkpoint,
+            self._topology,
+            self._runs,
+            self._policy,
+            work=work,
+            epoch=self._epoch,
+            committing=committing,
+        )
+
+    def _outlast_databases(self) -> None:
+        """Wait until each database of a state has been told of this life.
+
+        Raises:
+            StateOwnerError: One has another checkpoint's or topology's state.
+            StopRequestedError: The job is to stop.
+        """
+        for failed in itertools.count(1):
+            try:
+                self._create_states()
+            except StateUnavailableError as error:
+                pause_s = self._policy.retry_at_ms(failed, 0, 0.5) / 1000
+                self.wait(pause_s, f"state of topology {self._topology.name!r}", error)
+            else:
+                return
+
+    def _create_states(self) -> None:
+        if not self._has_tables:
+            least_attempt = self._checkpoint.owner << _ATTEMPT_BITS
+            create_states(self._topology, self._epoch, least_attempt)
+            self._has_tables = True
+
+    def _adopted(self, found: Prepared, work: StepWork, transaction: _StepTransaction) -> Prepared:
+        """Return what an earlier life has prepared, written down as this life's.
+
+        That life may be about to discard it, since its own try at the commit has failed: what this
+        one commits must still be there for the next.
+        """
+        if found.attempt >> _ATTEMPT_BITS == self._checkpoint.owner:
+            return found
+        adopted = replace(found, attempt=self.new_attempt(work).attempt_id)
+        transaction.write(adopted)
+        return adopted
+
+    def _check_tasks(self, prepared: Prepared) -> None:
+        for component, had in prepared.tasks.items():
+            has = self._runs.tasks.get(component, 0)
+            if has != had:
+                raise TopologyFileError(
+                    f"{self._checkpoint.root}: step {prepared.processed.step} is prepared for "
+                    f"{had} tasks of bolt {component!r}, which has {has} now: give the topology "
+                    "as many until the step is done"
+                )
+
+
+class _StepTransaction(TransactionTries["Prepared", Committed]):
+    """The transaction of a step."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        checkpoint: Checkpoint,
+        topology: TransactionalTopology,
+        runs: StepRuns,
+        policy: RetryPolicy,
+        *,
+        work: StepWork,
+        epoch: str,
+        committing: Committing | None,
+    ) -> None:
+        self._id, self._step = work.before.transaction_id + 1, work.entry.step
+        self._title = f"transaction {self._id} of topology {topology.name!r} (step {self._step})"
+        super().__init__(self._title, policy)
+        self._transactions = transactions
+        self._checkpoint = checkpoint
+        self._topology = topology
+        self._runs = runs
+        self._work = work
+        self._epoch = epoch
+        self._committing = committing
+        self._has_tried = False
+
+    def new_attempt(self) -> TransactionAttempt:
+        """See `TransactionTries`."""
+        return self._transactions.new_attempt(self._work)
+
+    def process(self, attempt: TransactionAttempt, *, is_last: bool) -> Prepared:
+        """See `TransactionTries`."""
+        prepared = self.prepare(attempt, is_last=is_last)
+        self.write(prepared)
+        return prepared
+
+    def prepare(self, attempt: TransactionAttempt, *, is_last: bool = False) -> Prepared:
+        """Run the processing phase; nothing of it is written down."""
+        one = self._in_phase(self._runs.begin(self._work), attempt, Phase.PROCESSING)
+        before = {(component, task): path for component, task, path in self._work.before.states}
+        result = ProcessingRun(one.batch, one.givens, before, one.tasks, is_last=is_last).run()
+        delete_all(one.batch.folder / "work")
+        tasks, commit_phase = self._runs.tasks, self._topology.commit_phase
+        processed = replace(
+            self._runs.processed(self._work, one, result),
+            transaction_id=self._id,
+            committers={component: tasks[component] for component in self._topology.committers},
+        )
+        return Prepared(
+            attempt=attempt.attempt_id,
+            folder=one.name,
+            batch=uuid4().hex,
+            processed=processed,
+            sent=result.sent,
+            tasks={component: tasks[component] for component in sorted(commit_phase)},
+        )
+
+    def write(self, prepared: Prepared) -> None:
+        """Write down what a processing phase came to; from here on the same is committed."""
+        self._checkpoint.write_prepared(
+            self._step,
+            prepared.attempt,
+            prepared.to_document(self._checkpoint.location()),
+            written=prepared.folder,
+        )
+
+    def commit(self, prepared: Prepared, attempt: TransactionAttempt) -> Committed:
+        """See `TransactionTries`."""
+        if self._committing is not None:
+            self._committing(prepared.processed, is_again=self._has_tried)
+        self._has_tried = True
+        begun = self._runs.begin(self._work, has_events=False)
+        one = self._in_phase(begun, attempt, Phase.COMMIT, prepared.batch)
+        # What the step before has left: this one may have been processed before that was known.
+        before = {(component, task): path for component, task, path in self._work.before.states}
+        result = CommitRun(one.batch, prepared.sent, before, one.tasks).run()
+        delete_all(one.batch.folder / "work")
+        return Committed(one.name, result)
+
+    def discard(self, prepared: Prepared) -> None:
+        """See `TransactionTries`."""
+        self._checkpoint.drop_prepared(self._step, prepared.attempt)
+
+    def wait(self, seconds: float, error: BatchFailedError) -> None:
+        """See `TransactionTries`."""
+        self._transactions.wait(seconds, self._title, error)
+
+    def _in_phase(
+        self, one: StepTry, attempt: TransactionAttempt, phase: Phase, batch: str = ""
+    ) -> StepTry:
+        committers = self._work.before.committers
+        transaction = Transaction(attempt, phase, self._epoch, batch, committers)
+        return replace(one, batch=replace(one.batch, transaction=transaction))

@@ -1,0 +1,150 @@
+"""Which states, keys and values there are; what is refused says why."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from sequitur.consumer.topology.state import (
+    NonTransactionalState,
+    OpaqueState,
+    SQLStore,
+    State,
+    StateError,
+    StateKind,
+    StateValueError,
+    TransactionalState,
+)
+from sequitur.consumer.topology.state.values import KEY_BYTES_MAX, copy_of, fit_key, fit_value
+
+_STORE = SQLStore("sqlite:////nowhere/counts.db")
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
+def test_states_are_values(kind: type[State]) -> None:
+    """They are equal by what they say, and go to other processes."""
+    state = kind(_STORE, "counts", key=int, value=object)
+    again = pickle.loads(pickle.dumps(state))
+    assert (state, hash(state), state.kind) == (again, hash(again), again.kind)
+
+
+def test_kinds_differ() -> None:
+    """Two states of one name and different kinds are not equal."""
+    kinds: list[type[State]] = [TransactionalState, OpaqueState, NonTransactionalState]
+    assert len({kind(_STORE, "counts") for kind in kinds}) == 3
+    assert {TransactionalState.kind, OpaqueState.kind, NonTransactionalState.kind} == set(StateKind)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "Counts", "1st", "a b", 'a"b', "a;--", "a" * 64, "sequitur_states", "sqlite_x", "pg_x"],
+)
+def test_odd_names_are_refused(name: str) -> None:
+    """A name becomes a table's; the error names it."""
+    with pytest.raises(StateError, match="is no name for a state") as raised:
+        TransactionalState(_STORE, name)
+    assert repr(name) in str(raised.value)
+
+
+@pytest.mark.parametrize("types", [{"key": float}, {"key": bool}, {"value": list}, {"value": dict}])
+def test_odd_types_are_refused(types: dict[str, type]) -> None:
+    """The error names the state, and the types there are."""
+    with pytest.raises(StateError, match=r"state 'counts' has (key|value)=.*take one of"):
+        TransactionalState(_STORE, "counts", **types)
+
+
+def test_state_has_a_kind() -> None:
+    """The base class alone is none."""
+    with pytest.raises(StateError, match="use TransactionalState"):
+        State(_STORE, "counts")
+
+
+_LONG = "ä" * (KEY_BYTES_MAX // 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (str, ""),
+        (str, "ä\n"),
+        (str, _LONG),
+        (int, -(1 << 63)),
+        (int, (1 << 63) - 1),
+        (bytes, b"\0"),
+    ],
+)
+def test_keys_that_fit(kind: type, key: Any) -> None:
+    """They come back as they are."""
+    assert fit_key(TransactionalState(_STORE, "counts", key=kind), key) == key
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "reason"),
+    [
+        (str, 1, "is int"),
+        (int, "1", "is str"),
+        (int, True, "is bool"),
+        (int, 1 << 63, "64 bits"),
+        (int, -(1 << 63) - 1, "64 bits"),
+        (str, "a\0", "NUL"),
+        (str, "\ud800", "surrogate"),
+        (str, _LONG + "a", "2001 bytes"),
+        (bytes, bytes(KEY_BYTES_MAX + 1), "2001 bytes"),
+        (str, None, "is NoneType"),
+    ],
+)
+def test_keys_that_do_not_fit(kind: type, key: Any, reason: str) -> None:
+    """The error names the state and the reason."""
+    with pytest.raises(StateValueError, match=f"state 'counts'.*{reason}"):
+        fit_key(TransactionalState(_STORE, "counts", key=kind), key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *((int, -(1 << 63)), (int, (1 << 63) - 1), (float, 0.1), (float, float("-inf"))),
+        *((str, ""), (bytes, b"\0\xff"), (bool, False), (object, 0), (object, 1 << 80)),
+        *((object, {"a": [1, None, {"b": "\0"}]}), (object, "x"), (object, False)),
+    ],
+)
+def test_values_that_fit(kind: type, value: Any) -> None:
+    """They come back as they are, of the same type."""
+    fitted = fit_value(TransactionalState(_STORE, "counts", value=kind), "a", value)
+    assert (type(value), value) == (type(fitted), fitted)
+
+
+def test_whole_numbers_are_floats_where_those_are_asked_for() -> None:
+    """An int that a float holds is one; others would change."""
+    state = TransactionalState(_STORE, "counts", value=float)
+    assert isinstance(fit_value(state, "a", 3), float)
+    assert repr(fit_value(state, "a", -0.0)) == "0.0"  # as SQLite gives it back
+    with pytest.raises(StateValueError, match="without loss"):
+        fit_value(state, "a", (1 << 53) + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        *((int, 1 << 63, "64 bits"), (int, 1.0, "is float"), (int, True, "is bool")),
+        *((float, float("nan"), "not a number"), (float, "1", "is str"), (float, True, "is bool")),
+        *((str, "\0", "NUL"), (str, "\udfff", "surrogate"), (bytes, "a", "is str")),
+        *((bool, 1, "is int"), (int, None, "None"), (object, None, "None")),
+        *((object, {1}, "no form in JSON"), (object, [float("nan")], "no form in JSON")),
+        *((object, (1, 2), "lists for tuples"), (object, {1: 2}, "keys of dicts")),
+        (object, b"x", "no form in JSON"),
+    ],
+)
+def test_values_that_do_not_fit(kind: type, value: Any, reason: str) -> None:
+    """The error names state, key and reason."""
+    with pytest.raises(StateValueError, match=f"state 'counts', key 'a': .*{reason}"):
+        fit_value(TransactionalState(_STORE, "counts", value=kind), "a", value)
+
+
+def test_copies_are_ones_own() -> None:
+    """A bolt that changes what it was given does not change what is kept."""
+    kept = {"a": [1]}
+    given = copy_of(TransactionalState(_STORE, "counts", value=object), kept)
+    given["a"].append(2)
+    assert kept == {"a": [1]}

@@ -1,0 +1,244 @@
+"""What a bolt sees of a state, on a real file."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology.state import (
+    NonTransactionalState,
+    OpaqueState,
+    SQLStore,
+    State,
+    StateConflictError,
+    StateError,
+    StateOvertakenError,
+    StateSession,
+    StateValueError,
+    TransactionalState,
+)
+from sequitur.consumer.topology.state.sql.session import SQLSession
+from tests.support.state_databases import add, adding, create, opened, values, writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sequitur.consumer.topology.state import Stored
+    from sequitur.consumer.topology.state.values import Key
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SQLStore:
+    """A database of the test's own."""
+    return SQLStore(f"sqlite:///{tmp_path}/state.db")
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
+def test_batches_add_up(store: SQLStore, kind: type[State]) -> None:
+    """Each finds what those before left; a key that was never written has no value."""
+    state = kind(store, "counts")
+    create(state)
+    assert values(state, ["a", "b"], txid=1) == [None, None]
+    assert add(writer(1), state, ["a"], 5) == [5]
+    assert add(writer(2), state, ["a", "b"], 2) == [7, 2]
+    assert values(state, ["b", "c", "a", "b"], txid=3) == [2, None, 7, 2]
+
+
+def test_own_writes_are_seen(store: SQLStore) -> None:
+    """By reads and updates of the same batch, before it commits; by no other batch."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    batch = opened(writer(1), state)
+    counts = batch.state("counts")
+    assert counts.update("a", adding(1)) == (None, 1)
+    assert counts.multi_update(["a", "b", "a"], adding(2)) == [(1, 3), (None, 2), (3, 5)]
+    counts.multi_put(["c", "b"], [7, 8])
+    assert counts.multi_get(["a", "b", "c"]) == [5, 8, 7]
+    assert values(state, ["a", "b", "c"], txid=1) == [None, None, None]
+    batch.commit()
+    assert values(state, ["a", "b", "c"], txid=2) == [5, 8, 7]
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
+def test_repeats_return_what_they_returned(store: SQLStore, kind: type[State]) -> None:
+    """They find the values before the first attempt, so that the bolt emits the same again."""
+    state = kind(store, "counts")
+    create(state)
+    add(writer(1), state, ["a"], 5)
+    first = add(writer(2, 0), state, ["a", "a"], 1)
+    repeat = opened(writer(2, 1), state)
+    assert repeat.state("counts").get("a") == 5
+    assert first == [repeat.state("counts").update("a", adding(1))[1] for _ in range(2)]
+    repeat.commit()
+    assert values(state, ["a"], txid=3) == [7]
+
+
+def test_repeats_count_twice_without_transactions(store: SQLStore) -> None:
+    """Which is what the third kind is: each attempt finds what the one before left."""
+    state = NonTransactionalState(store, "counts")
+    create(state)
+    assert add(writer(1, 0), state, ["a"], 5) == [5]
+    assert add(writer(1, 1), state, ["a"], 5) == [10]
+    assert values(state, ["a"], txid=2) == [10]
+
+
+def test_repeat_that_differs_is_told_of(store: SQLStore, caplog: pytest.LogCaptureFixture) -> None:
+    """A transactional state keeps what was written first, and the log names state and key."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    add(writer(1, 0), state, ["a", "b"], 5)
+    with caplog.at_level(logging.WARNING):
+        add(writer(1, 1), state, ["b", "a"], 5)
+        assert caplog.messages == []
+        add(writer(1, 2), state, ["a"], 6)
+    assert ["'counts'" in said and "'a'" in said for said in caplog.messages] == [True]
+    assert values(state, ["a", "b"], txid=2) == [5, 5]
+
+
+def test_opaque_repeat_may_differ(store: SQLStore) -> None:
+    """It begins from the values before, and what it leaves out is as if it had never been there."""
+    state = OpaqueState(store, "counts")
+    create(state)
+    add(writer(1), state, ["a", "b"], 1)
+    add(writer(2, 0), state, ["a", "b", "new"], 10)
+    add(writer(2, 1), state, ["a"], 20)
+    assert values(state, ["a", "b", "new"], txid=3) == [21, 1, None]
+    add(writer(3, 0), state, ["b", "new"], 5)
+    assert values(state, ["a", "b", "new"], txid=4) == [21, 6, 5]
+
+
+def test_every_opaque_repeat_begins_from_the_same(store: SQLStore) -> None:
+    """The value before the transaction is kept, however often it is repeated."""
+    state = OpaqueState(store, "counts")
+    create(state)
+    add(writer(1), state, ["a"], 1)
+    for attempt in range(4):
+        assert add(writer(2, attempt), state, ["a"], 10 * attempt) == [1 + 10 * attempt]
+    assert values(state, ["a"], txid=3) == [31]
+
+
+def test_opaque_repeat_without_a_change_takes_all_back(store: SQLStore) -> None:
+    """The commit is told of each state, also of one that the batch does not touch this time."""
+    state = OpaqueState(store, "counts")
+    create(state)
+    add(writer(1), state, ["a"], 1)
+    add(writer(2, 0), state, ["a", "b"], 10)
+    opened(writer(2, 1), state).commit()
+    assert values(state, ["a", "b"], txid=3) == [1, None]
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
+def test_rows_of_others_are_refused(store: SQLStore, kind: type[State]) -> None:
+    """Where they are read, and where they are written without being read; nothing is written."""
+    state = kind(store, "counts")
+    create(state)
+    add(writer(1, task=0), state, ["a"])
+    other = opened(writer(1, task=1), state)
+    with pytest.raises(StateConflictError, match="'counts', key 'a': tasks 0 and 1"):
+        other.state("counts").get("a")
+    other.state("counts").multi_put(["a", "b"], [5, 6])
+    with pytest.raises(StateConflictError, match="'counts', key 'a': tasks 0 and 1"):
+        other.commit()
+    assert values(state, ["a", "b"], txid=2) == [1, None]
+
+
+def test_rows_of_the_future_are_refused(store: SQLStore) -> None:
+    """Of a batch that read before the newer one committed, and of one that reads after it."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    late = opened(writer(1), state)
+    add(writer(1), state, ["a"])
+    add(writer(2), state, ["a"])
+    with pytest.raises(StateOvertakenError, match="transaction 2"):
+        late.state("counts").get("a")
+    late.state("counts").multi_put(["b"], [5])
+    with pytest.raises(StateOvertakenError, match="transaction 2"):
+        late.commit()
+    assert values(state, ["a", "b"], txid=3) == [2, None]
+
+
+def test_failed_update_changes_nothing(store: SQLStore) -> None:
+    """All keys of a call or none: a bolt may go on after an error of its own."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    batch = opened(writer(1), state)
+    counts = batch.state("counts")
+    with pytest.raises(ZeroDivisionError):
+        counts.multi_update(["a", "b"], lambda key, _: 1 if key == "a" else 1 // 0)
+    with pytest.raises(StateValueError, match="key 'b'"):
+        counts.multi_put(["a", "b"], [1, 1 << 63])
+    with pytest.raises(StateError, match="2 keys and 1 values"):
+        counts.multi_put(["a", "b"], [1])
+    batch.commit()
+    assert values(state, ["a", "b"], txid=2) == [None, None]
+
+
+_VALUES: list[tuple[type, list[Any]]] = [
+    (int, [0, -(1 << 63), (1 << 63) - 1]),
+    (float, [0.1, 0.0, 5e-324, float("inf"), float("-inf"), 1e300]),
+    (str, ["", "ä\n\"'\\{},", "NULL"]),
+    (bytes, [b"", b"\0\xff\\"]),
+    (bool, [True, False]),
+    (object, [{"a": [1, None, "\0"]}, "x", 0, False, [], 1 << 80]),
+]
+
+
+@pytest.mark.parametrize(("kind", "given"), _VALUES)
+def test_values_come_back(store: SQLStore, kind: type, given: list[Any]) -> None:
+    """With their types; the value before, too, where a repeat begins from it."""
+    state = OpaqueState(store, "kept", key=int, value=kind)
+    create(state)
+    keys = list(range(len(given)))
+    for txid in (1, 2):
+        batch = opened(writer(txid), state)
+        batch.state("kept").multi_put(keys, given)
+        batch.commit()
+    for txid in (2, 3):
+        found = values(state, keys, txid=txid)
+        assert list(map(repr, given)) == list(map(repr, found))
+
+
+def test_what_a_bolt_changes_in_its_hands_is_its_own(store: SQLStore) -> None:
+    """A value that is changed in place, and not returned, is as it was."""
+    state = TransactionalState(store, "kept", value=object)
+    create(state)
+    batch = opened(writer(1), state)
+    kept = batch.state("kept")
+    _, after = kept.update("a", lambda *_: {"n": 1})
+    after["n"] = 2
+    found = kept.get("a")
+    assert found is not None
+    found["n"] = 3
+    assert kept.get("a") == {"n": 1}
+
+
+def test_known_keys_are_not_read_again(store: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are asked for once, those that are missing, too; written keys not at all."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    asked: list[list[Key]] = []
+    read = SQLSession.read
+
+    def noting(session: StateSession, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
+        asked.append(list(keys))
+        assert isinstance(session, SQLSession)
+        return read(session, state, keys)
+
+    monkeypatch.setattr(SQLSession, "read", noting)
+    counts = opened(writer(1), state).state("counts")
+    counts.multi_put(["w"], [1])
+    counts.multi_get(["a", "b", "a", "w"])
+    counts.multi_update(["b", "c"], adding(1))
+    counts.multi_get(["a", "b", "c", "w"])
+    assert asked == [["a", "b"], ["c"]]
+
+
+def test_unknown_state_is_named(store: SQLStore) -> None:
+    """With those that there are."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    with pytest.raises(StateError, match=r"no state 'count'.*has: counts"):
+        opened(writer(1), state).state("count")

@@ -1,0 +1,392 @@
+"""Stores of SQL databases: addresses, owners and faults, on files."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import shutil
+import sqlite3
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology.state import (
+    CommitterStates,
+    NonTransactionalState,
+    OpaqueState,
+    SQLStore,
+    State,
+    StateError,
+    StateOvertakenError,
+    StateOwnerError,
+    StateUnavailableError,
+    TransactionalState,
+)
+from sequitur.consumer.topology.state.sql import engines
+from tests.support.state_databases import (
+    COMPONENT,
+    EPOCH,
+    TOPOLOGY,
+    add,
+    adding,
+    create,
+    opened,
+    values,
+    writer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SQLStore:
+    """A database of the test's own."""
+    return SQLStore(f"sqlite:///{tmp_path}/state.db")
+
+
+def _file(store: SQLStore) -> Path:
+    return Path(store.url.removeprefix("sqlite:///"))
+
+
+def _sql(store: SQLStore, statement: str) -> list[Any]:
+    with contextlib.closing(sqlite3.connect(_file(store), isolation_level=None)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql+psycopg://u:geheim@host/db", r"psycopg://u:\*\*\*@host/db holds a password"),
+        ("postgresql+psycopg://u@host/db?password=geheim", "holds a password"),
+        ("postgresql+psycopg://u@host/db?sslpassword=geheim", "holds a password"),
+        ("postgresql://u@host/db", r"write postgresql\+psycopg://"),
+        ("postgresql+psycopg2://u@host/db", r"'postgresql\+psycopg2'"),
+        ("mysql+pymysql://u@host/db", r"not kept in 'mysql\+pymysql'"),
+        ("sqlite+aiosqlite:////a.db", r"not kept in 'sqlite\+aiosqlite'"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        ("sqlite:////a.db?mode=ro", "leave them out"),
+        ("u:geheim@host", "not understood"),
+        ("postgresql+psycopg://u:geheim@host:port/db", "not understood"),
+    ],
+)
+def test_odd_addresses_are_refused(url: str, reason: str) -> None:
+    """By what is wrong with them, and without a password that stands there."""
+    with pytest.raises(StateError, match=reason) as raised:
+        SQLStore(url)
+    assert "geheim" not in str(raised.value)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings them."""
+    for package, url in (
+        ("psycopg", "postgresql+psycopg://u@host/db"),
+        ("sqlalchemy", "sqlite:////a.db"),
+    ):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(StateError, match=r"pip install 'sequitur\[state\]'"):
+            SQLStore(url)
+
+
+def test_stores_are_values() -> None:
+    """They are equal by their addresses, and go to other processes without a connection."""
+    store = SQLStore("postgresql+psycopg://u@host/db?sslmode=require", password_env="SECRET")
+    again = pickle.loads(pickle.dumps(store))
+    assert (store, hash(store)) == (again, hash(again))
+    assert store.title == "postgresql+psycopg://u@host/db"
+    assert repr(store) == "SQLStore('postgresql+psycopg://u@host/db')"
+
+
+def test_commits_outlive_the_machine(store: SQLStore) -> None:
+    """The settings of the connection say so: a log that is synced at each commit."""
+    create(TransactionalState(store, "counts"))
+    with engines.engine_of(store).connect() as connection:
+        said = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "busy_timeout")
+        ]
+    assert said == ["wal", 2, engines.LOCK_TIMEOUT_S * 1000]
+
+
+def test_many_create_at_once(store: SQLStore) -> None:
+    """Whoever is first makes the tables; the others find them."""
+    states = [TransactionalState(store, f"state_{number}") for number in range(3)]
+    start = threading.Barrier(6)
+
+    def at_once(_number: int) -> None:
+        start.wait()
+        create(*states)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(at_once, range(6)))
+    assert add(writer(1), states[2], ["a"]) == [1]
+
+
+def test_states_belong_to_the_store_that_creates_them(store: SQLStore, tmp_path: Path) -> None:
+    """A state of another store is refused, with both named."""
+    other = SQLStore(f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(StateError, match=r"'counts' is of .*other\.db, and not of .*state\.db"):
+        store.create({COMPONENT: [TransactionalState(other, "counts")]}, TOPOLOGY, EPOCH)
+
+
+def _create(store: SQLStore, **given: Any) -> None:
+    kind: type[State] = given.pop("kind", TransactionalState)
+    topology, component = given.pop("topology", TOPOLOGY), given.pop("component", COMPONENT)
+    epoch = given.pop("epoch", EPOCH)
+    store.create({component: [kind(store, "counts", **given)]}, topology, epoch)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"epoch": "e2"}, "belongs to checkpoint 'e1', and this is checkpoint 'e2'"),
+        ({"topology": "other"}, "has topology 'words', and here it is 'other'"),
+        ({"component": "other"}, "has component 'sum', and here it is 'other'"),
+        ({"kind": OpaqueState}, "has kind 'transactional', and here it is 'opaque'"),
+        ({"kind": NonTransactionalState}, "has kind 'transactional'"),
+        ({"key": int}, "has key_type 'str', and here it is 'int'"),
+        ({"value": object}, "has value_type 'int', and here it is 'object'"),
+    ],
+)
+def test_tables_of_others_are_refused(store: SQLStore, given: dict[str, Any], reason: str) -> None:
+    """By what differs; what is there stays, and its owner goes on."""
+    _create(store)
+    _create(store)
+    with pytest.raises(StateOwnerError, match=reason):
+        _create(store, **given)
+    _create(store)
+
+
+def test_other_schema_version_is_refused(store: SQLStore) -> None:
+    """A newer release has written it."""
+    _create(store)
+    _sql(store, "UPDATE sequitur_schema SET version = 2")
+    with pytest.raises(StateOwnerError, match="schema version 2, and this is version 1"):
+        _create(store)
+
+
+def test_tables_that_are_no_states_are_left_alone(store: SQLStore) -> None:
+    """A user's own table of that name is not written, and nothing else is made."""
+    _sql(store, "CREATE TABLE counts (number INTEGER)")
+    with pytest.raises(StateOwnerError, match="a table 'counts' that is no state"):
+        _create(store)
+    assert _sql(store, "SELECT name FROM sqlite_master") == [("counts",)]
+
+
+def test_lost_database_is_told_from_a_new_one(store: SQLStore) -> None:
+    """A job that has committed refuses an empty one, with tables and without."""
+    state = TransactionalState(store, "counts")
+    for _ in range(2):
+        with pytest.raises(StateOwnerError, match="database was lost, or is another one"):
+            opened(writer(7), state)
+        create(state)
+
+
+def test_database_from_a_backup_is_refused(store: SQLStore, tmp_path: Path) -> None:
+    """Its newest transaction is older than the one before."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    add(writer(1), state, ["a"])
+    _sql(store, "PRAGMA wal_checkpoint(TRUNCATE)")
+    old = SQLStore(f"sqlite:///{tmp_path}/old.db")
+    shutil.copy(_file(store), _file(old))
+    with pytest.raises(StateOwnerError, match=r"transaction 1 of component.*from a backup"):
+        opened(writer(3), TransactionalState(old, "counts"))
+    add(writer(2), TransactionalState(old, "counts"), ["a"])
+
+
+def test_ids_that_go_back_are_refused(store: SQLStore) -> None:
+    """The checkpoint is an older copy."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    for txid in (1, 2):
+        add(writer(txid), state, ["a"])
+    with pytest.raises(StateOwnerError, match="ids went back"):
+        opened(writer(1), state)
+
+
+def test_topology_that_was_never_there_is_registered(store: SQLStore) -> None:
+    """Once, by whoever checks first; another checkpoint is refused from then on."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    _sql(store, "DELETE FROM sequitur_topologies")
+    batch = opened(writer(1), state)
+    with pytest.raises(StateOwnerError, match="belongs to checkpoint 'e1'"):
+        opened(writer(1, epoch="e2"), state)
+    batch.commit()
+
+
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM sequitur_topologies", "UPDATE sequitur_topologies SET epoch = 'e2'"]
+)
+def test_owner_that_changes_in_the_middle_is_noticed(store: SQLStore, statement: str) -> None:
+    """The commit looks again, and writes nothing."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    batch = opened(writer(1), state)
+    batch.state("counts").update("a", adding(1))
+    _sql(store, statement)
+    with pytest.raises(StateOwnerError):
+        batch.commit()
+    assert _sql(store, "SELECT * FROM counts") == []
+    assert _sql(store, "SELECT * FROM sequitur_transactions") == []
+
+
+def test_older_attempt_is_overtaken(store: SQLStore) -> None:
+    """At its commit, and at the check of its next life."""
+    state = OpaqueState(store, "counts")
+    create(state)
+    late = opened(writer(1, 0), state)
+    late.state("counts").update("a", adding(5))
+    add(writer(1, 1), state, ["a"], 1)
+    with pytest.raises(StateOvertakenError, match="attempt 1 already: end this task"):
+        late.commit()
+    with pytest.raises(StateOvertakenError, match="attempt 1 already: end this task"):
+        opened(writer(1, 0), state)
+    assert values(state, ["a"], txid=2) == [1]
+
+
+def test_task_that_is_no_more_is_overtaken(store: SQLStore) -> None:
+    """Its number is not used any more: the other tasks' transactions are newer than its own."""
+    state = OpaqueState(store, "counts")
+    create(state)
+    late = opened(writer(1, task=7), state)
+    late.state("counts").update("a", adding(5))
+    for txid in (1, 2):
+        opened(writer(txid), state).commit()
+    with pytest.raises(StateOvertakenError, match="transaction 2 of the component already"):
+        late.commit()
+    assert values(state, ["a"], txid=3) == [None]
+
+
+def test_batches_without_changes_are_noted(store: SQLStore) -> None:
+    """So that the next one finds the id before its own; a new task number is welcome."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    for txid in range(1, 4):
+        opened(writer(txid), state).commit()
+    opened(writer(4, task=5), state).commit()
+    rows = _sql(store, "SELECT task, txid FROM sequitur_transactions ORDER BY task")
+    assert rows == [(0, 3), (5, 4)]
+
+
+def test_full_disk_leaves_nothing(store: SQLStore) -> None:
+    """The batch is worth another try, which counts once when there is room."""
+    state = TransactionalState(store, "counts", value=str)
+    create(state)
+    batch = opened(writer(1), state)
+    batch.state("counts").multi_put([f"key-{number}" for number in range(500)], ["x" * 500] * 500)
+    with engines.engine_of(store).connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StateUnavailableError, match=r"full.*another try"):
+        batch.commit()
+    assert _sql(store, "SELECT * FROM sequitur_transactions") == []
+    with engines.engine_of(store).connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 100000")
+    batch.commit()
+    assert _sql(store, "SELECT count(*) FROM counts") == [(500,)]
+
+
+def test_locked_database_is_worth_another_try(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else writes for longer than a commit takes; reading goes on."""
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_S", 0.1)
+    state = TransactionalState(store, "counts")
+    create(state)
+    batch = opened(writer(1), state)
+    with contextlib.closing(sqlite3.connect(_file(store), isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        assert batch.state("counts").update("a", adding(1)) == (None, 1)
+        with pytest.raises(StateUnavailableError, match=r"locked.*another try"):
+            batch.commit()
+    batch.commit()
+    assert values(state, ["a"], txid=2) == [1]
+
+
+def test_no_transaction_is_open_while_a_bolt_works(store: SQLStore) -> None:
+    """Another process writes in the meantime, without waiting."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    batch = opened(writer(1), state)
+    batch.state("counts").update("a", adding(1))
+    with contextlib.closing(sqlite3.connect(_file(store), timeout=0)) as other:
+        other.execute("CREATE TABLE other (number INTEGER)")
+    batch.commit()
+
+
+def test_forks_have_connections_of_their_own(store: SQLStore) -> None:
+    """A child that commits leaves its parent's connection as it was."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    add(writer(1), state, ["a"])
+    child = multiprocessing.get_context("fork").Process(target=add, args=(writer(2), state, ["a"]))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert add(writer(3), state, ["a"]) == [3]
+
+
+def test_states_of_two_stores_are_committed_in_turn(store: SQLStore, tmp_path: Path) -> None:
+    """If the second fails the first has committed, and the repeat counts once in both."""
+    near = TransactionalState(store, "near")
+    far = OpaqueState(SQLStore(f"sqlite:///{tmp_path}/far.db"), "far")
+    also = OpaqueState(store, "also")
+    states: Sequence[State] = (near, far, also)
+    create(near, also)
+    create(far)
+
+    def batch(attempt: int) -> CommitterStates:
+        one = opened(writer(1, attempt), *states)
+        for state in states:
+            one.state(state.name).update("a", adding(1))
+        return one
+
+    first = batch(0)
+    _sql(SQLStore(far.store.title), "ALTER TABLE far RENAME TO away")
+    with pytest.raises(StateOwnerError, match="no such table: far"):
+        first.commit()
+    assert values(near, ["a"], txid=2) == [1]
+    _sql(SQLStore(far.store.title), "ALTER TABLE away RENAME TO far")
+    batch(1).commit()
+    assert [values(state, ["a"], txid=2) for state in states] == [[1], [1], [1]]
+
+
+def test_a_life_that_was_taken_over_commits_nothing_more(store: SQLStore) -> None:
+    """Its tasks are refused by the statement that writes, also if they were checked before."""
+    counts = TransactionalState(store, "counts")
+    owners = {COMPONENT: [counts]}
+    store.create(owners, TOPOLOGY, EPOCH, least_attempt=10)
+    late = opened(writer(1, 11), counts)
+    late.state("counts").update("a", adding(1))
+    store.create(owners, TOPOLOGY, EPOCH, least_attempt=20)
+    with pytest.raises(StateOvertakenError, match="newer life of the job has taken over"):
+        late.commit()
+    assert _sql(store, "SELECT * FROM counts") == []
+    assert add(writer(1, 21), counts, ["a"]) == [1]
+    with pytest.raises(StateOvertakenError, match="newer life"):
+        store.create(owners, TOPOLOGY, EPOCH, least_attempt=10)
+
+
+def test_another_batch_of_a_transaction_is_refused(store: SQLStore) -> None:
+    """A checkpoint that is an older copy makes another batch of the events that it reads again."""
+    counts = TransactionalState(store, "counts")
+    create(counts)
+    first, other = (replace(writer(1, 1), batch=batch) for batch in ("b1", "b2"))
+    assert add(first, counts, ["a"]) == [1]
+    assert add(first, counts, ["a"]) == [1]  # a repeat
+    with pytest.raises(StateOwnerError, match="with another batch than the checkpoint"):
+        opened(other, counts)
+    late = CommitterStates({"counts": counts}, other)
+    late.state("counts").multi_put(["b"], [5])
+    with pytest.raises(StateOwnerError, match="with another batch"):
+        late.commit()
+    assert _sql(store, "SELECT key, value FROM counts") == [("a", 1)]
