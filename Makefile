@@ -16,9 +16,9 @@ TEST_PROCESSES ?= 4
 FAST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 4 : cores)))
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
-STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/frontier.py,*/acker.py,*/_commit_token.py
+STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay check format clean
+.PHONY: help setup jars demo test test-fast test-kill coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -81,6 +81,9 @@ bench-process: setup ## A topology behind the reorder job, transactions, the ack
 
 bench-delay: setup ## A learned delay beside every fixed one: a table, a plot, build/bench/delay.json
 	@$(BIN)/python -m benchmarks.delay
+
+bench-cursor: setup ## A subscription's cursor beside pyroaring and a set: build/bench/cursor.json
+	@$(BIN)/python -m benchmarks.cursor
 
 check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms
 	@$(BIN)/ruff check .

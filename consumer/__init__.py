@@ -1,9 +1,16 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
 from sequitur.consumer._errors import (
+    AckBeyondEndError,
     ConservationError,
     ConsumerError,
+    CursorChunksError,
+    CursorDamagedError,
+    CursorError,
+    CursorVersionError,
     EventTimeSpecError,
+    ForeignCursorError,
+    MarkDeleteBackError,
     StateFormatError,
 )
 from sequitur.consumer._output_partition import OutputPartition
@@ -25,6 +32,18 @@ from sequitur.consumer.step_log.staged import StagedStep
 from sequitur.consumer.step_log.step_fields import Step, StepKind
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.step_log.waiting import Awaited, awaited
+from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor
+from sequitur.consumer.subscription.cursor import AckCounts, Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor_stats import CursorStats
+from sequitur.consumer.subscription.stored_pieces import (
+    METADATA_LIMIT,
+    Chunk,
+    Pointer,
+    StoredPieces,
+    in_metadata,
+    read_pointer,
+    read_stored,
+)
 from sequitur.consumer.time.adaptive_delay import (
     DelayPolicy,
     LatenessHistogram,
@@ -87,6 +106,7 @@ __all__ = [
     "LATE",
     "LATE_BY_HEADER",
     "LIKELY_UNITS",
+    "METADATA_LIMIT",
     "MISSING",
     "NEGATIVE",
     "NOTHING_DONE",
@@ -103,9 +123,19 @@ __all__ = [
     "TOO_FAR_FUTURE",
     "TOO_LARGE",
     "UNPARSABLE",
+    "AckBeyondEndError",
+    "AckCounts",
     "Awaited",
+    "Chunk",
     "ConservationError",
     "ConsumerError",
+    "Cursor",
+    "CursorChunksError",
+    "CursorDamagedError",
+    "CursorError",
+    "CursorIdentity",
+    "CursorStats",
+    "CursorVersionError",
     "DataLoss",
     "DelayPolicy",
     "EventClock",
@@ -115,15 +145,18 @@ __all__ = [
     "EventTimeSpecError",
     "Fold",
     "FoldLimits",
+    "ForeignCursorError",
     "KeyLookup",
     "KeyState",
     "LateJudge",
     "LatePolicy",
     "LatenessHistogram",
     "LearnedDelays",
+    "MarkDeleteBackError",
     "OutputPartition",
     "OutputTimestamp",
     "PartitionClock",
+    "Pointer",
     "ReorderMode",
     "ReorderSettings",
     "Run",
@@ -135,6 +168,8 @@ __all__ = [
     "StepEntry",
     "StepKind",
     "StepLateness",
+    "StoredCursor",
+    "StoredPieces",
     "TimeBounds",
     "TimeFormat",
     "TimeUnit",
@@ -143,7 +178,10 @@ __all__ = [
     "Upkeep",
     "awaited",
     "bin_limit_ms",
+    "decode_cursor",
+    "encode_cursor",
     "finish",
+    "in_metadata",
     "is_behind",
     "late_against",
     "lateness_bin",
@@ -151,5 +189,7 @@ __all__ = [
     "now_of_step",
     "parse_event_time_spec",
     "read_event_time",
+    "read_pointer",
+    "read_stored",
     "staging_rules",
 ]

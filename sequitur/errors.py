@@ -19,9 +19,16 @@ from sequitur._errors import (
     UnknownTopicError,
 )
 from sequitur.consumer._errors import (
+    AckBeyondEndError,
     ConservationError,
     ConsumerError,
+    CursorChunksError,
+    CursorDamagedError,
+    CursorError,
+    CursorVersionError,
     EventTimeSpecError,
+    ForeignCursorError,
+    MarkDeleteBackError,
     StateFormatError,
 )
 from sequitur.consumer.topology._errors import (
@@ -120,6 +127,7 @@ from sequitur.producer.sources._errors import (
 )
 
 __all__ = [
+    "AckBeyondEndError",
     "BoltCrashError",
     "BoltError",
     "BoltStateError",
@@ -132,6 +140,10 @@ __all__ = [
     "ConnectorMissingError",
     "ConservationError",
     "ConsumerError",
+    "CursorChunksError",
+    "CursorDamagedError",
+    "CursorError",
+    "CursorVersionError",
     "DataLossError",
     "DeadLettersFullError",
     "DeliveryError",
@@ -142,6 +154,7 @@ __all__ = [
     "FailBatch",
     "FatalError",
     "FencedError",
+    "ForeignCursorError",
     "ForeignTupleError",
     "JarError",
     "JarFetchError",
@@ -162,6 +175,7 @@ __all__ = [
     "LostFileError",
     "LostRowsError",
     "MalformedEventIdError",
+    "MarkDeleteBackError",
     "NameNotAllowedError",
     "NoRoomError",
     "NotADeadLetterError",

@@ -1,0 +1,384 @@
+"""Which offsets of a partition a subscription has acked: Pulsar's cursor, without its limits.
+
+The mark-delete position is the last offset up to which everything is acked. Behind it ranges are
+acked one by one, in any order; when the first range touches the position, it moves. Pulsar keeps
+10,000 ranges when it stores a cursor and forgets the others (apache/pulsar#25540). Here all are
+kept, and memory and time go with their number.
+
+An ack that is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from sequitur.consumer._errors import AckBeyondEndError, MarkDeleteBackError
+from sequitur.consumer.subscription.acked_ranges import AckedRanges, merge
+from sequitur.consumer.subscription.cursor_stats import CursorStats, ranges_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.consumer.subscription.acked_ranges import Offsets
+
+LARGEST_OFFSET: Final = (1 << 63) - 2
+"""So that the offset behind it is one of 64 bits, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorIdentity:
+    """Whose cursor it is.
+
+    Raises:
+        ValueError: A name is empty, or the partition negative.
+    """
+
+    subscription: str
+    topic: str
+    partition: int
+
+    def __post_init__(self) -> None:
+        if not self.subscription or not self.topic:
+            raise ValueError("a cursor's subscription and topic have names")
+        if self.partition < 0:
+            raise ValueError(f"partition {self.partition} is negative")
+
+    def __str__(self) -> str:
+        return f"{self.subscription} on {self.topic}-{self.partition}"
+
+
+@dataclass(slots=True)
+class AckCounts:
+    """What a cursor has counted since it was created.
+
+    Attributes:
+        consumed: Messages that were acked.
+        absent: Offsets that were acked because Kafka holds nothing there.
+        repeated: Acks of offsets that were acked.
+    """
+
+    consumed: int = 0
+    absent: int = 0
+    repeated: int = 0
+
+
+class Cursor:
+    """The cursor of one subscription on one partition. One thread at a time.
+
+    Whoever calls says with each ack where the partition ends, as far as the caller knows: an ack
+    beyond it is a mistake, or that of another topic of the same name.
+    """
+
+    __slots__ = ("_committed", "_counts", "_ranges", "_read_position", "identity")
+
+    def __init__(self, identity: CursorIdentity, *, start: int = 0) -> None:
+        """Create a cursor that has acked nothing.
+
+        Args:
+            identity: Whose it is.
+            start: The first offset that is to be acked; all before it count as acked.
+
+        Raises:
+            ValueError: `start` is no offset.
+        """
+        _check_offset("start", start)
+        self.identity = identity
+        self._committed = start  # one number with the mark-delete position, which is one less
+        self._read_position = start
+        self._ranges = AckedRanges()
+        self._counts = AckCounts()
+
+    @classmethod
+    def restore(
+        cls,
+        identity: CursorIdentity,
+        *,
+        mark_delete: int,
+        read_position: int,
+        ranges: AckedRanges,
+        counts: AckCounts,
+    ) -> Cursor:
+        """Make a cursor as it was; the ranges are behind `mark_delete` and do not touch it."""
+        cursor = cls(identity, start=mark_delete + 1)
+        cursor._read_position = read_position
+        cursor._ranges = ranges
+        cursor._counts = counts
+        return cursor
+
+    def __repr__(self) -> str:
+        return f"<Cursor {self.identity}: {self.mark_delete} + {len(self._ranges)} ranges>"
+
+    @property
+    def mark_delete(self) -> int:
+        """The last offset up to which everything is acked; one before the start if nothing is."""
+        return self._committed - 1
+
+    @property
+    def committed_offset(self) -> int:
+        """What a consumer group commits: the first offset that is not acked."""
+        return self._committed
+
+    @property
+    def read_position(self) -> int:
+        """The offset that is read next."""
+        return self._read_position
+
+    @property
+    def counts(self) -> AckCounts:
+        """What was counted so far."""
+        return self._counts
+
+    @property
+    def acked_range_count(self) -> int:
+        """How many ranges behind the mark-delete position are acked."""
+        return len(self._ranges)
+
+    def ack(self, offset: int, *, end: int) -> int:
+        """Ack one message.
+
+        Args:
+            offset: Of the message.
+            end: The offset behind the partition's last one.
+
+        Returns:
+            1, or 0 if it was acked before.
+
+        Raises:
+            AckBeyondEndError: The partition has no such offset yet.
+            ValueError: An offset is negative, or has more than 63 bits.
+        """
+        return self.ack_range(offset, offset + 1, end=end)
+
+    def ack_range(self, first: int, stop: int, *, end: int) -> int:
+        """Ack the messages from `first` to before `stop`; see `ack`.
+
+        Returns:
+            How many were not acked before.
+        """
+        self._check_range(first, stop, end)
+        added = self._add(first, stop)
+        self._counts.consumed += added
+        self._counts.repeated += stop - first - added
+        return added
+
+    def ack_offsets(self, offsets: Offsets, *, end: int) -> int:
+        """Ack messages in any order; one that is named twice is acked once; see `ack`.
+
+        Returns:
+            How many were not acked before.
+        """
+        offsets = np.asarray(offsets, dtype=np.int64)
+        return self.ack_ranges(offsets, offsets + 1, end=end)
+
+    def ack_ranges(self, firsts: Offsets, stops: Offsets, *, end: int) -> int:
+        """Ack ranges of messages in any order, which may overlap; see `ack`.
+
+        Returns:
+            How many were not acked before.
+        """
+        firsts, stops = np.asarray(firsts, dtype=np.int64), np.asarray(stops, dtype=np.int64)
+        if not len(firsts):
+            _check_offset("end", end)
+            return 0
+        self._check_range(int(firsts.min()), int(stops.max()), end)
+        if (stops <= firsts).any():
+            raise ValueError("a range of offsets is empty")
+        acks = int((stops - firsts).sum())
+        firsts, stops = merge(firsts, stops)
+        behind = stops > self._committed
+        firsts = np.maximum(firsts[behind], self._committed)
+        added = self._ranges.add_many(firsts, stops[behind])
+        self._move(self._ranges.pop_first(self._committed))
+        self._counts.consumed += added
+        self._counts.repeated += acks - added
+        return added
+
+    def ack_cumulative(self, offset: int, *, end: int) -> int:
+        """Ack a message and all before it; see `ack`.
+
+        Returns:
+            How many were not acked before.
+
+        Raises:
+            MarkDeleteBackError: Offsets behind that one are acked cumulatively already.
+        """
+        _check_offset("offset", offset)
+        self._check_end(offset + 1, end)
+        if offset < self.mark_delete:
+            raise MarkDeleteBackError(
+                f"{self.identity}: a cumulative ack of {offset} is behind the mark-delete position "
+                f"{self.mark_delete}"
+            )
+        if offset == self.mark_delete:
+            self._counts.repeated += 1
+            return 0
+        added = self._add(self._committed, offset + 1)
+        self._counts.consumed += added
+        return added
+
+    def ack_absent(self, first: int, stop: int, *, end: int) -> int:
+        """Ack offsets at which Kafka holds no message: compacted, deleted, or a marker.
+
+        They count as `absent` and not as consumed; see `ack`.
+
+        Returns:
+            How many were not acked before.
+        """
+        self._check_range(first, stop, end)
+        added = self._add(first, stop)
+        self._counts.absent += added
+        self._counts.repeated += stop - first - added
+        return added
+
+    def seek(self, offset: int, *, end: int) -> None:
+        """Read on at an offset; behind the mark-delete position if the offset is not behind it.
+
+        Raises:
+            AckBeyondEndError: The offset lies beyond `end`.
+            ValueError: It is none.
+        """
+        _check_offset("offset", offset)
+        self._check_end(offset, end)
+        self._read_position = max(offset, self._committed)
+
+    def rewind(self) -> None:
+        """Read on behind the mark-delete position."""
+        self._read_position = self._committed
+
+    def is_acked(self, offset: int) -> bool:
+        """Say whether an offset is acked."""
+        return offset < self._committed or offset in self._ranges
+
+    def acked_among(self, offsets: Offsets) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Say of each offset whether it is acked."""
+        return (offsets < self._committed) | self._ranges.contains(offsets)
+
+    def acked_ranges(self) -> Iterator[tuple[int, int]]:
+        """Return first offset and stop of each acked range behind the mark-delete position."""
+        return iter(self._ranges)
+
+    def acked_arrays(self) -> tuple[Offsets, Offsets]:
+        """Return the first offsets of all acked ranges, and their stops."""
+        return self._ranges.arrays()
+
+    def unacked_ranges(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Return the ranges that are not acked from `first` to before `stop`, in order."""
+        reached = max(first, self._committed)
+        for acked_first, acked_stop in self._ranges.from_offset(reached):
+            if acked_first >= stop:
+                break
+            if acked_first > reached:
+                yield reached, acked_first
+            reached = acked_stop
+        if reached < stop:
+            yield reached, stop
+
+    def nth_unacked(self, count: int, *, end: int) -> int | None:
+        """Return the offset of the `count`-th oldest message that is not acked.
+
+        To skip messages as Pulsar does is a cumulative ack of it.
+
+        Args:
+            count: From 1 on.
+            end: The offset behind the partition's last one.
+
+        Returns:
+            None if no more than `count - 1` are there.
+
+        Raises:
+            ValueError: `count` is not positive.
+        """
+        if count < 1:
+            raise ValueError(f"there is no message number {count}")
+        for first, stop in self.unacked_ranges(self._committed, end):
+            if count <= stop - first:
+                return first + count - 1
+            count -= stop - first
+        return None
+
+    def backlog(self, end: int) -> int:
+        """Return how many offsets before `end` are not acked: Pulsar's msgBacklog.
+
+        Offsets at which Kafka holds nothing count until they are acked as absent.
+
+        Raises:
+            AckBeyondEndError: Offsets beyond `end` are acked: the end was asked before the cursor
+                moved on, or is that of another topic.
+        """
+        highest = self._ranges.highest_stop or self._committed
+        self._check_end(highest, end)
+        return end - self._committed - self._ranges.offsets
+
+    def entries_to_read(self, end: int) -> int:
+        """Return how many offsets from the read position to before `end` are not acked.
+
+        Raises:
+            AckBeyondEndError: Offsets beyond `end` are acked.
+        """
+        self.backlog(end)  # refuses an end that is too small
+        acked = self._ranges.offsets_from(self._read_position)
+        return max(end - self._read_position, 0) - acked
+
+    def stats(self, end: int) -> CursorStats:
+        """Return all counts; with as much text as there are ranges.
+
+        Raises:
+            AckBeyondEndError: Offsets beyond `end` are acked.
+        """
+        return CursorStats(
+            partition=self.identity.partition,
+            mark_delete=self.mark_delete,
+            read_position=self._read_position,
+            backlog=self.backlog(end),
+            entries_since_first_not_acked=self._read_position - self.mark_delete,
+            acked_ranges=len(self._ranges),
+            consumed=self._counts.consumed,
+            absent=self._counts.absent,
+            repeated=self._counts.repeated,
+            individually_deleted=ranges_text(self.identity.partition, self._ranges),
+        )
+
+    def _add(self, first: int, stop: int) -> int:
+        """Ack a range, which may lie behind the mark-delete position or before it."""
+        ranges = self._ranges
+        if first <= self._committed:
+            if stop <= self._committed:
+                return 0
+            first = self._committed
+            lowest = ranges.lowest_first
+            if lowest is None or lowest > stop:  # in order: no range is made for it
+                self._move(stop)
+                return stop - first
+        added = ranges.add(first, stop)
+        if first == self._committed:
+            self._move(ranges.pop_first(first))
+        return added
+
+    def _move(self, committed: int) -> None:
+        """Let the mark-delete position move to before `committed`."""
+        self._committed = committed
+        # Who acks what was not read has skipped it: Pulsar, ManagedCursorImpl.
+        self._read_position = max(self._read_position, committed)
+
+    def _check_range(self, first: int, stop: int, end: int) -> None:
+        if 0 <= first < stop <= end <= LARGEST_OFFSET:
+            return
+        _check_offset("first", first)
+        if stop <= first:
+            raise ValueError(f"the range from {first} to before {stop} is empty")
+        self._check_end(stop, end)
+
+    def _check_end(self, stop: int, end: int) -> None:
+        _check_offset("end", end)
+        if stop > end:
+            raise AckBeyondEndError(
+                f"{self.identity}: up to before {stop}, but the partition ends before {end}"
+            )
+
+
+def _check_offset(name: str, offset: int) -> None:
+    if not 0 <= offset <= LARGEST_OFFSET:
+        raise ValueError(f"{name} {offset} is no offset")

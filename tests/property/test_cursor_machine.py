@@ -1,0 +1,251 @@
+"""A cursor against a plain set of offsets: the same acks, counts and ranges, whatever the order.
+
+Blocks are made so small that a few ranges fill, divide and join them.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sequitur.consumer import (
+    AckBeyondEndError,
+    Cursor,
+    CursorIdentity,
+    MarkDeleteBackError,
+    decode_cursor,
+    encode_cursor,
+)
+from sequitur.consumer.subscription import acked_ranges
+from sequitur.consumer.subscription.acked_ranges import AckedRanges
+from tests.support.cursors import state_of
+from tests.support.examples import examples
+
+IDENTITY = CursorIdentity("billing", "orders", 3)
+_SPAN = 400
+_OFFSETS = st.integers(0, _SPAN + 20)
+_LENGTHS = st.one_of(st.integers(1, 6), st.integers(1, _SPAN))
+
+
+class CursorMachine(RuleBasedStateMachine):
+    """Acks of all kinds, refused ones among them, on a cursor and on a set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = mock.patch.multiple(
+            acked_ranges, BLOCK_RANGES=6, _SMALL_BLOCK=2, _EACH_ALONE=2
+        )
+        self.blocks.start()
+
+    def teardown(self) -> None:
+        """Give back the blocks' sizes."""
+        self.blocks.stop()
+
+    @initialize(start=st.sampled_from([0, 1, 17]))
+    def begin(self, start: int) -> None:
+        """The partition is empty, but for what was before the start."""
+        self.cursor = Cursor(IDENTITY, start=start)
+        self.acked = set(range(start))
+        self.end = start
+        self.read = start
+        self.consumed = self.absent = self.repeated = 0
+
+    @rule(count=st.integers(1, _SPAN))
+    def append(self, count: int) -> None:
+        """Messages come in."""
+        self.end = min(self.end + count, _SPAN)
+
+    @rule(offset=_OFFSETS)
+    def ack(self, offset: int) -> None:
+        """Ack one message."""
+        if offset >= self.end:
+            self._refused(lambda: self.cursor.ack(offset, end=self.end))
+        else:
+            self._consume(self.cursor.ack(offset, end=self.end), [offset])
+
+    @rule(first=_OFFSETS, length=_LENGTHS)
+    def ack_range(self, first: int, length: int) -> None:
+        """Ack messages that lie together."""
+        if first + length > self.end:
+            self._refused(lambda: self.cursor.ack_range(first, first + length, end=self.end))
+        else:
+            added = self.cursor.ack_range(first, first + length, end=self.end)
+            self._consume(added, list(range(first, first + length)))
+
+    @rule(offsets=st.lists(_OFFSETS, max_size=60))
+    def ack_offsets(self, offsets: list[int]) -> None:
+        """Ack messages as a step does, some of them twice."""
+        given = np.array(offsets, dtype=np.int64)
+        if offsets and max(offsets) >= self.end:
+            self._refused(lambda: self.cursor.ack_offsets(given, end=self.end))
+        else:
+            self._consume(self.cursor.ack_offsets(given, end=self.end), offsets)
+
+    @rule(ranges=st.lists(st.tuples(_OFFSETS, st.integers(1, 40)), max_size=20))
+    def ack_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """Ack ranges that may overlap."""
+        firsts = np.array([first for first, _ in ranges], dtype=np.int64)
+        stops = np.array([first + length for first, length in ranges], dtype=np.int64)
+        if ranges and int(stops.max()) > self.end:
+            self._refused(lambda: self.cursor.ack_ranges(firsts, stops, end=self.end))
+        else:
+            acks = [offset for first, length in ranges for offset in range(first, first + length)]
+            self._consume(self.cursor.ack_ranges(firsts, stops, end=self.end), acks)
+
+    @rule(every=st.integers(2, 5), first=_OFFSETS)
+    def ack_every(self, every: int, first: int) -> None:
+        """Make many holes."""
+        offsets = list(range(min(first, self.end), self.end, every))
+        added = self.cursor.ack_offsets(np.array(offsets, dtype=np.int64), end=self.end)
+        self._consume(added, offsets)
+
+    @rule(offset=_OFFSETS)
+    def ack_cumulative(self, offset: int) -> None:
+        """Ack all up to a message; a step back is refused."""
+        if offset >= self.end:
+            self._refused(lambda: self.cursor.ack_cumulative(offset, end=self.end))
+        elif offset < self._mark_delete:
+            before = state_of(self.cursor)
+            with pytest.raises(MarkDeleteBackError):
+                self.cursor.ack_cumulative(offset, end=self.end)
+            assert state_of(self.cursor) == before
+        else:
+            again = offset == self._mark_delete
+            added = self.cursor.ack_cumulative(offset, end=self.end)
+            assert added == self._take(range(offset + 1))
+            self.consumed += added
+            self.repeated += again
+
+    @rule(first=_OFFSETS, length=st.integers(1, 5))
+    def ack_absent(self, first: int, length: int) -> None:
+        """Ack what Kafka does not hold."""
+        if first + length > self.end:
+            self._refused(lambda: self.cursor.ack_absent(first, first + length, end=self.end))
+        else:
+            added = self.cursor.ack_absent(first, first + length, end=self.end)
+            assert added == self._take(range(first, first + length))
+            self.absent += added
+            self.repeated += length - added
+
+    @rule(offset=_OFFSETS)
+    def seek(self, offset: int) -> None:
+        """Read on somewhere else."""
+        if offset > self.end:
+            self._refused(lambda: self.cursor.seek(offset, end=self.end))
+        else:
+            self.cursor.seek(offset, end=self.end)
+            self.read = max(offset, self._mark_delete + 1)
+
+    @rule()
+    def rewind(self) -> None:
+        """Read on behind the mark-delete position."""
+        self.cursor.rewind()
+        self.read = self._mark_delete + 1
+
+    @rule()
+    def reopen(self) -> None:
+        """Write the cursor and read it."""
+        self.cursor = decode_cursor(encode_cursor(self.cursor), IDENTITY).cursor
+
+    @rule(first=_OFFSETS, length=_LENGTHS, count=st.integers(1, 30))
+    def ask(self, first: int, length: int, count: int) -> None:
+        """What is not acked is that which the set does not have."""
+        asked = range(first, first + length)
+        found = [o for a, b in self.cursor.unacked_ranges(first, asked.stop) for o in range(a, b)]
+        assert found == [offset for offset in asked if offset not in self.acked]
+        among = self.cursor.acked_among(np.arange(first, asked.stop)).tolist()
+        assert among == [offset in self.acked for offset in asked]
+        assert self.cursor.is_acked(first) == (first in self.acked)
+        open_ones = [offset for offset in range(self.end) if offset not in self.acked]
+        nth = open_ones[count - 1] if count <= len(open_ones) else None
+        assert self.cursor.nth_unacked(count, end=self.end) == nth
+
+    @invariant()
+    def agrees_with_the_set(self) -> None:
+        """Positions, ranges and counts."""
+        mark_delete = self._mark_delete
+        self.read = max(self.read, mark_delete + 1)
+        stats = self.cursor.stats(self.end)
+        ranges = _ranges_of({offset for offset in self.acked if offset > mark_delete})
+        assert list(self.cursor.acked_ranges()) == ranges
+        left = sum(offset not in self.acked for offset in range(self.end))
+        to_read = sum(offset not in self.acked for offset in range(self.read, self.end))
+        assert (stats.mark_delete, stats.read_position) == (mark_delete, self.read)
+        assert (stats.backlog, self.cursor.entries_to_read(self.end)) == (left, to_read)
+        assert stats.entries_since_first_not_acked == self.read - mark_delete
+        assert stats.acked_ranges == len(ranges)
+        counts = (stats.consumed, stats.absent, stats.repeated)
+        assert counts == (self.consumed, self.absent, self.repeated)
+
+    @invariant()
+    def blocks_are_neither_empty_nor_too_long(self) -> None:
+        """And no two neighbours are small."""
+        lengths = self.cursor._ranges.block_lengths
+        assert all(1 <= length <= 6 for length in lengths)
+        assert all(max(pair) > 1 for pair in pairwise(lengths))
+
+    @property
+    def _mark_delete(self) -> int:
+        return next(offset for offset in range(_SPAN + 1) if offset not in self.acked) - 1
+
+    def _consume(self, added: int, acks: list[int]) -> None:
+        assert added == self._take(acks)
+        self.consumed += added
+        self.repeated += len(acks) - added
+
+    def _take(self, offsets: list[int] | range) -> int:
+        before = len(self.acked)
+        self.acked.update(offsets)
+        return len(self.acked) - before
+
+    def _refused(self, ack: object) -> None:
+        assert callable(ack)
+        before = state_of(self.cursor)
+        with pytest.raises(AckBeyondEndError):
+            ack()
+        assert state_of(self.cursor) == before
+
+
+CursorMachine.TestCase.settings = settings(max_examples=examples(3), stateful_step_count=50)
+TestCursor = CursorMachine.TestCase
+
+
+@given(
+    offsets=st.lists(st.integers(0, 5000), min_size=200, max_size=3000),
+    many=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+@settings(max_examples=examples(0.5))
+def test_blocks_of_their_real_size(offsets: list[int], seed: int, *, many: bool) -> None:
+    """Thousands of ranges, added and then filled in another order, are what a set has."""
+    random = np.random.default_rng(seed)
+    ranges = AckedRanges()
+    model: set[int] = set()
+    spread = random.permutation(np.arange(0, 6000, 2))
+    rest = random.permutation(6000)
+    for part in (spread, np.array(offsets), rest[: len(offsets)]):
+        if many:
+            added = ranges.add_many(part, part + 1)
+        else:
+            added = sum(ranges.add(offset, offset + 1) for offset in part.tolist())
+        before = len(model)
+        model.update(part.tolist())
+        assert added == len(model) - before
+        assert list(ranges) == _ranges_of(model)
+        assert ranges.offsets == len(model)
+
+
+def _ranges_of(offsets: set[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for offset in sorted(offsets):
+        if ranges and ranges[-1][1] == offset:
+            ranges[-1] = (ranges[-1][0], offset + 1)
+        else:
+            ranges.append((offset, offset + 1))
+    return ranges

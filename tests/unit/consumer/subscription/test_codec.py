@@ -1,0 +1,219 @@
+"""Bytes of a cursor: all of it comes back, and nothing else is ever read as one."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import google_crc32c
+import msgspec
+import pytest
+
+from sequitur.consumer import (
+    Cursor,
+    CursorDamagedError,
+    CursorError,
+    CursorIdentity,
+    CursorVersionError,
+    ForeignCursorError,
+    decode_cursor,
+    encode_cursor,
+)
+from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
+from tests.support.cursors import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+IDENTITY = CursorIdentity("billing", "orders", 3)
+_HEADER = struct.Struct(">4sBQQ")
+_LARGE = 1 << 62
+
+
+def _cursor() -> Cursor:
+    cursor = Cursor(IDENTITY, start=40)
+    for first, stop in ((50, 60), (61, 62), (70_000, 1 << 40)):
+        cursor.ack_range(first, stop, end=1 << 41)
+    cursor.ack_absent(42, 44, end=100)
+    cursor.ack(55, end=100)
+    cursor.seek(80, end=100)
+    return cursor
+
+
+def _framed(body: bytes, *, version: int = 1, length: int = 0, unpacked: int = 0) -> bytes:
+    """Bytes with a sound checksum."""
+    header = _HEADER.pack(
+        b"SQCR", version, length or len(body), unpacked or len(zlib.decompress(body))
+    )
+    checksum = google_crc32c.extend(google_crc32c.value(header), body)
+    return header + struct.pack(">I", checksum) + body
+
+
+def _written(
+    *,
+    positions: tuple[int, int] = (9, 10),
+    counts: tuple[int, int, int] = (0, 0, 0),
+    distances: Sequence[int] = (),
+    lengths: Sequence[int] = (),
+    ranges: int | None = None,
+    widths: tuple[int, int] = (8, 8),
+) -> bytes:
+    """A cursor that another program might have written; numbers in columns of eight bytes."""
+    count = len(distances) if ranges is None else ranges
+    meta = msgspec.msgpack.encode(
+        ["billing", "orders", 3, *positions, *counts, count, *widths, 0, b""]
+    )
+    columns = b"".join(
+        bytes((number >> (8 * place)) & 255 for place in range(8) for number in numbers)
+        for numbers in (distances, lengths)
+    )
+    return _framed(zlib.compress(struct.pack(">I", len(meta)) + meta + columns))
+
+
+def test_a_cursor_comes_back_whole() -> None:
+    """Positions, counts and all ranges; and what the caller stored with it."""
+    cursor = _cursor()
+    stored = decode_cursor(encode_cursor(cursor, generation=7, carried=b"frontier"), IDENTITY)
+    assert state_of(stored.cursor) == state_of(cursor)
+    assert (stored.generation, stored.carried) == (7, b"frontier")
+
+
+@pytest.mark.parametrize("start", [0, LARGEST_OFFSET])
+def test_a_cursor_without_ranges_comes_back(start: int) -> None:
+    """A new one, at the first offset and at the largest."""
+    cursor = Cursor(IDENTITY, start=start)
+    assert state_of(decode_cursor(encode_cursor(cursor), IDENTITY).cursor) == state_of(cursor)
+
+
+def test_the_largest_offset_comes_back() -> None:
+    """A range may stop where 63 bits end."""
+    cursor = Cursor(IDENTITY)
+    cursor.ack_range(5, LARGEST_OFFSET, end=LARGEST_OFFSET)
+    decoded = decode_cursor(encode_cursor(cursor), IDENTITY).cursor
+    assert list(decoded.acked_ranges()) == [(5, LARGEST_OFFSET)]
+
+
+def test_a_decoded_cursor_takes_acks() -> None:
+    """Its ranges are no copy that stands still."""
+    decoded = decode_cursor(encode_cursor(_cursor()), IDENTITY).cursor
+    assert decoded.ack_range(40, 61, end=1 << 41) == 2 + 6 + 1
+    assert (decoded.mark_delete, decoded.acked_range_count) == (61, 1)
+
+
+def test_every_changed_byte_is_refused() -> None:
+    """Each byte, with each other value."""
+    data = encode_cursor(_cursor(), carried=b"carried")
+    for at in range(len(data)):
+        for change in range(1, 256):
+            changed = data[:at] + bytes([data[at] ^ change]) + data[at + 1 :]
+            with pytest.raises(CursorDamagedError):
+                decode_cursor(changed, IDENTITY)
+
+
+def test_every_cut_is_refused() -> None:
+    """At its end, at its beginning, in the middle; and bytes that are too many."""
+    data = encode_cursor(_cursor())
+    for at in range(len(data)):
+        for cut in (data[:at], data[at + 1 :], data[:at] + data[at + 1 :]):
+            with pytest.raises(CursorDamagedError):
+                decode_cursor(cut, IDENTITY)
+    for longer in (data + b"\0", data + data, b"\0" + data):
+        with pytest.raises(CursorDamagedError):
+            decode_cursor(longer, IDENTITY)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CursorIdentity("audit", "orders", 3),
+        CursorIdentity("billing", "refunds", 3),
+        CursorIdentity("billing", "orders", 4),
+    ],
+)
+def test_another_cursor_is_refused_by_name(other: CursorIdentity) -> None:
+    """The message names both."""
+    with pytest.raises(ForeignCursorError, match=f"billing on orders-3, .* {other}"):
+        decode_cursor(encode_cursor(_cursor()), other)
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    """Its checksum is sound, so that it is no damage."""
+    with pytest.raises(CursorVersionError, match="format 2; known is 1"):
+        decode_cursor(_framed(zlib.compress(b"whatever"), version=2), IDENTITY)
+
+
+@pytest.mark.parametrize("data", [b"", b"SQCR", b"x" * 500, b'{"version":1}' * 9])
+def test_what_never_was_a_cursor_is_refused(data: bytes) -> None:
+    """Other programs write metadata, too."""
+    with pytest.raises(CursorDamagedError):
+        decode_cursor(data, IDENTITY)
+
+
+def test_bytes_of_a_sound_form_are_read() -> None:
+    """What the cases below get wrong, right."""
+    cursor = decode_cursor(_written(distances=[1, 5], lengths=[4, 1]), IDENTITY).cursor
+    assert (cursor.mark_delete, list(cursor.acked_ranges())) == (9, [(11, 15), (20, 21)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(_written(positions=(-2, 0)), id="mark-delete before the first offset"),
+        pytest.param(_written(positions=(9, 9)), id="read position that is acked"),
+        pytest.param(_written(positions=(9, LARGEST_OFFSET + 1)), id="read position too large"),
+        pytest.param(_written(counts=(-1, 0, 0)), id="negative count consumed"),
+        pytest.param(_written(counts=(0, -1, 0)), id="negative count absent"),
+        pytest.param(_written(counts=(0, 0, -1)), id="negative count repeated"),
+        pytest.param(_written(distances=[0], lengths=[1]), id="range that touches the position"),
+        pytest.param(_written(distances=[1, 0], lengths=[1, 1]), id="ranges that touch"),
+        pytest.param(_written(distances=[1], lengths=[0]), id="empty range"),
+        pytest.param(_written(distances=[_LARGE], lengths=[_LARGE]), id="range too far"),
+        pytest.param(_written(distances=[_LARGE] * 4, lengths=[_LARGE] * 4), id="sum wraps"),
+        pytest.param(_written(distances=[1 << 63], lengths=[1]), id="negative distance"),
+        pytest.param(_written(distances=[_LARGE], lengths=[_LARGE - 10]), id="just too far"),
+        pytest.param(_written(distances=[1], lengths=[1], ranges=2), id="a range too few"),
+        pytest.param(_written(distances=[1], lengths=[1], ranges=0), id="a range too many"),
+        pytest.param(_written(distances=[1], lengths=[1], ranges=-1), id="negative ranges"),
+        pytest.param(_written(distances=[1], lengths=[1], widths=(9, 7)), id="nine bytes"),
+        pytest.param(_written(distances=[1], lengths=[1], widths=(7, 9)), id="nine bytes again"),
+        pytest.param(_written(widths=(0, 8)), id="no bytes"),
+        pytest.param(_framed(b"no zlib", unpacked=7), id="not compressed"),
+        pytest.param(_framed(zlib.compress(b"abc")), id="no meta"),
+        pytest.param(_framed(zlib.compress(b"\0\0\0\1\xc1")), id="meta of another form"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(data: bytes) -> None:
+    """A sound checksum does not make a cursor."""
+    with pytest.raises(CursorDamagedError):
+        decode_cursor(data, IDENTITY)
+
+
+def test_damage_is_a_cursor_error() -> None:
+    """Whoever catches all that a cursor may raise catches damage, too."""
+    with pytest.raises(CursorError):
+        decode_cursor(b"", IDENTITY)
+
+
+def test_a_body_of_another_length_is_refused() -> None:
+    """What it unpacks to makes sense; it is more or less than the header says, or more follows."""
+    unpacked = zlib.decompress(encode_cursor(_cursor())[25:])
+    body = zlib.compress(unpacked)
+    length = len(unpacked)
+    assert state_of(decode_cursor(_framed(body), IDENTITY).cursor) == state_of(_cursor())
+    for wrong in (
+        _framed(body, unpacked=length - 1),
+        _framed(body, unpacked=length + 1),
+        _framed(body[:-1], unpacked=length),
+        _framed(body + b"y", unpacked=length),
+        _framed(zlib.compress(unpacked + b"y"), unpacked=length),
+    ):
+        with pytest.raises(CursorDamagedError, match="does not unpack to"):
+            decode_cursor(wrong, IDENTITY)
+
+
+def test_a_wrong_length_is_refused_although_the_checksum_is_right() -> None:
+    """The header says how long the body is."""
+    body = zlib.compress(b"x" * 99)
+    with pytest.raises(CursorDamagedError, match=f"of {len(body) + 1} bytes has {len(body)}"):
+        decode_cursor(_framed(body, length=len(body) + 1), IDENTITY)

@@ -1,0 +1,231 @@
+"""A cursor in a group's metadata, or in chunks: what was written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import struct
+
+import google_crc32c
+import pytest
+
+from sequitur.consumer import (
+    METADATA_LIMIT,
+    Cursor,
+    CursorChunksError,
+    CursorDamagedError,
+    CursorError,
+    CursorIdentity,
+    CursorVersionError,
+    ForeignCursorError,
+    StateFormatError,
+    StoredPieces,
+    in_metadata,
+    read_pointer,
+    read_stored,
+)
+from tests.support.cursors import state_of
+
+IDENTITY = CursorIdentity("billing/eu", "orders", 3)
+OTHER = CursorIdentity("billing/eu", "orders", 4)
+END = 1 << 40
+
+
+def _cursor(holes: int, identity: CursorIdentity = IDENTITY) -> Cursor:
+    """Each distance differs, so that no compression makes it small."""
+    cursor = Cursor(identity)
+    for number in range(1, holes + 1):
+        offset = number * 2000 + number * number % 997
+        cursor.ack_range(offset, offset + 1 + number * number % 89, end=END)
+    return cursor
+
+
+def _pieces(
+    holes: int = 600, generation: int = 7, identity: CursorIdentity = IDENTITY
+) -> StoredPieces:
+    return in_metadata(_cursor(holes, identity), generation=generation, limit=200, chunk_bytes=300)
+
+
+def _values(pieces: StoredPieces) -> list[bytes]:
+    return [chunk.value for chunk in pieces.chunks]
+
+
+def test_a_small_cursor_stands_in_the_metadata() -> None:
+    """With its generation and what the caller stored with it; the offset is the cursor's."""
+    cursor = _cursor(50)
+    pieces = in_metadata(cursor, generation=3, carried=b"frontier")
+    assert (pieces.offset, pieces.chunks) == (0, ())
+    assert len(pieces.metadata) <= METADATA_LIMIT
+    assert pieces.metadata.isascii()
+    assert read_pointer(pieces.metadata) is None
+    stored = read_stored(pieces.metadata, [], IDENTITY, offset=0)
+    assert state_of(stored.cursor) == state_of(cursor)
+    assert (stored.generation, stored.carried) == (3, b"frontier")
+
+
+def test_a_large_cursor_stands_in_chunks() -> None:
+    """In any order they are one cursor; the metadata names them."""
+    cursor = _cursor(600)
+    pieces = in_metadata(cursor, generation=7, carried=b"x", limit=200, chunk_bytes=300)
+    pointer = read_pointer(pieces.metadata)
+    assert pointer is not None
+    assert len(pieces.metadata) <= 200
+    assert pointer.keys(IDENTITY) == [chunk.key for chunk in pieces.chunks]
+    assert pointer.count == len(pieces.chunks) > 2
+    stored = read_stored(pieces.metadata, reversed(_values(pieces)), IDENTITY, offset=0)
+    assert state_of(stored.cursor) == state_of(cursor)
+    assert (stored.generation, stored.carried) == (7, b"x")
+
+
+def test_the_limit_is_what_fits() -> None:
+    """A text as long as the limit stands in the metadata, one that is longer does not."""
+    cursor = _cursor(600)
+    length = len(in_metadata(cursor, generation=1, limit=1 << 20).metadata)
+    assert in_metadata(cursor, generation=1, limit=length).chunks == ()
+    assert len(in_metadata(cursor, generation=1, limit=length - 1).chunks) == 1
+
+
+@pytest.mark.parametrize("holes", [10, 100, 300, 1000, 3000, 100_000])
+def test_the_metadata_never_exceeds_the_limit(holes: int) -> None:
+    """However many ranges there are, and all of them come back."""
+    cursor = _cursor(holes)
+    pieces = in_metadata(cursor, generation=1)
+    assert len(pieces.metadata) <= METADATA_LIMIT
+    stored = read_stored(pieces.metadata, _values(pieces), IDENTITY, offset=0)
+    assert stored.cursor.acked_range_count == holes
+
+
+def test_a_generation_leaves_the_chunks_of_the_one_before() -> None:
+    """A writer that dies in between harms nothing; the generation before is written over."""
+    keys = [{chunk.key for chunk in _pieces(generation=number).chunks} for number in (7, 8, 9)]
+    assert keys[0] & keys[1] == set()
+    assert keys[0] == keys[2]
+
+
+def test_keys_differ_by_cursor() -> None:
+    """Also where a subscription's name looks like a part of the key."""
+    names = [CursorIdentity(name, "orders", 3) for name in ("a", "0/a", "0/0/a", "3/0/0/a")]
+    keys = {chunk.key for name in (*names, OTHER) for chunk in _pieces(identity=name).chunks}
+    assert len(keys) == sum(len(_pieces(identity=name).chunks) for name in (*names, OTHER))
+
+
+def test_a_missing_chunk_is_refused() -> None:
+    """Each of them, and all."""
+    pieces = _pieces()
+    values = _values(pieces)
+    for at in range(len(values)):
+        with pytest.raises(CursorChunksError, match=r"1 of .* missing"):
+            read_stored(pieces.metadata, values[:at] + values[at + 1 :], IDENTITY, offset=0)
+    with pytest.raises(CursorChunksError, match="missing"):
+        read_stored(pieces.metadata, [], IDENTITY, offset=0)
+
+
+def test_a_doubled_chunk_is_refused() -> None:
+    """Whether another one is missing or not."""
+    pieces = _pieces()
+    values = _values(pieces)
+    for given in ([*values, values[1]], [values[0], *values[:-1]]):
+        with pytest.raises(CursorChunksError, match="twice"):
+            read_stored(pieces.metadata, given, IDENTITY, offset=0)
+
+
+@pytest.mark.parametrize("generation", [5, 6, 8, 9])
+def test_mixed_generations_are_refused(generation: int) -> None:
+    """One chunk of another writing, in the place of its like."""
+    pieces, others = _pieces(generation=7), _pieces(generation=generation)
+    values = _values(pieces)
+    values[1] = _values(others)[1]
+    with pytest.raises(CursorChunksError, match=rf"generation {generation} among .* 7"):
+        read_stored(pieces.metadata, values, IDENTITY, offset=0)
+
+
+@pytest.mark.parametrize("mixed", [1, 2, 100])
+def test_two_writers_of_a_generation_are_refused(mixed: int) -> None:
+    """An older life and a newer one took the same number: their chunks make up no cursor."""
+    pieces = _pieces()
+    cursor = _cursor(600)
+    cursor.ack(500 * 2000 - 1, end=END)
+    values = _values(in_metadata(cursor, generation=7, limit=200, chunk_bytes=300))
+    given = values[:mixed] + _values(pieces)[mixed:]
+    with pytest.raises(CursorChunksError):
+        read_stored(pieces.metadata, given, IDENTITY, offset=0)
+
+
+def test_chunks_beside_a_whole_cursor_are_refused() -> None:
+    """They belong to another writing."""
+    text = in_metadata(_cursor(3), generation=1).metadata
+    with pytest.raises(CursorChunksError, match="has none"):
+        read_stored(text, _values(_pieces()), IDENTITY, offset=0)
+
+
+@pytest.mark.parametrize("limit", [200, METADATA_LIMIT])
+def test_another_cursor_is_refused(limit: int) -> None:
+    """Whether it is whole or in chunks."""
+    pieces = in_metadata(_cursor(100, OTHER), generation=1, limit=limit)
+    with pytest.raises(ForeignCursorError, match=r"orders-4, .* orders-3"):
+        read_stored(pieces.metadata, _values(pieces), IDENTITY, offset=0)
+
+
+def test_an_offset_that_somebody_else_committed_is_refused() -> None:
+    """The metadata beside it says otherwise."""
+    pieces = in_metadata(_cursor(3), generation=1)
+    with pytest.raises(CursorDamagedError, match=r"the offset 9 is committed, .* at 0"):
+        read_stored(pieces.metadata, [], IDENTITY, offset=9)
+
+
+@pytest.mark.parametrize("limit", [200, METADATA_LIMIT])
+def test_every_changed_character_is_refused(limit: int) -> None:
+    """Of a pointer, and of a whole cursor: changed, left out, doubled, cut off, added."""
+    pieces = in_metadata(_cursor(60 if limit > 200 else 600), generation=7, limit=limit)
+    text, values = pieces.metadata, _values(pieces)
+    assert bool(values) == (limit == 200)
+    changed = {text[:at] for at in range(len(text))} | {f"{text}{more}" for more in "\n A=\0"}
+    for at, character in enumerate(text):
+        for other in "0159afAZ+/= .\n\0\xe4":
+            changed.add(text[:at] + other + text[at + 1 :])
+        changed.add(text[:at] + text[at + 1 :])
+        changed.add(text[:at] + character + text[at:])
+    changed.discard(text)
+    for wrong in changed:
+        with pytest.raises((CursorDamagedError, CursorVersionError)):
+            read_stored(wrong, values, IDENTITY, offset=0)
+
+
+def test_every_changed_byte_of_a_chunk_is_refused() -> None:
+    """And each cut of one."""
+    pieces = _pieces()
+    first, *rest = _values(pieces)
+    for at in range(len(first)):
+        changed = first[:at] + bytes([first[at] ^ (1 + at % 255)]) + first[at + 1 :]
+        for wrong in (changed, first[:at], first[:at] + first[at + 1 :], first + first[: at + 1]):
+            with pytest.raises(CursorDamagedError):
+                read_stored(pieces.metadata, [wrong, *rest], IDENTITY, offset=0)
+
+
+@pytest.mark.parametrize("text", ["", "committed by hand", '{"offset": 3}', "sequitur-cursor/"])
+def test_metadata_of_others_is_refused(text: str) -> None:
+    """Such as what a tool leaves when it sets the offset."""
+    with pytest.raises(CursorDamagedError, match="not that of a cursor"):
+        read_stored(text, [], IDENTITY, offset=0)
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    """Of the metadata, and of a chunk whose checksum is sound."""
+    pieces = _pieces()
+    first, *rest = _values(pieces)
+    header = b"SQCK\2" + first[5:25]
+    checksum = google_crc32c.value(header + first[29:])
+    newer = header + struct.pack(">I", checksum) + first[29:]
+    with pytest.raises(CursorVersionError, match="chunk of format 2; known is 1"):
+        read_stored(pieces.metadata, [newer, *rest], IDENTITY, offset=0)
+    with pytest.raises(CursorVersionError, match="format 2; known is 1"):
+        read_pointer("sequitur-cursor/2 whole x")
+
+
+@pytest.mark.parametrize(
+    ("generation", "limit", "chunk_bytes"),
+    [(-1, 200, 1), (1 << 64, 200, 1), (1, 10, 1), (1, 200, 0)],
+)
+def test_what_cannot_be_written_is_a_mistake(generation: int, limit: int, chunk_bytes: int) -> None:
+    """A generation of more than 64 bits, no room for a pointer, chunks of nothing."""
+    with pytest.raises(ValueError, match=r"64 bits|characters|hold nothing") as caught:
+        in_metadata(_cursor(600), generation=generation, limit=limit, chunk_bytes=chunk_bytes)
+    assert not isinstance(caught.value, CursorError | StateFormatError)
