@@ -16,20 +16,14 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from sequitur.pipelines._errors import CheckpointError
+from sequitur.producer._durable import make_folder, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+__all__ = ["create", "make_folder", "replace", "sync", "sync_all", "written_aside"]
+
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-
-
-def sync(path: Path) -> None:
-    """Return once the bytes of a file, or the names in a folder, outlast a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_all(paths: Iterable[Path]) -> None:
@@ -52,14 +46,6 @@ def sync_all(paths: Iterable[Path]) -> None:
                 folders.add(path.parent)
     for folder in sorted(folders):
         sync(folder)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it, whose names outlast a power cut; one may be there."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in reversed(missing):
-        sync(path.parent)
 
 
 def create(path: Path, text: str) -> bool:

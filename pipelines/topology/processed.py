@@ -125,6 +125,10 @@ class Processed:
         found = cls(**values)
         return found._with_files(lambda path: root / path)
 
+    def states_by_task(self) -> dict[tuple[str, int], Location]:
+        """Files of what bolts keep, by component and task."""
+        return {(component, task): path for component, task, path in self.states}
+
     def folders(self) -> set[str]:
         """Names of the folders whose files later steps need."""
         later = [path for paths in self.waiting.values() for path in paths]

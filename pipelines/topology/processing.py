@@ -220,7 +220,7 @@ class Processing:
             written=written,
             kept=processed.folders() | kept,
         )
-        if self._transactions is not None:
+        if kept:  # a transaction was carried out, by what was prepared
             self._checkpoint.drop_prepared(entry.step)
         self._newest = processed
         return processed

@@ -178,8 +178,7 @@ class StepRuns:
             ConservationError: An event is unaccounted for.
         """
         one = self.begin(work)
-        states = {(component, task): path for component, task, path in work.before.states}
-        result = StepRun(one.batch, one.givens, states, one.tasks).run()
+        result = StepRun(one.batch, one.givens, work.before.states_by_task(), one.tasks).run()
         delete_all(one.batch.folder / "work")
         return self.processed(work, one, result), one.name
 

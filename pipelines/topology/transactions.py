@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from sequitur.consumer.topology.state.errors import StateUnavailableError
@@ -14,7 +14,11 @@ from sequitur.consumer.topology.step.transaction_run import (
     ProcessingRun,
 )
 from sequitur.consumer.topology.step.transaction_tries import TransactionTries
-from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+from sequitur.consumer.topology.transactional.attempt import (
+    TransactionAttempt,
+    attempts_of_life,
+    life_of_attempt,
+)
 from sequitur.consumer.topology.transactional.phase import Phase, Transaction
 from sequitur.consumer.topology.transactional.topology import create_states
 from sequitur.pipelines._errors import TopologyFileError
@@ -42,10 +46,6 @@ class Committing(Protocol):
             processed: It.
             is_again: Whether a try at the commit has failed.
         """
-
-
-_ATTEMPT_BITS: Final = 20
-"""Attempt ids grow within a life, and from one to the next: its owner generation comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,9 @@ class Transactions:
 
     def new_attempt(self, work: StepWork) -> TransactionAttempt:
         """Return the ids of another try; the attempt id is larger than those of all before."""
-        generation = self._checkpoint.owner << _ATTEMPT_BITS
-        return TransactionAttempt(work.before.transaction_id + 1, generation + next(self._attempts))
+        # They grow within a life, and from one to the next: that has a larger owner generation.
+        attempt_id = attempts_of_life(self._checkpoint.owner) + next(self._attempts)
+        return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
 
     def wait(self, seconds: float, name: str, error: Exception) -> None:
         """Wait between two tries.
@@ -203,7 +204,7 @@ class Transactions:
 
     def _create_states(self) -> None:
         if not self._has_tables:
-            least_attempt = self._checkpoint.owner << _ATTEMPT_BITS
+            least_attempt = attempts_of_life(self._checkpoint.owner)
             create_states(self._topology, self._epoch, least_attempt)
             self._has_tables = True
 
@@ -213,7 +214,7 @@ class Transactions:
         That life may be about to discard it, since its own try at the commit has failed: what this
         one commits must still be there for the next.
         """
-        if found.attempt >> _ATTEMPT_BITS == self._checkpoint.owner:
+        if life_of_attempt(found.attempt) == self._checkpoint.owner:
             return found
         adopted = replace(found, attempt=self.new_attempt(work).attempt_id)
         transaction.write(adopted)
@@ -270,7 +271,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
     def prepare(self, attempt: TransactionAttempt, *, is_last: bool = False) -> Prepared:
         """Run the processing phase; nothing of it is written down."""
         one = self._in_phase(self._runs.begin(self._work), attempt, Phase.PROCESSING)
-        before = {(component, task): path for component, task, path in self._work.before.states}
+        before = self._work.before.states_by_task()
         result = ProcessingRun(one.batch, one.givens, before, one.tasks, is_last=is_last).run()
         delete_all(one.batch.folder / "work")
         tasks, commit_phase = self._runs.tasks, self._topology.commit_phase
@@ -305,7 +306,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         begun = self._runs.begin(self._work, has_events=False)
         one = self._in_phase(begun, attempt, Phase.COMMIT, prepared.batch)
         # What the step before has left: this one may have been processed before that was known.
-        before = {(component, task): path for component, task, path in self._work.before.states}
+        before = self._work.before.states_by_task()
         result = CommitRun(one.batch, prepared.sent, before, one.tasks).run()
         delete_all(one.batch.folder / "work")
         return Committed(one.name, result)

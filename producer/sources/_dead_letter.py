@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from sequitur.producer._durable import sync
 from sequitur.producer.sources._errors import DeadLettersFullError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class DeadLetterFile:
         self._owes_sync = False
         self._size = os.fstat(self._file).st_size
         if self._size == 0:
-            _sync_folder(path.parent)
+            sync(path.parent)
         elif os.pread(self._file, 1, self._size - 1) != b"\n":
             self._append(b"\n")  # a crash cut the last entry; the next one gets its own line
 
@@ -172,11 +173,3 @@ class DeadLetterFile:
 
 def _encoded(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

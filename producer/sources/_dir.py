@@ -18,6 +18,7 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from sequitur.producer._durable import sync
 from sequitur.producer._log import Logger
 from sequitur.producer.sources._errors import LostFileError, SourceError
 from sequitur.producer.sources._intake import SourceStatistics, UnjournaledWindow, pause
@@ -222,11 +223,7 @@ class DirectorySource:
         if target.exists():
             target = self._free(f"{name}.{{}}{_DONE}", first=2)
         path.rename(target)
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(self._folder)
         self._count(files_finished=1)
         _log.info("file done", path=str(target))
 

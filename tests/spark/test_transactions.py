@@ -24,6 +24,8 @@ from tests.spark.conftest import Job, event, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.support.postgres import PostgresServer
+
 pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
@@ -83,6 +85,27 @@ def test_job_stops_while_a_batch_keeps_failing(job: Job, tmp_path: Path) -> None
     job.run(drain=True)
     assert _written(job)[-1]["count"] == 30
     assert _row(tmp_path)[0] == 30
+
+
+def test_database_that_is_away_at_the_start_is_waited_for(
+    job: Job, tmp_path: Path, make_postgres: Callable[[], PostgresServer]
+) -> None:
+    """The job starts, and says so; its first batch is committed once the database is there."""
+    server = make_postgres()
+    job = job.with_settings(idle_timeout="500 ms")
+    job = job.running_topology(
+        bolts.global_count(tmp_path, url=server.url()), retry_maximum="100 ms"
+    )
+    steps = Path(urlsplit(job.settings.checkpoint).path, "frontier")
+    server.stop()
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    with job.running():
+        wait_until(lambda: steps.is_dir() and any(steps.iterdir()))
+        server.start()
+        wait_until(lambda: len(job.released()) > 0)
+    job.run(drain=True)
+    assert _written(job)[-1]["count"] == 30
+    assert server.sql("SELECT value FROM global_count") == [(30,)]
 
 
 def test_new_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> None:

@@ -107,17 +107,23 @@ class UpdateCount(BaseTransactionalBolt, Committer):
 
 
 def global_count(
-    folder: Path, *, is_opaque: bool = False, holds_first_until: int = 0, is_told: bool = True
+    folder: Path,
+    *,
+    url: str = "",
+    is_opaque: bool = False,
+    holds_first_until: int = 0,
+    is_told: bool = True,
 ) -> TransactionalTopology:
     """Count all events; what is written is the number of the batch, and the count of all.
 
     Args:
-        folder: Where the database is.
+        folder: Where the database is, and what is to go wrong.
+        url: Another database.
         is_opaque: The kind of its state.
         holds_first_until: See `UpdateCount`.
         is_told: Whether anything is written to Kafka.
     """
-    store = SQLStore(f"sqlite:///{folder}/state.db")
+    store = SQLStore(url or f"sqlite:///{folder}/state.db")
     kind: type[State] = OpaqueState if is_opaque else TransactionalState
     builder = TransactionalTopologyBuilder("global-count", "events")
     builder.set_bolt("partial-count", CountBatch(folder), 3).shuffle_grouping("events")

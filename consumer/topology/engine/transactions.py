@@ -127,14 +127,11 @@ class BatchRunner(_InTransaction):
         Raises:
             StateError: A database has another's transactions.
         """
-        if not self._states:
-            # What a committer writes by itself is not known here.
-            is_committer = self._states is not None
-            self._outcome.may_have_committed = self._outcome.may_have_committed or is_committer
-            self.context.states = None if self._states is None else {}
+        if self._states is None:
             super().finish_batch()
-            self.context.states = None
             return
+        if not self._states:  # what a committer writes by itself is not known here
+            self._outcome.may_have_committed = True
         transaction, context = self._transaction, self.context
         writer = Writer(
             topology=context.topology,

@@ -149,14 +149,19 @@ class StepRun:
             self._result.waiting.clear()
             self._result.counts["waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
-        results = list(spouts)
-        for stage in self._batch.plan.stages[1:]:
-            sent = [(one.tuples_file, one.tuples) for one in results]
-            results += self._tasks.run(self._stage_tasks(stage, sent, wave))
+        results = self._with_later_stages(spouts, wave)
         self._take_all(results)
         if self._batch.ackers:
             self._decide(spouts, results, window)
         return any(one.has_more for one in spouts)
+
+    def _with_later_stages(self, spouts: Sequence[TaskResult], wave: int) -> list[TaskResult]:
+        """Run the stages behind the first; return the results of all."""
+        results = list(spouts)
+        for stage in self._batch.plan.stages[1:]:
+            sent = [(one.tuples_file, one.tuples) for one in results]
+            results += self._tasks.run(self._stage_tasks(stage, sent, wave))
+        return results
 
     def _spout_tasks(
         self, window: Window, wave: int, excluded: Sequence[Handle] = ()

@@ -156,17 +156,9 @@ class ProcessingRun(StepRun):
         self, verdicts: Sequence[Sequence[EventVerdict]]
     ) -> tuple[list[TaskResult], list[TaskResult]]:
         """Run all stages; return the results of the first, and of all."""
-        batch = self._batch
-        spouts = self._tasks.run(
-            self._spout_tasks(
-                (0, None), 0, [batch.write_verdicts(own) if own else None for own in verdicts]
-            )
-        )
-        results = list(spouts)
-        for stage in batch.plan.stages[1:]:
-            sent = [(one.tuples_file, one.tuples) for one in results]
-            results += self._tasks.run(self._stage_tasks(stage, sent, 0))
-        return spouts, results
+        excluded = [self._batch.write_verdicts(own) if own else None for own in verdicts]
+        spouts = self._tasks.run(self._spout_tasks((0, None), 0, excluded))
+        return spouts, self._with_later_stages(spouts, 0)
 
     def _for_commit(self, result: TaskResult) -> dict[tuple[str, int], Handle]:
         """Return where the tuples for the commit phase stand among those that a task sent."""

@@ -16,7 +16,7 @@ from sequitur.consumer.topology.step.transaction_run import (
 from sequitur.consumer.topology.step.transaction_tries import TransactionTries
 from sequitur.consumer.topology.tester.in_memory import InMemoryInput
 from sequitur.consumer.topology.tester.tester import TopologyTester
-from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+from sequitur.consumer.topology.transactional.attempt import TransactionAttempt, attempts_of_life
 from sequitur.consumer.topology.transactional.metadata_store import MemoryMetadataStore
 from sequitur.consumer.topology.transactional.phase import Phase, Transaction
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.tester.tester import Givens
     from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
 
-_ATTEMPT_BITS: Final = 20
-"""Attempt ids grow from try to try, and from one life to the next, whose number comes first."""
 _OFFSET_BITS: Final = 32
 """Offsets of a spout's own tuples: the transaction's number comes first."""
 
@@ -112,7 +110,7 @@ class TransactionTester(TopologyTester):
         self._committed = self._committers_tasks() if resumes_after else {}
         self._spout: SpoutBatches | None = None
         self._emitted_last = self._acked_before = 0
-        self._tried = life - 1 << _ATTEMPT_BITS  # attempt id of the last try at a transaction
+        self._tried = attempts_of_life(life - 1)  # attempt id of the last try at a transaction
         self._tried_before = self._tried  # and the one before the first try at each
         create_states(topology, epoch)
         if not topology.is_of_ordered_stream:

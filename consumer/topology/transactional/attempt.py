@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_LIFE_BITS: Final = 20
 
 
 class TransactionAttempt(NamedTuple):
@@ -15,3 +17,19 @@ class TransactionAttempt(NamedTuple):
 
     transaction_id: int
     attempt_id: int
+
+
+def attempts_of_life(life: int) -> int:
+    """Return what the attempt ids of a life of the job begin behind: they are larger.
+
+    Those of a later life are larger than all of an earlier one.
+
+    Args:
+        life: Its number.
+    """
+    return life << _LIFE_BITS
+
+
+def life_of_attempt(attempt_id: int) -> int:
+    """Return the number of the life that an attempt id is of."""
+    return attempt_id >> _LIFE_BITS

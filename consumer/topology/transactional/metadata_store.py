@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, unquote
 
 from sequitur.consumer.topology._errors import TransactionMetadataError
+from sequitur.producer._durable import make_folder, sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,7 @@ class FolderMetadataStore:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
-        _make_folder(self._folder)
+        make_folder(self._folder)
 
     def names(self, folder: str) -> Sequence[str]:
         """See `MetadataStore.names`."""
@@ -102,7 +103,7 @@ class FolderMetadataStore:
         """See `MetadataStore.write`."""
         text = _as_json(name, value)
         path = self._path(name)
-        _make_folder(path.parent)
+        make_folder(path.parent)
         document = f'{{"version": {_VERSION}, "crc32": {_checksum(text)}, "metadata": {text}}}\n'
         # One topology writes here: what a killed one has left under this name is written over.
         unfinished = path.with_name(path.name + _UNFINISHED)
@@ -111,7 +112,7 @@ class FolderMetadataStore:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        _sync_folder(path.parent)
+        sync(path.parent)
 
     def remove(self, name: str) -> None:
         """See `MetadataStore.remove`."""
@@ -161,18 +162,3 @@ def _quoted(name: str) -> str:
     if "" in name.split("/"):
         raise ValueError(f"{name!r}: a part of this name is empty")
     return quote(name).replace(".", "%2E")
-
-
-def _make_folder(folder: Path) -> None:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in reversed(missing):
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
