@@ -16,9 +16,9 @@ TEST_PROCESSES ?= 4
 FAST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 4 : cores)))
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
-STATE_MACHINES := */sequencer.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
+STATE_MACHINES := */sequencer.py,*/quota/control.py,*/quota/states.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor check format clean
+.PHONY: help setup jars demo test test-fast test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -51,6 +51,10 @@ test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all core
 test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each
 	@SEQUITUR_KILL_ROUNDS=$(KILL_ROUNDS) SEQUITUR_DRIVER_KILL_ROUNDS=$(KILL_ROUNDS) \
 	  $(BIN)/python -m pytest tests -m kill --numprocesses=$(TEST_PROCESSES) --dist=worksteal
+
+test-cursor: $(INSTALLED) ## The cursor against a plain array, a hundred million operations
+	@SEQUITUR_CURSOR_OPERATIONS=100000000 $(BIN)/python -m pytest tests/property/test_cursor_random_run.py \
+	  --timeout=0 --numprocesses=$(TEST_PROCESSES)
 
 coverage: $(INSTALLED) ## Branches that test-fast takes, in its own process; all, for the state machines
 	@$(BIN)/python -m coverage run -m pytest tests/unit tests/property -m 'not slow' --hypothesis-profile=fast -q

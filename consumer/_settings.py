@@ -171,6 +171,15 @@ class ReorderSettings(Section):
         min_length=1,
         description="Folder of the job's state, on any file system that Spark can write",
     )
+    subscription: Topic | None = Field(
+        default=None,
+        description="Keep what is processed as this subscription's cursor in Kafka: a consumer "
+        "group of that name shows the lag, and without its checkpoint the job goes on from there",
+    )
+    evicted_topic: Topic | None = Field(
+        default=None,
+        description="With a subscription: copy messages here before a backlog quota evicts them",
+    )
     delay: Delay = Field(
         default=timedelta(seconds=10),
         description="How far behind the newest event of its partition an event may be; auto: "

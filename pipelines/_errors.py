@@ -21,6 +21,9 @@ PipelineError
     │   └── LostRowsError       it lacks rows that its brokers had acknowledged
     ├── LateRowError            a row is late, and the late policy is to fail
     ├── StepFunctionError       a function that is given steps raised
+    ├── SubscriptionError       a subscription cannot be used as it is
+    │   ├── SubscriptionFencedError   another process has taken it over
+    │   └── SubscriptionClosedError   it was closed by this one
     ├── BoltCrashError          the process of a topology's task dies again and again
     ├── TopologyTaskError       a task of a topology cannot go on
     ├── TopologyFileError       a topology cannot be had from a file
@@ -112,6 +115,18 @@ class LateRowError(ReorderError):
 
 class StepFunctionError(ReorderError):
     """A function that is given the steps of a job raised; the next start gives the step again."""
+
+
+class SubscriptionError(ReorderError):
+    """A subscription is another job's, is in use, or its cursors do not fit."""
+
+
+class SubscriptionFencedError(SubscriptionError):
+    """Another process has taken the subscription over: nothing that follows counts any more."""
+
+
+class SubscriptionClosedError(SubscriptionError):
+    """The subscription was closed: open it again."""
 
 
 class BoltCrashError(ReorderError):

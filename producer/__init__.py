@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.producer._errors import (
+    BacklogQuotaError,
     BrokerError,
     DeliveryError,
     FatalError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EVENT_ID_HEADER",
+    "BacklogQuotaError",
     "BrokerError",
     "DaemonReport",
     "Delivery",

@@ -37,6 +37,8 @@ from sequitur.producer._ticket import Ticket
 from sequitur.producer.delivery.identities import Identities
 from sequitur.producer.journal.recovered import NOTHING_RECOVERED
 from sequitur.producer.kafka.wire import Wire, close_within
+from sequitur.producer.quota.gate import QuotaGate
+from sequitur.producer.quota.reader import ControlReader
 from sequitur.producer.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ class IdempotentProducer(Sending):
         self._random = Random()
         self._wire: Wire | None = None
         self._core: Core | None = None
+        self._control: ControlReader | None = None
         self._failure: Exception | None = None
         self._failed = asyncio.Event()
         self._closed = False
@@ -150,10 +153,11 @@ class IdempotentProducer(Sending):
         if self._closed or self._wire is not None:
             raise ProducerClosedError("a producer is started once")
         settings = self._settings
+        client_id = settings.client_id or self._name
         # First, so that a bad certificate does not leave the journal locked.
         self._wire = Wire(
             self._kafka,
-            client_id=settings.client_id or self._name,
+            client_id=client_id,
             request_timeout=settings.request_timeout,
             token_provider=self._token_provider,
         )
@@ -178,6 +182,7 @@ class IdempotentProducer(Sending):
             if self._journal is not None:
                 await asyncio.to_thread(self._journal.close)
             raise
+        quota = QuotaGate() if settings.backlog_quota else None
         self._core = Core(
             wire=self._wire,
             identities=identities,
@@ -186,9 +191,19 @@ class IdempotentProducer(Sending):
             journal=self._journal,
             former=self._former,
             random=self._random,
+            quota=quota,
             on_given_up=None if self._on_given_up is None else self._give_up,
             on_failure=self._on_failure,
         )
+        if quota is not None:
+            self._control = ControlReader(
+                self._kafka,
+                quota,
+                client_id=client_id,
+                random=self._random,
+                token_provider=self._token_provider,
+            )
+            self._control.start()
         _log.info(
             "producer started",
             name=self._name,
@@ -231,6 +246,8 @@ class IdempotentProducer(Sending):
 
         Raises:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
+            BacklogQuotaError: The topic is over its backlog quota: the policy is to refuse events,
+                or to hold them, and `delivery_timeout` is over; nothing was accepted.
             BrokerError: There is no such topic, or no room within `delivery_timeout`; nothing was
                 accepted.
             TypeError: An event is of a wrong type; nothing was accepted.
@@ -238,7 +255,7 @@ class IdempotentProducer(Sending):
         core = self._accepting()
         ticket = Ticket()
         ticket.open(asyncio.get_running_loop())
-        route = await self._route_with_room(core, topic)
+        route = await self._route_with_room(core, topic, for_events=bool(records))
         core.accumulator.add_many(route, records, ticket, whole=True)
         if position is not None:
             core.rounds.note(position)
@@ -250,6 +267,7 @@ class IdempotentProducer(Sending):
 
         Raises:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
+            BacklogQuotaError: As in `accept`.
             BrokerError: As in `accept`.
             TypeError: As in `accept`.
         """
@@ -260,6 +278,19 @@ class IdempotentProducer(Sending):
             return []
         route = await self._route_with_room(core, topic)
         return [core.accumulator.add(route, record) for record in records]
+
+    async def wait_for_quota(self, topic: str) -> None:
+        """Wait until a topic is within its backlog quota, whatever the policy, and however long.
+
+        For callers to whom `BacklogQuotaError` was raised, and who have the event still.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed.
+        """
+        quota = self._accepting().quota
+        if quota is not None:
+            await quota.lifted(topic)
+            self._accepting()
 
     async def note_position(self, position: Position) -> None:
         """Journal a position after all that was accepted before; return when it is durable.
@@ -336,8 +367,10 @@ class IdempotentProducer(Sending):
     async def _close(self, wire_s: float) -> None:
         if self._core is not None:
             await self._core.close(self._hurry, wire_s)
-        if self._wire is not None:
-            await close_within(self._wire, wire_s)
+        closing = [] if self._wire is None else [close_within(self._wire, wire_s)]
+        if self._control is not None:
+            closing.append(self._control.close(wire_s))
+        await asyncio.gather(*closing)
 
     def _accepting(self) -> Core:
         if self._failure is not None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sequitur.producer.journal.journal import Journal
     from sequitur.producer.journal.recovered import Recovered
     from sequitur.producer.kafka.wire import Wire
+    from sequitur.producer.quota.gate import QuotaGate
 
 _STUCK_AFTER_S: Final = 1.0
 
@@ -53,6 +54,7 @@ class Core:
         journal: Makes events outlive the process; None without one.
         former: What the journal held at the start.
         random: Spreads and jitters.
+        quota: Holds sends while their topic is over its backlog quota; None if quotas are not read.
         on_given_up: Called with events that are given up; None if they are not stored.
         on_failure: Called when a part fails: nothing is sent any more.
     """
@@ -67,11 +69,13 @@ class Core:
         journal: Journal | None,
         former: Recovered,
         random: Random,
+        quota: QuotaGate | None,
         on_given_up: OnGivenUp | None,
         on_failure: Callable[[Exception], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.identities = identities
+        self.quota = quota
         self._settings = settings
         self._journal = journal
         self._former = former
@@ -156,12 +160,17 @@ class Core:
         if budget.stuck_s > _STUCK_AFTER_S:
             stuck_s = f"{budget.stuck_s:.0f} s"
             return f"{budget.used} bytes wait for their answer, and none came for {stuck_s}"
-        return None
+        return None if self.quota is None else self.quota.blocked_reason(self.accumulator.routes)
 
-    async def route_with_room(self, topic: str) -> Route:
-        """Wait for the topic's route, and for budget.
+    async def route_with_room(self, topic: str, *, for_events: bool = True) -> Route:
+        """Wait for the topic's route, for its backlog quota, and for budget.
+
+        Args:
+            topic: The topic.
+            for_events: Whether events are to be accepted; quotas are about nothing else.
 
         Raises:
+            BacklogQuotaError: The topic is over its backlog quota.
             BrokerError: There is none within `delivery_timeout`.
         """
         loop = asyncio.get_running_loop()
@@ -169,6 +178,9 @@ class Core:
         route = self.accumulator.routes.get(topic)
         if route is None:
             route = await self._routes.open(topic)
+        # First this: who has waited for budget gets it only for the step in which it is told so.
+        if self.quota is not None and for_events:
+            await self.quota.admit(topic, deadline_s)
         budget = self.accumulator.budget
         if not budget.is_free and not await budget.wait(deadline_s):
             raise RetriableError("no room in the buffer within delivery_timeout")
@@ -191,7 +203,7 @@ class Core:
 
     def fail(self, reason: str) -> None:
         """Stop sending at once, and set the outcome of every event."""
-        self.accumulator.budget.close()
+        self._hold_nobody()
         for task in self._running:
             task.cancel()
         self._abandon(reason)
@@ -204,7 +216,7 @@ class Core:
             hurry: Set when there is no more time to wait for brokers.
             last_s: How long the journal may take for its last writes.
         """
-        self.accumulator.budget.close()
+        self._hold_nobody()
         hurried = asyncio.ensure_future(hurry.wait())
         completed = asyncio.ensure_future(self.all_completed())
         await asyncio.wait((completed, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -240,6 +252,7 @@ class Core:
             renewals=counters.renewals,
             requests=counters.requests,
             journal=None if self._journal is None else self._journal.statistics(),
+            quota=None if self.quota is None else self.quota.statistics(accumulator.routes),
         )
 
     def halt(self) -> list[asyncio.Task[None]]:
@@ -248,6 +261,12 @@ class Core:
         for task in tasks:
             task.cancel()
         return tasks
+
+    def _hold_nobody(self) -> None:
+        """End the waits of senders: nothing is accepted any more."""
+        self.accumulator.budget.close()
+        if self.quota is not None:
+            self.quota.close()
 
     async def _resume(self, topic: str) -> None:
         """Send what the journal holds for a topic."""

@@ -3,8 +3,9 @@
 ProducerError
 ├── SettingsError           producer.settings
 ├── MalformedEventIdError   producer._event_id
+├── ControlRecordError      a record of the control topic of backlog quotas cannot be read
 ├── ProducerClosedError     send after close
-├── SendManyError           send_many ended early: its iterable raised, or an event is invalid
+├── SendManyError           send_many ended early: its iterable raised, an event is invalid, quota
 ├── DeliveryError           an event is not surely in the log; only by calls that say so
 │   ├── NotPersistedError       it is not, and never will be
 │   ├── PossiblyPersistedError  it is unknown whether it is
@@ -13,7 +14,8 @@ ProducerError
 ├── SourceError             producer.sources._errors
 └── BrokerError             a request other than sending an event failed
     ├── RetriableError          it may succeed later
-    │   └── BrokerUnreachableError  no broker answers
+    │   ├── BrokerUnreachableError  no broker answers
+    │   └── BacklogQuotaError       the topic is over its backlog quota: the event was not accepted
     ├── OutcomeUnknownError     it may have succeeded
     └── FatalError              it will not succeed until rights, settings or versions change
         ├── RequestUnknownError     the broker does not know the request
@@ -32,10 +34,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sequitur.producer._ticket import Ticket, TicketResult
+    from sequitur.producer.quota.control import BacklogState
 
 
 class ProducerError(Exception):
     """Base of every error this package raises on purpose."""
+
+
+class ControlRecordError(ProducerError, ValueError):
+    """A record of the control topic of backlog quotas cannot be read.
+
+    Attributes:
+        record: Which record it is.
+    """
+
+    def __init__(self, record: str, reason: str) -> None:
+        self.record = record
+        super().__init__(f"control record, {record}: {reason}")
 
 
 class ProducerClosedError(ProducerError):
@@ -45,7 +60,8 @@ class ProducerClosedError(ProducerError):
 class SendManyError(ProducerError):
     """`send_many` ended before the last event; what ended it is chained as the cause.
 
-    That is what the iterable or a serializer raised, or a `TypeError` for an event of a wrong type.
+    That is what the iterable or a serializer raised, a `TypeError` for an event of a wrong type, or
+    a `BacklogQuotaError`.
     When `send_many` was cancelled, this error is itself the cause of the `CancelledError`.
 
     Attributes:
@@ -95,6 +111,21 @@ class RetriableError(BrokerError):
 
 class BrokerUnreachableError(RetriableError):
     """No broker answers at the given addresses."""
+
+
+class BacklogQuotaError(RetriableError):
+    """The topic is over its backlog quota: the event was not accepted.
+
+    Attributes:
+        topic: The topic.
+        state: The figures: policy, subscription, backlog and limits.
+    """
+
+    def __init__(self, topic: str, state: BacklogState, *, held: bool) -> None:
+        self.topic = topic
+        self.state = state
+        waited = ", also after a wait of delivery_timeout" if held else ""
+        super().__init__(f"topic {topic} takes no events{waited} ({state.policy}): {state.figures}")
 
 
 class OutcomeUnknownError(BrokerError):

@@ -10,7 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from sequitur.producer._errors import BrokerError
+from sequitur.producer._errors import BacklogQuotaError, BrokerError
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.batching.send_many import ManySender
@@ -43,6 +43,9 @@ class Sending(ABC):
     ) -> Delivery:
         """Accept one event; waits for room while the buffer is full.
 
+        With `backlog_quota` it also waits while the topic is over its quota and the policy is
+        `producer_request_hold`, up to `delivery_timeout`. Cancelled meanwhile, it accepts nothing.
+
         Args:
             topic: Where it goes.
             value: Its payload, bytes or what `value_serializer` takes; None is a tombstone.
@@ -58,6 +61,7 @@ class Sending(ABC):
 
         Raises:
             ProducerClosedError: The producer is not started, or closed. The event is not accepted.
+            BacklogQuotaError: The topic is over its backlog quota; likewise.
             TypeError: An argument is of a wrong type; likewise.
         """
         core = self._accepting()
@@ -66,7 +70,12 @@ class Sending(ABC):
         record = self._maker.record(value, key, headers, partition, timestamp_ms)
         accumulator = core.accumulator
         route = accumulator.routes.get(topic)
-        if route is None or not accumulator.budget.is_free:
+        quota = core.quota
+        if (
+            route is None
+            or not accumulator.budget.is_free
+            or (quota is not None and quota.limits(topic))
+        ):
             ready = await self._ready(core, topic)
             if isinstance(ready, NotPersisted):
                 return _completed(ready)
@@ -91,6 +100,7 @@ class Sending(ABC):
             NotPersistedError: It is not in the log, and never will be.
             PossiblyPersistedError: It is unknown whether it is.
             ProducerClosedError: As in `send`.
+            BacklogQuotaError: As in `send`.
             TypeError: As in `send`.
         """
         delivery = await self.send(
@@ -119,9 +129,10 @@ class Sending(ABC):
 
         Raises:
             ProducerClosedError: The producer is not started, or closed in between.
-            SendManyError: The iterable or a serializer raised, or an event is of a wrong type
-                (its cause is a `TypeError`); it has the ticket of what came before. When this call
-                is cancelled, it is the cause of the `CancelledError`.
+            SendManyError: The iterable or a serializer raised, an event is of a wrong type
+                (its cause is a `TypeError`), or the topic is over its backlog quota (a
+                `BacklogQuotaError`); it has the ticket of what came before. When this call is
+                cancelled, it is the cause of the `CancelledError`.
         """
         core = self._accepting()
         ticket = Ticket() if ticket is None else ticket
@@ -143,18 +154,26 @@ class Sending(ABC):
         return set(range(await self._accepting().partitions(topic)))
 
     async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
-        """Return the topic's route once there is room, or why there is none."""
-        route = core.accumulator.routes.get(topic)
-        if route is not None and core.accumulator.budget.is_free:
+        """Return the topic's route once there is room, or why there is none.
+
+        Raises:
+            BacklogQuotaError: The topic is over its backlog quota.
+            ProducerClosedError: The producer is closed.
+        """
+        route, quota = core.accumulator.routes.get(topic), core.quota
+        is_limited = quota is not None and quota.limits(topic)
+        if route is not None and core.accumulator.budget.is_free and not is_limited:
             return route
         try:
             return await self._route_with_room(core, topic)
+        except BacklogQuotaError:
+            raise
         except BrokerError as error:
             return NotPersisted(str(error))
 
-    async def _route_with_room(self, core: Core, topic: str) -> Route:
+    async def _route_with_room(self, core: Core, topic: str, *, for_events: bool = True) -> Route:
         try:
-            route = await core.route_with_room(topic)
+            route = await core.route_with_room(topic, for_events=for_events)
         except BrokerError:
             self._accepting()  # if it was closed meanwhile, that is the better reason
             raise

@@ -68,6 +68,11 @@ class ProducerSettings(Section):
         description="Go on although the journal belongs to another cluster, as after a move: what "
         "it holds un-acknowledged is sent to the new one",
     )
+    backlog_quota: bool = Field(
+        default=False,
+        description="Keep to backlog quotas: read the topic sequitur-subscriptions, and hold or "
+        "refuse events for a topic whose subscriptions are too far behind",
+    )
     compression: Compression = Field(default="lz4", description="Codec of a batch")
     linger: Duration = Field(
         default=timedelta(milliseconds=5),

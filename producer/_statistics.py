@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sequitur.producer.journal.statistics import JournalStatistics
+    from sequitur.producer.quota.gate import QuotaStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class ProducerStatistics:
         renewals: How often a partition went on under another producer id or epoch.
         requests: Produce requests written.
         journal: What the journal holds and has done; None without one.
+        quota: What backlog quotas did to sends; None unless `backlog_quota` is set.
     """
 
     accepted: int
@@ -45,9 +47,10 @@ class ProducerStatistics:
     renewals: int
     requests: int
     journal: JournalStatistics | None
+    quota: QuotaStatistics | None
 
 
-NOTHING_COUNTED: Final = ProducerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None)
+NOTHING_COUNTED: Final = ProducerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None)
 
 
 @dataclass(slots=True)

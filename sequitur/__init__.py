@@ -8,7 +8,7 @@ quickly.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sequitur.consumer import EventTimeSpec, ReorderSettings, parse_event_time_spec
@@ -71,10 +71,26 @@ if TYPE_CHECKING:
         TicketResult,
         parse_event_id,
     )
+    from sequitur.subscription import (
+        Backoff,
+        Edge,
+        Message,
+        Position,
+        Subscription,
+        SubscriptionStats,
+        SubscriptionType,
+    )
+
+_OF_SUBSCRIPTIONS: Final = frozenset(
+    {"Backoff", "Edge", "Message", "Position", "Subscription", "SubscriptionStats"}
+    | {"SubscriptionType"}
+)
+"""They are loaded with a Kafka client, which others do without."""
 
 __all__ = [
     "EVENT_ID_HEADER",
     "AckedEvent",
+    "Backoff",
     "BaseBolt",
     "BaseTransactionalBolt",
     "BasicBolt",
@@ -85,6 +101,7 @@ __all__ = [
     "Committer",
     "CustomStreamGrouping",
     "Delivery",
+    "Edge",
     "Event",
     "EventHook",
     "EventId",
@@ -96,6 +113,7 @@ __all__ = [
     "IdempotentProducer",
     "KafkaSettings",
     "MapState",
+    "Message",
     "NonTransactionalState",
     "NotPersisted",
     "NotPersistedError",
@@ -104,6 +122,7 @@ __all__ = [
     "Outcome",
     "OutputCollector",
     "Persisted",
+    "Position",
     "PossiblyPersisted",
     "PossiblyPersistedError",
     "ProcessSettings",
@@ -111,6 +130,9 @@ __all__ = [
     "Record",
     "ReorderSettings",
     "SQLStore",
+    "Subscription",
+    "SubscriptionStats",
+    "SubscriptionType",
     "TaskId",
     "Ticket",
     "TicketResult",
@@ -133,6 +155,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OF_SUBSCRIPTIONS:
+        value = globals()[name] = getattr(import_module("sequitur.subscription"), name)
+        return value
     if name in __all__:
         for package in ("producer", "consumer", "consumer.topology", "consumer.topology.state"):
             module = import_module(f"sequitur.{package}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
 from sequitur._errors import NotADeadLetterError
+from sequitur._foreign_text import plain
 from sequitur.consumer import (
     OVERSIZED_HEADER,
     SOURCE_OFFSET_HEADER,
@@ -140,7 +140,7 @@ class DeadLetter:
             "reason": self.reason,
             "attempts": self.attempts,
             "path": list(self.path),
-            "key": _plain(self.key),
+            "key": plain(self.key),
             "event_time_ms": self.event_time_ms,
             "failed_at_ms": self.failed_at_ms,
             "source": self.source._asdict(),
@@ -154,8 +154,8 @@ class DeadLetter:
             **self.listed(),
             "topology": self.topology,
             "timestamp_ms": self.timestamp_ms,
-            "value": _plain(self.value),
-            "headers": [[name, _plain(value)] for name, value in self.headers],
+            "value": plain(self.value),
+            "headers": [[name, plain(value)] for name, value in self.headers],
             "detail": self.detail,
         }
 
@@ -258,12 +258,3 @@ def _none_of(record: TopicRecord, why: str) -> NotADeadLetterError:
     return NotADeadLetterError(
         f"record {record.partition}:{record.offset} is no dead letter: {why}"
     )
-
-
-def _plain(raw: bytes | None) -> str | dict[str, str] | None:
-    if raw is None:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(raw).decode()}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console, Group
 from rich.table import Table
-from rich.text import Text
 
+from sequitur._foreign_text import shown
 from sequitur._topic_reader import read_records, read_topic
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.settings import ProcessJob
@@ -173,8 +173,8 @@ def _age(letter: dict[str, Any]) -> tuple[int, int, int]:
 def _listed(found: dict[str, Any]) -> Group:
     letters, totals = found["dead_letters"], found["totals"]
     count = sum(totals.values())
-    shown = f"{count:,}" if count == len(letters) else f"the newest {len(letters):,} of {count:,}"
-    table = Table(title=f"Dead letters in {found['topic']}: {shown}", title_justify="left")
+    listed = f"{count:,}" if count == len(letters) else f"the newest {len(letters):,} of {count:,}"
+    table = Table(title=f"Dead letters in {found['topic']}: {listed}", title_justify="left")
     for column in ("partition", "offset"):
         table.add_column(column, justify="right")
     table.add_column("reason", no_wrap=True)
@@ -185,19 +185,19 @@ def _listed(found: dict[str, Any]) -> Group:
         table.add_row(
             str(letter["partition"]),
             str(letter["offset"]),
-            _text(letter["reason"]),
+            shown(letter["reason"]),
             str(letter["attempts"]),
-            _text(" > ".join(letter["path"])),
-            _text(letter["key"]),
+            shown(" > ".join(letter["path"])),
+            shown(letter["key"]),
             instant(letter["event_time_ms"]),
-            _text(_source(letter)),
-            _text(letter["error"]),
+            shown(_source(letter)),
+            shown(letter["error"]),
         )
     by_reason = Table(title="By reason", title_justify="left", show_header=False)
     by_reason.add_column()
     by_reason.add_column(justify="right")
     for reason, letters_of_it in totals.items():
-        by_reason.add_row(_text(reason), f"{letters_of_it:,}")
+        by_reason.add_row(shown(reason), f"{letters_of_it:,}")
     by_reason.add_section()
     by_reason.add_row("all", f"{count:,}")
     if found["foreign"]:
@@ -210,30 +210,20 @@ def _whole(letter: dict[str, Any]) -> Group:
     table = Table(title=title, title_justify="left", show_header=False)
     for name in ("reason", "attempts", "topology", "path"):
         value = letter[name]
-        table.add_row(name, _text(" > ".join(value) if name == "path" else str(value)))
+        table.add_row(name, shown(" > ".join(value) if name == "path" else str(value)))
     table.add_row("failed at", instant(letter["failed_at_ms"]))
     table.add_section()
     table.add_row("event time", instant(letter["event_time_ms"]))
-    table.add_row("source", _text(_source(letter)))
-    table.add_row("key", _text(letter["key"]))
+    table.add_row("source", shown(_source(letter)))
+    table.add_row("key", shown(letter["key"]))
     for name, value in letter["headers"]:
-        table.add_row(_text(f"header {name}"), _text(value))
-    table.add_row("value", _text(letter["value"]))
-    return Group(table, _text(letter["detail"].rstrip() or "no traceback"))
+        table.add_row(shown(f"header {name}"), shown(value))
+    table.add_row("value", shown(letter["value"]))
+    return Group(table, shown(letter["detail"].rstrip() or "no traceback"))
 
 
 def _source(letter: dict[str, Any]) -> str:
     return "{topic}/{partition} @ {offset}".format(**letter["source"])
-
-
-def _text(value: str | dict[str, str] | None) -> Text:
-    """Return others' text as it is, without markup or a terminal's control sequences."""
-    if value is None:
-        return Text("-")
-    shown = f"base64 {value['base64']}" if isinstance(value, dict) else value
-    return Text(
-        "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in shown)
-    )
 
 
 def _console() -> Console:

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur._errors import UnknownRecordError, UnknownTopicError
 from sequitur.producer._errors import BrokerUnreachableError
+from sequitur.producer.kafka.arrivals import arrivals
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 from sequitur.producer.kafka.reach import require_broker
 
@@ -29,6 +30,8 @@ _METADATA_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 60.0
 _BATCH_SIZE: Final = 10_000
 _PATIENCE_S: Final = 0.2
+_EMPTY_FETCH_MS: Final = 50
+"""The end of a partition is told by a fetch that found nothing, behind a transaction's markers."""
 _DEFAULT_ISOLATION: Final = "read_committed"
 
 
@@ -153,7 +156,7 @@ def _read(
     ends = {partition: end for partition, (_, end) in spans.items()}
     heard_s = time.monotonic()
     while ends:
-        messages = consumer.consume(_BATCH_SIZE, timeout=_PATIENCE_S)
+        messages = arrivals(consumer, _BATCH_SIZE, timeout_s=_PATIENCE_S)
         if messages:
             heard_s = time.monotonic()
         elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
@@ -214,6 +217,7 @@ def _consumer(
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",  # when retention deletes records meanwhile
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": _EMPTY_FETCH_MS,
             "isolation.level": isolation_level,
         }
     )

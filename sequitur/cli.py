@@ -15,7 +15,10 @@ from sequitur._dlq_cli import dlq_app
 from sequitur._errors import SequiturError
 from sequitur._journal_cli import journal_app
 from sequitur._reorder_cli import reorder_app
+from sequitur._retention_cli import retention_app
 from sequitur._run_cli import run_topology
+from sequitur._subscription_cli import subscription_app
+from sequitur._topic_cli import topic_app
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.consumer import ConsumerError, parse_event_time_spec
 from sequitur.pipelines._errors import PipelineError
@@ -39,6 +42,9 @@ app.add_typer(broker_app, name="broker")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(journal_app, name="journal")
 app.add_typer(reorder_app, name="reorder")
+app.add_typer(subscription_app, name="subscription")
+app.add_typer(retention_app, name="retention")
+app.add_typer(topic_app, name="topic")
 app.command()(produce)
 app.command("run")(run_topology)
 

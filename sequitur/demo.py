@@ -155,7 +155,7 @@ def _broker(folder: str) -> Iterator[KafkaSettings]:
     if given is not None:
         yield KafkaSettings(bootstrap_servers=given)
         return
-    broker = EmbeddedBroker(Path(folder) / "broker")
+    broker = EmbeddedBroker(Path(folder) / "broker", short_lived=True)
     try:
         yield KafkaSettings(bootstrap_servers=broker.start())
     finally:

@@ -46,6 +46,11 @@ _NO_RETENTION = {
 }
 
 
+# A transaction that a killed process left open ends at its own timeout, and not up to ten seconds
+# later: readers of committed records wait for that.
+_PROMPT_ABORTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the user choose where Kafka runs."""
     parser.addoption(
@@ -138,7 +143,7 @@ def _new_broker(
 def broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[Broker]:
     """The broker that the session's tests share; who stops or pauses it starts it again."""
     foreign = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-    shared = ForeignBroker(foreign) if foreign else _new_broker(_NO_RETENTION)
+    shared = ForeignBroker(foreign) if foreign else _new_broker(_NO_RETENTION | _PROMPT_ABORTS)
     shared.start()
     yield shared
     shared.close()

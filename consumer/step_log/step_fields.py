@@ -43,6 +43,7 @@ class Step:
         topics: Ids of the input topics that have been read, by name, where brokers give them ids.
         lost: Of each source partition that lost rows before they were read, the first offset of
             these and the one behind the last.
+        counted: Of each source partition that it read, how many rows, and bytes of them.
     """
 
     step: int
@@ -57,6 +58,7 @@ class Step:
     planned: Mapping[SourcePartition, int] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
+    counted: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
 
     def shared_document(self) -> dict[str, Any]:
         """Return these fields as JSON values, with the number of the format."""
@@ -78,6 +80,7 @@ class Step:
                 {"topic": where.topic, "partition": where.partition, "first": first, "end": end}
                 for where, (first, end) in sorted(self.lost.items())
             ],
+            "counted": [[*where, *counts] for where, counts in sorted(self.counted.items())],
         }
 
 
@@ -107,5 +110,9 @@ def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
         "lost": {
             SourcePartition(one["topic"], one["partition"]): (one["first"], one["end"])
             for one in document["lost"]
+        },
+        "counted": {
+            SourcePartition(topic, partition): (rows, size)
+            for topic, partition, rows, size in document.get("counted", ())
         },
     }

@@ -19,6 +19,8 @@ class Totals:
         late: Rows that were late, whatever the late policy did with them.
         quarantined: Rows that went to the quarantine topic, by reason.
         duplicates: Rows dropped as duplicates.
+        skipped: Rows left out, since the job's subscription had acked them: by a job that lost its
+            checkpoint, a time to live, or somebody's hand.
         missing: Rows that were gone before they could be read, at most: offsets, of which not each
             need have had a row. They are not among those read.
     """
@@ -28,13 +30,14 @@ class Totals:
     late: int = 0
     quarantined: Mapping[str, int] = field(default_factory=dict)
     duplicates: int = 0
+    skipped: int = 0
     missing: int = 0
 
     @property
     def held(self) -> int:
         """Rows read that are in no output yet."""
-        out = self.released + self.late + sum(self.quarantined.values()) + self.duplicates
-        return self.read - out
+        aside = self.late + sum(self.quarantined.values()) + self.duplicates + self.skipped
+        return self.read - self.released - aside
 
     def plus(self, other: Totals) -> Totals:
         """Return both counted together."""
@@ -48,5 +51,6 @@ class Totals:
                 for reason in reasons
             },
             duplicates=self.duplicates + other.duplicates,
+            skipped=self.skipped + other.skipped,
             missing=self.missing + other.missing,
         )

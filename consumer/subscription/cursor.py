@@ -10,7 +10,7 @@ An ack that is refused changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -111,6 +111,16 @@ class Cursor:
     def __repr__(self) -> str:
         return f"<Cursor {self.identity}: {self.mark_delete} + {len(self._ranges)} ranges>"
 
+    def copy(self) -> Cursor:
+        """Return another cursor that is the same now."""
+        return Cursor.restore(
+            self.identity,
+            mark_delete=self.mark_delete,
+            read_position=self._read_position,
+            ranges=AckedRanges.from_arrays(*self._ranges.arrays()),
+            counts=replace(self._counts),
+        )
+
     @property
     def mark_delete(self) -> int:
         """The last offset up to which everything is acked; one before the start if nothing is."""
@@ -120,6 +130,11 @@ class Cursor:
     def committed_offset(self) -> int:
         """What a consumer group commits: the first offset that is not acked."""
         return self._committed
+
+    @property
+    def acked_end(self) -> int:
+        """The offset behind the last one that is acked."""
+        return self._ranges.highest_stop or self._committed
 
     @property
     def read_position(self) -> int:
@@ -194,6 +209,35 @@ class Cursor:
         self._move(self._ranges.pop_first(self._committed))
         self._counts.consumed += added
         self._counts.repeated += acks - added
+        return added
+
+    def ack_all_but(self, held: Offsets, *, end: int, absent: int = 0) -> int:
+        """Ack all messages before `end` but some: what was read, less what is held or waits.
+
+        What is acked stays so, also among `held`. To say it again is no repeated ack.
+
+        Args:
+            held: The offsets that are not to be acked, in any order.
+            end: The offset behind the last one that was read.
+            absent: How many of the others Kafka does not hold.
+
+        Returns:
+            How many were not acked before.
+
+        Raises:
+            ValueError: `end` or one of `held` is no offset.
+        """
+        _check_offset("end", end)
+        held = np.unique(np.asarray(held, dtype=np.int64))
+        held = held[(held >= self._committed) & (held < end)]
+        firsts = np.concatenate([[self._committed], held + 1])
+        stops = np.concatenate([held, [end]])
+        some = firsts < stops
+        added = self._ranges.add_many(firsts[some], stops[some])
+        self._move(self._ranges.pop_first(self._committed))
+        absent = min(absent, added)
+        self._counts.consumed += added - absent
+        self._counts.absent += absent
         return added
 
     def ack_cumulative(self, offset: int, *, end: int) -> int:
@@ -308,8 +352,7 @@ class Cursor:
             AckBeyondEndError: Offsets beyond `end` are acked: the end was asked before the cursor
                 moved on, or is that of another topic.
         """
-        highest = self._ranges.highest_stop or self._committed
-        self._check_end(highest, end)
+        self._check_end(self.acked_end, end)
         return end - self._committed - self._ranges.offsets
 
     def entries_to_read(self, end: int) -> int:

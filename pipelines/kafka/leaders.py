@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sequitur.consumer import OutputPartition
 from sequitur.producer import RetriableError
-from sequitur.producer.kafka.describe_producers import Told, Untold, producer_states
+from sequitur.producer._errors import RequestUnknownError
+from sequitur.producer.kafka.describe_log_dirs import log_sizes
+from sequitur.producer.kafka.describe_producers import (
+    Told,
+    Untold,
+    known_producers,
+    producer_states,
+)
 from sequitur.producer.kafka.log_reading import last_sequence_in_log, log_ends
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable
 
+    from sequitur.producer.kafka.describe_producers import KnownProducer
     from sequitur.producer.kafka.identity import Identity
     from sequitur.producer.kafka.produce_answers import PartitionAnswer
     from sequitur.producer.kafka.wire import Wire
@@ -101,6 +109,40 @@ class Leaders:
             except RetriableError:
                 continue
             found |= {OutputPartition(*where): offset for where, offset in told.items()}
+        return found
+
+    async def log_sizes(
+        self, partitions: Collection[OutputPartition]
+    ) -> dict[OutputPartition, int]:
+        """Return the bytes of logs, of partitions whose leader says so now.
+
+        Raises:
+            FatalError: A broker refuses the login.
+        """
+        found: dict[OutputPartition, int] = {}
+        for node, led in self._by_leader(partitions).items():
+            try:
+                told = await log_sizes(functools.partial(self._wire.ask, node), led)
+            except (RetriableError, RequestUnknownError):
+                continue
+            found |= {OutputPartition(*where): size for where, size in told.items()}
+        return found
+
+    async def producers(
+        self, partitions: Collection[OutputPartition]
+    ) -> dict[OutputPartition, list[KnownProducer]]:
+        """Return the producers that partitions remember, of those whose leader says so now.
+
+        Raises:
+            FatalError: A broker refuses the login.
+        """
+        found: dict[OutputPartition, list[KnownProducer]] = {}
+        for node, led in self._by_leader(partitions).items():
+            try:
+                told = await known_producers(functools.partial(self._wire.ask, node), led)
+            except (RetriableError, RequestUnknownError):
+                continue
+            found |= {OutputPartition(*where): some for where, some in told.items()}
         return found
 
     async def last_sequence_in_log(

@@ -41,6 +41,7 @@ _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
 _BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
 _AHEAD: Final = ("message.timestamp.after.max.ms", _BOTH_WAYS)
 _RETENTION: Final = ("retention.ms",)
+_RETAINED: Final = "retention.bytes"
 _NO_LIMIT: Final = -1
 _PRODUCER_EXPIRY: Final = "producer.id.expiration.ms"
 _DEFAULT_EXPIRY_MS: Final = 86_400_000
@@ -75,6 +76,50 @@ class TopicTimestamps:
             oldest_ms=_half_of_least(config, behind),
             newest_ms=_half_of_least(config, _AHEAD),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRetention:
+    """What the brokers delete of a topic by themselves, whoever has not read it.
+
+    Attributes:
+        time_ms: Records that are older; None if time does not matter.
+        size_bytes: What is beyond so many bytes of a partition; None if size does not matter.
+        is_compacted: Records of whose key there is a newer one.
+        deletes: Whether records may be deleted by offset, too.
+        is_known: Whether the brokers tell of it; not without the right to ask.
+    """
+
+    time_ms: int | None = None
+    size_bytes: int | None = None
+    is_compacted: bool = False
+    deletes: bool = True
+    is_known: bool = True
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
+        """That of a topic's configuration."""
+        if not config:
+            return cls(is_known=False)
+        policies = config.get("cleanup.policy", "delete")
+        if "delete" not in policies:
+            return cls(is_compacted="compact" in policies, deletes=False)
+        time_ms, size = (int(config.get(name, _NO_LIMIT)) for name in (*_RETENTION, _RETAINED))
+        return cls(
+            time_ms=None if time_ms <= _NO_LIMIT else time_ms,
+            size_bytes=None if size <= _NO_LIMIT else size,
+            is_compacted="compact" in policies,
+        )
+
+    @property
+    def sentences(self) -> list[str]:
+        """What it is, in the words of the settings."""
+        told = [] if self.is_known else ["settings that may not be read"]
+        if self.time_ms is not None:
+            told.append(f"retention.ms = {self.time_ms}")
+        if self.size_bytes is not None:
+            told.append(f"retention.bytes = {self.size_bytes}")
+        return told
 
 
 def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | None:
@@ -188,8 +233,21 @@ class KafkaTopics:
                 "leave the setting out, or name another topic"
             )
 
-    def ensure(self, topic: str, *, partitions: int, replication_factor: int) -> int:
+    def ensure(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
+    ) -> int:
         """Create a topic if it is missing; return its number of partitions.
+
+        Args:
+            topic: Its name.
+            partitions: How many it gets.
+            replication_factor: How many replicas each gets; -1 for the broker's default.
+            config: Settings of its own.
 
         Raises:
             TopicError: It cannot be created.
@@ -200,7 +258,11 @@ class KafkaTopics:
 
         def create() -> bool:
             creation = TopicCreation(
-                self._admin, topic, partitions=partitions, replication_factor=replication_factor
+                self._admin,
+                topic,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                config=config,
             )
             return creation.is_new(Request.TOPIC_OF_JOB, timeout_s=_TIMEOUT_S)
 
@@ -231,6 +293,11 @@ class KafkaTopics:
                 "key, which a late or bad row need not have: set cleanup.policy = delete there, "
                 "or name another topic"
             )
+
+    def is_compacted(self, topic: str) -> bool:
+        """Tell whether a topic keeps the newest record of each key; so without the right to ask."""
+        policy = self._configuration(topic).get("cleanup.policy", "compact")
+        return policy.split(",") == ["compact"]
 
     def timestamps(self, topic: str) -> TopicTimestamps:
         """Return what a topic does with timestamps."""
@@ -269,6 +336,44 @@ class KafkaTopics:
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset behind the last record of each partition."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call] # has no annotations
+
+    def offsets_since(
+        self, partitions: Iterable[SourcePartition], time_ms: int
+    ) -> dict[SourcePartition, int]:
+        """Return of each partition the first offset whose timestamp is not before a time.
+
+        Where there is none it is the offset behind the last record. Records that are written
+        meanwhile are left out.
+        """
+        wanted = list(partitions)
+        ends = self.high_watermarks(wanted)
+        found = self._offsets(wanted, OffsetSpec.for_timestamp(max(time_ms, 0)))
+        return {one: found[one] if found[one] >= 0 else ends[one] for one in wanted}
+
+    def delete_before(self, offsets: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """Delete the records before an offset of each partition; return where logs begin then.
+
+        Raises:
+            TopicError: The brokers refuse, or do not answer.
+        """
+        wanted = [TopicPartition(*where, offset) for where, offset in offsets.items()]
+        if not wanted:
+            return {}
+
+        def ask() -> dict[SourcePartition, int]:
+            deleted = self._admin.delete_records(wanted, request_timeout=_TIMEOUT_S)
+            return {
+                SourcePartition(asked.topic, asked.partition): answer.result(
+                    _TIMEOUT_S
+                ).low_watermark
+                for asked, answer in deleted.items()
+            }
+
+        return self._told(Request.TOPICS, "records cannot be deleted", ask, learns=True)
+
+    def own_retention(self, topic: str) -> OwnRetention:
+        """Return what the brokers delete of a topic by themselves."""
+        return OwnRetention.of(self._configuration(topic))
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset of the first record that is still there of each partition."""

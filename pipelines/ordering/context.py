@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.pipelines.ordering.ordered_step import StepFunction
+    from sequitur.pipelines.ordering.subscribed import JobSubscription
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.producer import KafkaSettings
 
@@ -33,6 +34,7 @@ class JobContext:
         on_done: Told of each step once it is done.
         is_bounded: Whether the run ends when it has read what is there.
         fold_limits: When runs are folded into what is known of keys.
+        subscription: What its steps are acked in; None without one.
         on_step: A function of the user's that is given what steps release; None without one.
     """
 
@@ -47,3 +49,4 @@ class JobContext:
     is_bounded: bool
     fold_limits: FoldLimits
     on_step: StepFunction | None = None
+    subscription: JobSubscription | None = None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sequitur.pipelines.store.files import Location
 
-_PLACES_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in SOURCE_ORDER])
+PLACES_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in SOURCE_ORDER])
 _IDS_SCHEMA: Final = pa.schema(
     [
         ("event_id", pa.binary()),
@@ -124,7 +124,7 @@ class RepeatsTask:
     def __call__(self, number: int) -> Written:
         """Find those of the buckets of a task; where their places are."""
         behind = 0
-        with PartFile(self.folder, _PLACES_SCHEMA, self.limits.row_group_rows) as file:
+        with PartFile(self.folder, PLACES_SCHEMA, self.limits.row_group_rows) as file:
             for bucket in range(number, self.buckets, self.tasks):
                 for repeats in self._repeats(bucket):
                     file.write(repeats.select(SOURCE_ORDER))

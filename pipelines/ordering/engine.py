@@ -135,6 +135,11 @@ class ReorderEngine:
             entry = self._newest.entry
             self._job.checkpoint.check_log(self._newest.head)
             newest = -1 if entry is None else entry.step
+            if (subscription := self._job.subscription) is not None:
+                written = {one.name: one.partitions for one in self._outputs.topics}
+                subscription.claim(
+                    self._job.checkpoint, self._newest.head, self._newest.done.step, written
+                )
             self._outputs.open(newest=newest, done=self._newest.done)
             self._newest.check_files()
             if entry is not None and not self._newest.is_entry_done:
@@ -142,6 +147,9 @@ class ReorderEngine:
                     f"step {entry.step} has no done mark, and is finished: what is out of it is "
                     "left out"
                 )
+            # A life before this one may have died between a done mark and the cursors. And what was
+            # acked since by others must be known before the steps behind it are decided.
+            self._runner.acknowledge()
             self._runner.finish_all()
 
     def reopen(self) -> None:

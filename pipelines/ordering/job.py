@@ -18,9 +18,11 @@ from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.metrics import serve_metrics
 from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarting_query import RestartingQuery
+from sequitur.pipelines.ordering.subscribing import checks_of, subscribe
 from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
 from sequitur.pipelines.sink.sink import Outputs, OutputTopic
 from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.epochs import check_epoch, folder_of_epoch
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import open_spark_folder, open_storage
 from sequitur.pipelines.topology.processing import Processing
@@ -94,14 +96,17 @@ def run_reorder(
     """
     begun = time.monotonic()
     _check_login(kafka)
-    storage = open_storage(spark, settings.checkpoint)
-    checkpoint = Checkpoint(storage, open_spark_folder(spark, storage))
     outages = Outages(settings.patience.total_seconds(), settings.restarts, wait=stop.wait)
-    with (
-        serve_metrics(settings.metrics, outages) as measure,
-        contextlib.closing(checkpoint),
-        checkpoint.while_owned(),
-    ):
+    topics = KafkaTopics(kafka, outages)
+    with contextlib.ExitStack() as opened:
+        measure = opened.enter_context(serve_metrics(settings.metrics, outages))
+        subscription = subscribe(kafka, settings, topics, outages, opened)
+        epoch = 0 if subscription is None else subscription.state.epoch
+        storage = open_storage(spark, folder_of_epoch(settings.checkpoint, epoch))
+        checkpoint = Checkpoint(storage, open_spark_folder(spark, storage))
+        check_epoch(open_storage(spark, settings.checkpoint), epoch, settings.subscription)
+        opened.enter_context(contextlib.closing(checkpoint))
+        opened.enter_context(checkpoint.while_owned())
 
         def tell(entry: StepEntry, done: StepDone) -> None:
             outages.step_is_done()
@@ -112,7 +117,7 @@ def run_reorder(
             spark=spark,
             kafka=kafka,
             settings=settings,
-            topics=KafkaTopics(kafka, outages),
+            topics=topics,
             checkpoint=checkpoint,
             outages=outages,
             now_ms=now_ms,
@@ -120,11 +125,16 @@ def run_reorder(
             is_bounded=available_now,
             fold_limits=fold_limits,
             on_step=on_step,
+            subscription=subscription,
         )
         engine = _open_engine(job, process)
         read_before = engine.totals.read
         with contextlib.suppress(StopRequestedError), contextlib.closing(engine):
             engine.recover()
+            if subscription is not None:
+                if not engine.input.has_log:
+                    engine.input.begin_at_cursors(subscription)
+                opened.enter_context(checks_of(job, subscription))
             if not reset_input:
                 engine.input.check()
             if not reset_input or engine.input.reset(stop.wait):

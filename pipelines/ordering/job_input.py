@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_runner import StepRunner
     from sequitur.pipelines.ordering.steps import Steps
+    from sequitur.pipelines.ordering.subscribed import JobSubscription
 
 _EARLIEST: Final = -2
 """What Spark takes for the offset of a partition's first record."""
@@ -107,6 +108,28 @@ class JobInput:
         with self._lock:
             if (head := self._newest.head) is not None:
                 check_start(self._job, head)
+
+    def begin_at_cursors(self, subscription: JobSubscription) -> None:
+        """Log a first step behind which Spark begins where the subscription has got to.
+
+        For a job without a log: a new one, or one whose checkpoint is gone.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        with self._lock:
+            topics = input_topics(self._job)
+            there = _partitions(topics)
+            ids = self._job.topics.ids(topics)
+            begins = subscription.begin(
+                self._first(topics),
+                self._job.topics.high_watermarks(there),
+                ids,
+                latest=self._job.settings.starting_offsets == "latest",
+                now_ms=self._job.now_ms(),
+            )
+            self._runner.begin(0)
+            self._runner.run(self._steps.first_of(begins, ids, subscription.state.frontier_ms))
 
     def reset(self, wait: Callable[[float], bool]) -> bool:
         """Restart Spark's part where the log has got to; recreated topics, at their beginning.

@@ -138,6 +138,7 @@ def _rows(done: StepDone) -> Iterator[Metric]:
         ("rows_released", "Rows in the output topic", totals.released),
         ("rows_late", "Rows behind the frontier that were not released", totals.late),
         ("rows_duplicate", "Rows dropped as duplicates", totals.duplicates),
+        ("rows_skipped", "Rows left out, since the subscription had acked them", totals.skipped),
         ("rows_missing", "Rows gone before they were read, at most", totals.missing),
     ):
         yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)

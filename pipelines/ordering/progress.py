@@ -41,13 +41,17 @@ class ProgressStyle(StrEnum):
 
 
 def counts(totals: Totals) -> dict[str, Any]:
-    """Return counts as plain values: read = released + late + quarantined + duplicates + held."""
+    """Return counts as plain values.
+
+    read = released + late + quarantined + duplicates + skipped + held.
+    """
     return {
         "read": totals.read,
         "released": totals.released,
         "late": totals.late,
         "quarantined": sum(totals.quarantined.values()),
         "duplicates": totals.duplicates,
+        "skipped": totals.skipped,
         "held": totals.held,
         "missing": totals.missing,
         "quarantined_by_reason": dict(totals.quarantined),
@@ -104,6 +108,7 @@ def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
         "rescued": entry.rescued or 0,
         "quarantined": sum(entry.staged.quarantined.values()),
         "duplicates": done.totals.duplicates - entry.before.duplicates,
+        "skipped": done.totals.skipped - entry.before.skipped,
         "held": done.totals.held,
         "missing": entry.staged.missing,
         "frontier_ms": entry.frontier_ms,
@@ -296,7 +301,7 @@ def report_table(report: Mapping[str, Any]) -> Table:
         table.add_row(f"{name}", f"{report[name]:,}")
     for reason, rows in sorted(report["quarantined_by_reason"].items()):
         table.add_row(f"  {reason}", f"{rows:,}", style="dim")
-    for name in ("duplicates", "held"):
+    for name in ("duplicates", "skipped", "held"):
         table.add_row(name, f"{report[name]:,}")
     if "processed" in report:
         table.add_section()

@@ -124,7 +124,7 @@ class RestartingQuery:
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:
         """Tick the engine while the query runs; the error of a tick, which ends that."""
-        settings = self._job.settings
+        job, settings = self._job, self._job.settings
         tick_s = min(_LONGEST_TICK_S, max(POLL_S, settings.idle_timeout.total_seconds() / 4))
         if self._engine.processed is not None:
             tick_s = POLL_S  # so that an event is tried again when it is due
@@ -132,6 +132,8 @@ class RestartingQuery:
         while self._goes_on(query) and not self._stop.wait(POLL_S):
             if not self._job.is_bounded and time.monotonic() >= next_tick:
                 try:
+                    if job.subscription is not None:
+                        job.subscription.check()
                     self._engine.tick()
                 except Exception as error:  # noqa: BLE001 - the query has to be ended first
                     return error

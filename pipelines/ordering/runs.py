@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         StepEntry,
     )
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
@@ -89,6 +90,7 @@ class Staged:
         first_behind_ms: Smallest event time of the rows behind the frontier, if there are any.
         max_event_time_ms: Greatest usable event time of each source partition, late rows included.
         lateness: How late the rows of each source partition were, if that was asked for.
+        counted: How many rows each source partition gave, and bytes of them.
     """
 
     totals: Totals
@@ -96,6 +98,7 @@ class Staged:
     first_behind_ms: int
     max_event_time_ms: Mapping[SourcePartition, int | None]
     lateness: Mapping[SourcePartition, StepLateness]
+    counted: Mapping[SourcePartition, tuple[int, int]]
 
 
 class SortedRuns:
@@ -124,6 +127,7 @@ class SortedRuns:
         name: str,
         clock: EventClock,
         learns: bool,
+        acked: AckedOffsets,
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing.
 
@@ -138,6 +142,7 @@ class SortedRuns:
             name: The run's folder.
             clock: The clocks before the step: rows behind their frontier are marked.
             learns: Count how late rows are against these clocks.
+            acked: Offsets whose rows are to be skipped.
         """
         folder = self._checkpoint.new_folder(f"runs/{name}")
         rows = rows.withColumn("output_partition", self._output)
@@ -149,6 +154,7 @@ class SortedRuns:
             bounds=self._job.settings.bounds(self._job.now_ms()),
             clock=clock if learns else None,
             limit=self._staging_limit(),
+            acked=acked,
         )
         if self._expects_large:
             found = _written(rows.select(*columns), writer, by_size=True)
@@ -162,7 +168,7 @@ class SortedRuns:
                     raise ConservationError(f"step {step}: {large} large rows, {read} were read")
         read = sum(one.read for one in found)
         self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
-        files = {one.file: one.read for one in found if one.file is not None}
+        files = {one.file: one.read - one.skipped for one in found if one.file is not None}
         return _staged(step, name, found, partitions, files)
 
     def _limit(self) -> RecordLimit | None:
@@ -310,7 +316,10 @@ def _staged(
         reasons.update(one.reasons)
     quarantined = {reason: reasons[reason] for reason in QUARANTINE_REASONS if reasons[reason]}
     totals = Totals(
-        read=sum(one.read for one in found), late=reasons[LATE], quarantined=quarantined
+        read=sum(one.read for one in found),
+        late=reasons[LATE],
+        quarantined=quarantined,
+        skipped=sum(one.skipped for one in found),
     )
     on_time = [one.on_time_ms for one in found if one.on_time_ms is not None]
     behind = [one.behind_ms for one in found if one.behind_ms is not None]
@@ -330,7 +339,12 @@ def _staged(
         for source, time_ms in one.maxima.items():
             maxima[source] = max(time_ms, maxima.get(source) or 0)
     first_behind_ms = min((first for first, _ in behind), default=BEFORE_ALL_TIME_MS)
-    return Staged(totals, run, first_behind_ms, maxima, _lateness(found))
+    counted: dict[SourcePartition, tuple[int, int]] = {}
+    for one in found:
+        for source, (rows, size) in one.counted.items():
+            before = counted.get(source, (0, 0))
+            counted[source] = before[0] + rows, before[1] + size
+    return Staged(totals, run, first_behind_ms, maxima, _lateness(found), counted)
 
 
 def _lateness(found: Sequence[Summary]) -> Mapping[SourcePartition, StepLateness]:

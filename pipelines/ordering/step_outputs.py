@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sequitur.consumer import LatePolicy, finish, now_of_step
 from sequitur.pipelines.ordering.ordered_step import GivenSteps
 from sequitur.pipelines.sink.sink import Outgoing, TopicSink
+from sequitur.pipelines.store.former_job import NO_FORMER_JOB
 
 if TYPE_CHECKING:
     from sequitur.consumer import Run, StepDone, StepEntry
@@ -60,12 +61,21 @@ class StepOutputs:
         Raises:
             OutputMismatchError: An output topic does not hold what the checkpoint says.
         """
-        released: tuple[OutputTopic, ...] = (self._outputs.released,)
+        subscription = self._job.subscription
+        if self._processing is not None:
+            former = NO_FORMER_JOB if subscription is None else subscription.former
+            self._processing.open(done.step, newest, former)
+        # The subscription knows what a checkpoint that is gone has written.
+        takes_over = subscription is not None
+        self._sink.open(self.topics, newest=newest, done=done, takes_over=takes_over)
+
+    @property
+    def topics(self) -> tuple[OutputTopic, ...]:
+        """All topics that are written."""
         sides = (self._outputs.late, self._outputs.quarantine)
         if self._processing is not None:
-            released = self._processing.topics
-            self._processing.open(done.step, newest)
-        self._sink.open((*released, *sides), newest=newest, done=done)
+            return (*self._processing.topics, *sides)
+        return (self._outputs.released, *sides)
 
     def due(self, entry: StepEntry) -> Selection | None:
         """Return the events that a step releases; None without any."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.step_outputs import StepOutputs
     from sequitur.pipelines.ordering.steps import Steps
+    from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.topology.processed import Processed
     from sequitur.pipelines.topology.processing import Processing, StepAhead
 
@@ -102,6 +103,8 @@ class StepRunner:
             ahead: What a topology has made of it before its turn.
         """
         begun_s = self._begun_s.pop(entry.step, time.monotonic())
+        if self._job.subscription is not None:
+            self._job.subscription.confirm()
 
         def committing(processed: Processed, *, is_again: bool) -> None:
             if is_again:
@@ -115,7 +118,25 @@ class StepRunner:
                 self._ahead.drop()
                 raise
         self._newest.mark_done(done)
+        self.acknowledge()
         self._job.on_done(entry, done)
+
+    def acknowledge(self) -> None:
+        """Ack what has left the job with the newest step, if that is done."""
+        subscription, entry = self._job.subscription, self._newest.entry
+        if subscription is None or entry is None or not self._newest.is_entry_done:
+            return
+        waiting: tuple[Location, ...] = ()
+        transactions = (0, "")
+        if self._processing is not None:
+            waiting, transactions = self._processing.waiting, self._processing.transactions
+        subscription.step_is_done(
+            self._job.checkpoint,
+            entry,
+            waiting=waiting,
+            transactions=transactions,
+            now_ms=self._job.now_ms(),
+        )
 
     def close(self) -> None:
         """End what is done ahead; to be called when no more steps are finished."""

@@ -8,13 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import EventClock, LatePolicy, StagedStep, StepEntry, StepKind, Totals
+from sequitur.consumer import (
+    EventClock,
+    LatePolicy,
+    SourcePartition,
+    StagedStep,
+    StepEntry,
+    StepKind,
+    Totals,
+)
 from sequitur.pipelines._errors import LateRowError
 from sequitur.pipelines.ordering.data_loss import rows_lost
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.pipelines.ordering.frontier import Frontier
 from sequitur.pipelines.ordering.input_checks import topic_ids
 from sequitur.pipelines.ordering.keys import KeyHistory
+from sequitur.pipelines.ordering.skipped_rows import without_acked
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.data_loss import Lost
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.ordering.runs import SortedRuns
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
 
 
 class Steps:
@@ -68,6 +78,7 @@ class Steps:
                 name=name,
                 clock=clock,
                 learns=self._frontier.is_learned,
+                acked=self._acked(clock, planned),
             )
         except Exception:
             self._checkpoint.drop_run(name)  # the disk may be full
@@ -105,7 +116,15 @@ class Steps:
             source=source,
             planned=planned,
             topics=topics,
+            counted=staged.counted,
         )
+
+    def _acked(self, clock: EventClock, planned: Mapping[SourcePartition, int]) -> AckedOffsets:
+        """Return what the subscription has acked among the rows of a batch."""
+        if self._job.subscription is None:
+            return {}
+        before = {where: known.position for where, known in clock.partitions.items()}
+        return self._job.subscription.acked(before, planned)
 
     def decide(self, staged: StagedStep, before: StepEntry | None = None) -> StepEntry:
         """Settle what becomes of the rows of a staged step, once the step before it is decided.
@@ -139,7 +158,8 @@ class Steps:
             deduplicated_ms=self._duplicates.looked_for_from_ms(staged.previous_frontier_ms),
             name=name,
         )
-        entry = self._history.judge(self._duplicates.find(entry, staged), staged)
+        entry = without_acked(self._job, self._duplicates.find(entry, staged))
+        entry = self._history.judge(entry, staged)
         if entry.staged.late and entry.late_policy is LatePolicy.FAIL:
             raise LateRowError(self._runs.describe_late(entry))
         return entry
@@ -197,6 +217,39 @@ class Steps:
             topics=topics,
             staged=Totals(missing=rows_lost(lost)),
             lost=lost,
+        )
+
+    def first_of(
+        self, begins: Mapping[SourcePartition, int], topics: Mapping[str, str], frontier_ms: int
+    ) -> StagedStep:
+        """Return the first step of a job that begins where its subscription has got to.
+
+        Args:
+            begins: Where it begins in each partition.
+            topics: Ids of the input topics.
+            frontier_ms: What is behind it is late.
+        """
+        now_ms = self._job.now_ms()
+        ends = self._job.topics.high_watermarks(begins)
+        clock = EventClock(frontier_ms=frontier_ms)
+        for partition, position in begins.items():
+            clock = clock.observe(
+                partition,
+                max_event_time_ms=None,
+                position=position,
+                high_watermark=ends[partition],
+                now_ms=now_ms,
+            )
+        return StagedStep(
+            step=0,
+            kind=StepKind.RESET,
+            batch_id=-1,
+            previous_frontier_ms=frontier_ms,
+            clock=clock,
+            owner=self._checkpoint.owner,
+            source=f"{FIRST_SPARK_FOLDER}-{self._checkpoint.new_name(0)}",
+            planned=dict(begins),
+            topics=topics,
         )
 
     def _next(self, kind: StepKind, before: StepEntry, clock: EventClock) -> StagedStep:

@@ -30,13 +30,14 @@ from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sequitur.consumer import EventClock, TimeBounds
     from sequitur.pipelines.store.files import Location
     from sequitur.producer.kafka.record_limit import RecordLimit
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
+    AckedOffsets = Mapping[SourcePartition, tuple[Longs, Longs]]
 
 SUMMARY_SCHEMA: Final = "summary binary"
 LARGE_ROW_BYTES: Final = 16 << 10
@@ -79,6 +80,8 @@ class Summary:
         behind_ms: Smallest and greatest event time behind the frontier; None without any.
         maxima: Greatest usable event time of each source partition.
         lateness: How late rows were, by source partition: rows, late rows, and rows by bin.
+        skipped: Rows that are in no file, since the subscription had acked them.
+        counted: How many rows each source partition gave, those included, and bytes of them.
     """
 
     file: str | None = None
@@ -91,6 +94,8 @@ class Summary:
     behind_ms: tuple[int, int] | None = None
     maxima: dict[SourcePartition, int] = field(default_factory=dict)
     lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
+    skipped: int = 0
+    counted: dict[SourcePartition, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class RunWriter:
         bounds: Rows of other times go to quarantine.
         clock: Count how late rows are against these clocks and their frontier.
         limit: What the output topic takes of one row; None when rows do not go there.
+        acked: First offsets and stops of ranges that the subscription has acked: their rows are
+            skipped.
     """
 
     folder: Location
@@ -115,6 +122,7 @@ class RunWriter:
     clock: EventClock | None = None
     limit: RecordLimit | None = None
     limits: RowLimits = ROW_LIMITS
+    acked: AckedOffsets = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write batches; give one row with the `Summary`."""
@@ -130,10 +138,28 @@ class RunWriter:
         summary = Summary()
         with PartFile(self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows) as file:
             for chunk in tables_up_to(_with_topics(batches, summary), self.limits.chunk_bytes):
-                for part in self._staged(chunk, summary):
-                    file.write(part)
+                if len(rows := self._not_acked(chunk, summary)):
+                    for part in self._staged(rows, summary):
+                        file.write(part)
         summary.file, summary.size_bytes = file.name, file.size_bytes
         return summary
+
+    def _not_acked(self, rows: pa.Table, summary: Summary) -> pa.Table:
+        """Count rows by source partition; return those that are not acked."""
+        sizes, offsets = payload_sizes(rows), rows["offset"].to_numpy()
+        is_acked = np.zeros(len(rows), np.bool_)
+        for source, place in sources(rows):
+            before, size = summary.counted.get(source, (0, 0))
+            read = len(offsets[place])
+            summary.counted[source] = before + read, size + int(sizes[place].sum())
+            if source in self.acked:
+                is_acked[place] = in_ranges(offsets[place], *self.acked[source])
+        skipped = int(np.count_nonzero(is_acked))
+        if not skipped:
+            return rows
+        summary.skipped += skipped
+        summary.read += skipped
+        return rows.filter(pa.array(~is_acked))
 
     def _staged(self, rows: pa.Table, summary: Summary) -> Iterator[pa.Table]:
         """Sort the rows of a chunk as they stand in the run, and count them in passing.
@@ -237,6 +263,12 @@ class RunWriter:
                 bins[int(number)] = bins.get(int(number), 0) + int(count)
         late += int(np.count_nonzero(is_behind(times, self.clock.frontier_ms)))
         summary.lateness[source] = (rows + len(times), late, bins)
+
+
+def in_ranges(offsets: Longs, firsts: Longs, stops: Longs) -> Any:
+    """Tell of each offset whether it is in one of some ranges, which are sorted and apart."""
+    place = np.searchsorted(firsts, offsets, side="right") - 1
+    return (place >= 0) & (offsets < stops[np.maximum(place, 0)])
 
 
 def _with_topics(batches: Iterator[pa.RecordBatch], summary: Summary) -> Iterator[pa.RecordBatch]:

@@ -97,13 +97,21 @@ class TopicSink:
         sent = self._plans.sent
         return None if sent is None else sent.to_document()
 
-    def open(self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone) -> None:
+    def open(
+        self,
+        topics: Iterable[OutputTopic],
+        *,
+        newest: int,
+        done: StepDone,
+        takes_over: bool = False,
+    ) -> None:
         """Compare what the topics hold with the checkpoint, before anything is written.
 
         Args:
             topics: All topics that will be written to.
             newest: The newest step that was begun; -1 before the first.
             done: The newest step that is done.
+            takes_over: See `StepPlans.open`.
 
         Raises:
             OutputMismatchError: A topic does not hold what the checkpoint says.
@@ -111,7 +119,9 @@ class TopicSink:
         """
         partitions = {topic.name: topic.partitions for topic in topics}
         sent = None if done.sent is None else Sent.from_document(done.sent)
-        self._plans.open(partitions, newest=newest, done=done.step, sent=sent)
+        self._plans.open(
+            partitions, newest=newest, done=done.step, sent=sent, takes_over=takes_over
+        )
 
     def write(
         self, outgoing: Sequence[Outgoing], step: int, now_ms: int, clock_ms: int

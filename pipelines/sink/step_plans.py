@@ -114,11 +114,20 @@ class StepPlans:
         self._identity: Identity | None = None
         self._where: list[OutputPartition] = []
         self._ids: dict[str, str] = {}
+        self._takes_over = False
         self._begun: int | None = None
         self._planned: StepPlan | None = None
         self.sent: Sent | None = None
 
-    def open(self, topics: Mapping[str, int], *, newest: int, done: int, sent: Sent | None) -> None:
+    def open(
+        self,
+        topics: Mapping[str, int],
+        *,
+        newest: int,
+        done: int,
+        sent: Sent | None,
+        takes_over: bool = False,
+    ) -> None:
         """Compare what the topics hold with the checkpoint, before anything is written.
 
         Args:
@@ -126,6 +135,8 @@ class StepPlans:
             newest: The newest step that was begun; -1 before the first.
             done: The newest step that is done.
             sent: What its done mark says of sequences, if it says anything.
+            takes_over: A checkpoint that has written nothing goes on for one that is gone: what the
+                topics hold under the job's name is that one's.
 
         Raises:
             OutputMismatchError: A topic does not hold what the checkpoint says.
@@ -133,6 +144,7 @@ class StepPlans:
             TopicError: The brokers do not answer, or refuse.
         """
         self._where = where = _partitions_of(topics)
+        self._takes_over = takes_over
         self._asked(lambda connections: self._open(connections, topics, where, newest, done))
         self.sent = sent
         self._begun, self._planned = (newest if newest > done else None), None
@@ -293,7 +305,7 @@ class StepPlans:
         for one, told in (await _of_all(connections, where, ask)).items():
             if told is Untold.NOT_ALLOWED:
                 raise not_allowed(one)
-            if is_meant(one):
+            if is_meant(one) and not (sent is None and self._takes_over):
                 check_held(one, told, sent)
 
     async def _new_plan(

@@ -253,11 +253,12 @@ class Checkpoint(OwnedFolder):
         if step >= _KEPT_STEPS:
             self._storage.delete(f"processed/{step_name(step - _KEPT_STEPS)}")
 
-    def transaction_epoch(self, *, is_new: bool) -> str:
+    def transaction_epoch(self, *, is_new: bool, inherited: str = "") -> str:
         """Return what databases know the checkpoint by; it is drawn once.
 
         Args:
-            is_new: Whether no transaction was committed yet.
+            is_new: Whether this checkpoint has committed no transaction yet.
+            inherited: What they knew the one by that this goes on for; empty if there is none.
 
         Raises:
             CheckpointError: It is gone, though there were transactions.
@@ -270,7 +271,7 @@ class Checkpoint(OwnedFolder):
                 f"{self.root}/{_TRANSACTIONS} is gone, by which databases know the checkpoint. Put "
                 f"the checkpoint back from a copy, whole, or {BEGIN_ANEW}"
             )
-        epoch = uuid4().hex
+        epoch = inherited or uuid4().hex
         self.write_document(_TRANSACTIONS, {"epoch": epoch})
         return epoch
 

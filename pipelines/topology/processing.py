@@ -19,6 +19,7 @@ from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
+from sequitur.pipelines.store.former_job import NO_FORMER_JOB
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from sequitur.pipelines.topology.replay_intake import ReplayIntake
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.former_job import FormerJob
     from sequitur.pipelines.topology.prepared import Prepared
     from sequitur.pipelines.topology.transactions import Committing
     from sequitur.producer.kafka.record_limit import RecordLimit
@@ -124,6 +126,11 @@ class Processing:
         return (*self._outputs.values(), self._dead_letters)
 
     @property
+    def waiting(self) -> tuple[Location, ...]:
+        """Files of the events that wait for another attempt, once the newest step is done."""
+        return tuple(path for paths in self._newest.waiting.values() for path in paths)
+
+    @property
     def totals(self) -> ProcessTotals:
         """Counts of all steps."""
         return self._newest.totals
@@ -133,12 +140,19 @@ class Processing:
         """Whether so many events wait that no new ones may be read."""
         return self._newest.totals.pending >= self._settings.max_pending
 
-    def open(self, done: int, newest: int) -> None:
+    @property
+    def transactions(self) -> tuple[int, str]:
+        """The last transaction id, and what databases know the job by; 0 and empty without one."""
+        epoch = "" if self._transactions is None else self._transactions.epoch
+        return self._newest.transaction_id, epoch
+
+    def open(self, done: int, newest: int, former: FormerJob = NO_FORMER_JOB) -> None:
         """Take up where the job was.
 
         Args:
             done: The newest step that is done; -1 before the first.
             newest: The newest step that was begun.
+            former: What is known of a job whose checkpoint is gone, and that this one goes on for.
 
         Raises:
             TopologyFileError: The topology does not go with what its bolts have kept, or has put
@@ -158,8 +172,10 @@ class Processing:
                 raise CheckpointError(f"{root}: step {step} was not processed")
             if found is not None and step == done:
                 self._newest = found
+        if done < 0:
+            self._newest = replace(self._newest, transaction_id=former.transaction)
         if self._transactions is not None:
-            self._transactions.open(self._newest)
+            self._transactions.open(self._newest, former)
             prepared = self._transactions.prepared(newest)
             if prepared is not None and self._processed(newest) is None:
                 check_outputs(root, prepared.processed, self._outputs)

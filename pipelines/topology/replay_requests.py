@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.documents import read_document
+from sequitur.pipelines.store.epochs import folder_of_epoch, newest_epoch
 from sequitur.pipelines.store.files import files_in, open_file, write_whole
 from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.part_files import is_rows_file
@@ -48,8 +49,9 @@ def replays_folder(settings: ReorderSettings) -> Location:
             another job's, or that of a job without a topology.
     """
     location = settings.checkpoint
-    storage = storage_at(location)
     try:
+        location = folder_of_epoch(location, newest_epoch(storage_at(location)))
+        storage = storage_at(location)
         found = read_document(storage, "format.json", dict)
     except OSError as error:
         raise CheckpointError(f"{location} cannot be read: {error}") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from sequitur.consumer.topology.state.errors import StateUnavailableError
+from sequitur.consumer.topology.state.kinds import StateKind
 from sequitur.consumer.topology.step.transaction_run import (
     BatchFailedError,
     CommitRun,
@@ -24,6 +25,7 @@ from sequitur.consumer.topology.transactional.topology import create_states
 from sequitur.pipelines._errors import TopologyFileError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.files import delete_all
+from sequitur.pipelines.store.former_job import NO_FORMER_JOB
 from sequitur.pipelines.topology.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.transactional.topology import TransactionalTopology
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.former_job import FormerJob
     from sequitur.pipelines.topology.processed import Processed
     from sequitur.pipelines.topology.step_runs import StepRuns, StepTry, StepWork
 
@@ -70,6 +73,9 @@ class Transactions:
         runs: Makes runs of steps.
         policy: How often, and after how long, they are tried again.
         outages: Waits between tries, and is the job's log.
+
+    Attributes:
+        epoch: What databases know the job by.
     """
 
     def __init__(
@@ -86,20 +92,25 @@ class Transactions:
         self._policy = policy
         self._outages = outages
         self._attempts = itertools.count(1)
-        self._epoch = ""
+        self._former = NO_FORMER_JOB
+        self.epoch = ""
         self._has_tables = False
 
-    def open(self, newest: Processed) -> None:
+    def open(self, newest: Processed, former: FormerJob) -> None:
         """Take up where the job was; databases that do not answer are waited for later.
 
         Args:
             newest: The newest step that was processed.
+            former: What is known of a job whose checkpoint is gone.
 
         Raises:
             CheckpointError: What databases know the checkpoint by is gone.
             StateOwnerError: A database has another checkpoint's or topology's state.
         """
-        self._epoch = self._checkpoint.transaction_epoch(is_new=not newest.transaction_id)
+        self._former = former
+        self.epoch = self._checkpoint.transaction_epoch(
+            is_new=newest.transaction_id == former.transaction, inherited=former.transactions
+        )
         try:
             self._create_states()
         except StateUnavailableError as error:
@@ -161,8 +172,23 @@ class Transactions:
     def new_attempt(self, work: StepWork) -> TransactionAttempt:
         """Return the ids of another try; the attempt id is larger than those of all before."""
         # They grow within a life, and from one to the next: that has a larger owner generation.
-        attempt_id = attempts_of_life(self._checkpoint.owner) + next(self._attempts)
+        attempt_id = attempts_of_life(self._life) + next(self._attempts)
         return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
+
+    def may_be_another_batch(self, transaction_id: int) -> bool:
+        """Tell whether a transaction may have been committed with another batch.
+
+        So it is with the one that a job was at when it lost its checkpoint, and its states have to
+        be opaque for that: they are computed anew from what was before. With others the database
+        refuses it by name.
+
+        Args:
+            transaction_id: Its id.
+        """
+        former = self._former.transaction
+        states = [one for several in self._topology.states.values() for one in several.values()]
+        is_opaque = all(one.kind is StateKind.OPAQUE for one in states)
+        return bool(self._former.transactions) and transaction_id == former + 1 and is_opaque
 
     def wait(self, seconds: float, name: str, error: Exception) -> None:
         """Wait between two tries.
@@ -174,6 +200,11 @@ class Transactions:
         if self._outages.pause(seconds):
             raise StopRequestedError
 
+    @property
+    def _life(self) -> int:
+        """The number of this life of the job, over all its checkpoints."""
+        return self._former.lives + self._checkpoint.owner
+
     def _of(self, work: StepWork, committing: Committing | None = None) -> _StepTransaction:
         return _StepTransaction(
             self,
@@ -182,7 +213,7 @@ class Transactions:
             self._runs,
             self._policy,
             work=work,
-            epoch=self._epoch,
+            epoch=self.epoch,
             committing=committing,
         )
 
@@ -204,8 +235,8 @@ class Transactions:
 
     def _create_states(self) -> None:
         if not self._has_tables:
-            least_attempt = attempts_of_life(self._checkpoint.owner)
-            create_states(self._topology, self._epoch, least_attempt)
+            least_attempt = attempts_of_life(self._life)
+            create_states(self._topology, self.epoch, least_attempt)
             self._has_tables = True
 
     def _adopted(self, found: Prepared, work: StepWork, transaction: _StepTransaction) -> Prepared:
@@ -214,7 +245,7 @@ class Transactions:
         That life may be about to discard it, since its own try at the commit has failed: what this
         one commits must still be there for the next.
         """
-        if life_of_attempt(found.attempt) == self._checkpoint.owner:
+        if life_of_attempt(found.attempt) == self._life:
             return found
         adopted = replace(found, attempt=self.new_attempt(work).attempt_id)
         transaction.write(adopted)
@@ -283,7 +314,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         return Prepared(
             attempt=attempt.attempt_id,
             folder=one.name,
-            batch=uuid4().hex,
+            batch="" if self._transactions.may_be_another_batch(self._id) else uuid4().hex,
             processed=processed,
             sent=result.sent,
             tasks={component: tasks[component] for component in sorted(commit_phase)},

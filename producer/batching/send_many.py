@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.producer._errors import SendManyError
+from sequitur.producer._errors import BacklogQuotaError, SendManyError
 from sequitur.producer._outcomes import NotPersisted
 from sequitur.producer._record import WrongRecordError
 from sequitur.producer.batching.chunks import Chunks
@@ -52,7 +52,8 @@ class ManySender:
 
         Raises:
             ProducerClosedError: The producer was closed in between.
-            SendManyError: The iterable of events raised, or one is of a wrong type.
+            SendManyError: The iterable of events raised, one is of a wrong type, or the topic is
+                over its backlog quota.
         """
         self._ticket.open(asyncio.get_running_loop())
         try:
@@ -64,6 +65,8 @@ class ManySender:
             # The ticket is in its cause, also behind the TimeoutError of a `wait_for`.
             error.__cause__ = SendManyError(self._ticket)
             raise
+        except BacklogQuotaError as error:
+            raise SendManyError(self._ticket) from error
         finally:
             self._ticket.close(self._core.keeper())
 

@@ -57,11 +57,14 @@ _COUNTERS: Final = {
     "source_files_lost": "Files gone before they were read to their end",
     "source_left_behind_bytes": "Bytes written to a rotated file after it was left",
     "source_files_unreadable": "Files that could not be opened",
+    "backlog_quota_held": "Calls that waited, since the topic was over its backlog quota",
+    "backlog_quota_refused": "Calls that were refused for it, to be repeated when it is over",
     "http_requests_without_room": "HTTP requests answered 503",
 }
 _GAUGES: Final = {
     "buffered_bytes": "Bytes of unacknowledged events",
     "batches_in_flight": "Batches that wait for their answer",
+    "backlog_quota_ratio": "The topic's backlog as a share of its quota, from 0.5 on",
     "journal_disk_bytes": "Bytes of the journal's segments",
     "journal_unacked_batches": "Batches in the journal without an ack",
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from sequitur.producer._errors import BacklogQuotaError
 from sequitur.producer._log import Logger
 from sequitur.producer._outcomes import PossiblyPersisted
 from sequitur.producer.journal.frames import Position
 from sequitur.producer.sources import DeadLettersFullError, StoppingError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, TypeVar
 
     from sequitur.producer._client import IdempotentProducer
@@ -68,11 +69,15 @@ class ProducerIntake:
     async def accept(self, records: Sequence[Record], position: bytes | None = None) -> Ticket:
         """Take events, all or none, in this order; see `Intake.accept`."""
         read_to = None if position is None else await self._position(position)
-        return await self._unless_stopping(self._producer.accept(self._topic, records, read_to))
+        return await self._unless_stopping(
+            self._within_quota(lambda: self._producer.accept(self._topic, records, read_to))
+        )
 
     async def accept_each(self, records: Sequence[Record]) -> Sequence[Delivery]:
         """`accept` without a position, for callers that need the outcome of each event."""
-        return await self._unless_stopping(self._producer.accept_each(self._topic, records))
+        return await self._unless_stopping(
+            self._within_quota(lambda: self._producer.accept_each(self._topic, records))
+        )
 
     async def note_position(self, position: bytes) -> None:
         """Journal a position without events, behind all that was accepted."""
@@ -97,6 +102,18 @@ class ProducerIntake:
         if self._dead_letters.owes_sync:
             await asyncio.to_thread(self._dead_letters.sync)
         return Position(self._source, position)
+
+    async def _within_quota(self, accept: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Accept, and wait for as long as the topic is over its backlog quota.
+
+        Also where the policy is to raise, and beyond `delivery_timeout`: what a source has read has
+        nowhere else to go, and the daemon has nobody to tell but `/readyz`.
+        """
+        while True:
+            try:
+                return await accept()
+            except BacklogQuotaError:
+                await self._producer.wait_for_quota(self._topic)
 
     async def _unless_stopping(self, accepting: Coroutine[Any, Any, T]) -> T:
         """Wait for room, but not once the daemon stops."""
@@ -123,8 +140,9 @@ class ProducerIntake:
     def _log_stall(self) -> None:
         counts = self._producer.statistics()
         _log.warning(
-            "the source is paused: Kafka accepts no events",
+            "the source is paused: no events are accepted",
             topic=self._topic,
+            reason=self._producer.blocked_reason(),
             buffered_bytes=counts.buffered_bytes,
             batches_in_flight=counts.batches_in_flight,
         )

@@ -126,4 +126,11 @@ def health_snapshot(
             "journal_disk_bytes": producer.journal.disk_bytes,
             "journal_unacked_batches": producer.journal.unacked_batches,
         }
+    if producer.quota is not None:
+        counts |= {
+            "backlog_quota_held": producer.quota.held,
+            "backlog_quota_refused": producer.quota.refused,
+        }
+        if producer.quota.proximity is not None:
+            counts["backlog_quota_ratio"] = producer.quota.proximity
     return HealthSnapshot(unready=unready, counts=counts)

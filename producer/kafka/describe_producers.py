@@ -177,6 +177,45 @@ def _told(code: int, producers: Iterable[tuple[Any, ...]], producer_id: int) -> 
     return Untold.NOTHING
 
 
+class KnownProducer(NamedTuple):
+    """A producer that a partition's leader remembers.
+
+    Attributes:
+        producer_id: Its id.
+        epoch: The newest epoch that has written.
+        last_sequence: Sequence of its last record.
+        last_timestamp_ms: Timestamp of its last record.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+
+
+async def known_producers(
+    ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
+) -> dict[tuple[str, int], list[KnownProducer]]:
+    """Return the producers that the leader of partitions remembers, of those that it tells of.
+
+    Args:
+        ask: Sends a request to the leader.
+        partitions: The partitions of each topic.
+
+    Raises:
+        RequestUnknownError: It does not know the request.
+        RetriableError: It does not answer.
+        FatalError: It refuses the login.
+    """
+    answer = await ask(DescribeProducersRequest(partitions))
+    return {
+        (topic, partition): [KnownProducer(*of[:4]) for of in producers]
+        for topic, described, _tags in answer.topics
+        for partition, code, _message, producers, _more in described
+        if action_of(Asked.DESCRIBE_PRODUCERS, code) is Action.DONE
+    }
+
+
 async def last_sequence(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, identity: Identity
 ) -> int | None:

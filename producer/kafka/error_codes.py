@@ -73,6 +73,17 @@ class Request(enum.Flag):
     """Creating the topic that a user names to a daemon (CreateTopics), by librdkafka."""
     WATERMARKS = enum.auto()
     """The ends of a topic that is read back to be checked (ListOffsets), by librdkafka."""
+    POSITION = enum.auto()
+    """What a subscription reads by librdkafka: records from where it has got to (Fetch)."""
+    GROUPS = enum.auto()
+    """Consumer groups, their members and what they have committed (ListGroups, DescribeGroups,
+    OffsetFetch, DeleteGroups), by librdkafka."""
+    TRANSACTION = enum.auto()
+    """Taking a transactional id, and writing in a transaction (InitProducerId, Produce, EndTxn), by
+    librdkafka."""
+    MEMBER = enum.auto()
+    """A static member's place in its group, and its commits (JoinGroup, Heartbeat, OffsetCommit),
+    by librdkafka."""
     SOURCE = enum.auto()
     """Spark's reading of the input, by Kafka's client in Java."""
 
@@ -89,7 +100,7 @@ class Action(enum.Enum):
     GO_WITHOUT = enum.auto()
     """The answer is not available, or not allowed: the caller goes on without it."""
     FENCED = enum.auto()
-    """Another process has a newer epoch of the producer id: stop."""
+    """Another process has a newer epoch of the producer id, or the member's place: stop."""
     FAIL = enum.auto()
     """Nothing will change without a person's help."""
 
@@ -125,16 +136,23 @@ NO_ERROR: Final = 0
 _REQUEST_TIMED_OUT: Final = 7
 
 _RETRY: Final = Action.RETRY
-_ADMIN: Final = Request.TOPICS | Request.TOPIC_IDS | Request.TOPIC_CONFIGS | Request.TOPIC_OF_JOB
+_ABOUT_TOPICS: Final = Request.TOPICS | Request.TOPIC_IDS | Request.TOPIC_CONFIGS
+_OF_SUBSCRIPTIONS: Final = Request.POSITION | Request.GROUPS | Request.TRANSACTION
+_ADMIN: Final = _ABOUT_TOPICS | Request.TOPIC_OF_JOB | _OF_SUBSCRIPTIONS
 _CREATION: Final = Request.TOPIC_OF_JOB | Request.TOPIC_OF_DAEMON
 _IDENTITY: Final = Request.INIT_PRODUCER_ID | Request.FIND_COORDINATOR
 _WIRE: Final = _IDENTITY | Request.DESCRIBE_CONFIGS | Request.DESCRIBE_PRODUCERS | Request.READ
 _PARTITIONS: Final = Request.READ | Request.DESCRIBE_PRODUCERS | Request.WATERMARKS
 _READERS: Final = Request.READ | _ADMIN | Request.SOURCE
 
-_OTHERWISE: Final = {Request.LOGIN: Action.RETRY, Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT}
+_OTHERWISE: Final = {
+    Request.LOGIN: Action.RETRY,
+    Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT,
+    Request.MEMBER: Action.RETRY,
+}
 """What follows from codes without a word on the request. A login is refused by few errors, and
-most are of connections; a partition whose broker does not describe producers is read instead."""
+most are of connections; a partition whose broker does not describe producers is read instead. What
+a member could not commit is committed with what follows it."""
 
 MEANINGS: Final[dict[int, Meaning]] = {
     NO_ERROR: Meaning("NONE", Answer.PERSISTED, follows={Action.DONE: ~Request(0)}),
@@ -143,7 +161,9 @@ MEANINGS: Final[dict[int, Meaning]] = {
         "UNKNOWN_SERVER_ERROR", Answer.UNKNOWN, limited=True, follows={_RETRY: Request.READ}
     ),
     # The log was cut while it was read.
-    1: _of_no_batch("OFFSET_OUT_OF_RANGE", {_RETRY: Request.READ}),
+    1: _of_no_batch(
+        "OFFSET_OUT_OF_RANGE", {_RETRY: Request.READ, Action.GO_WITHOUT: Request.POSITION}
+    ),
     2: Meaning("CORRUPT_MESSAGE", Answer.RETRIABLE, limited=True),
     # Said of a topic that was just created, for a moment, and for ever of one that is gone.
     3: Meaning(
@@ -152,7 +172,10 @@ MEANINGS: Final[dict[int, Meaning]] = {
         stale_metadata=True,
         follows={
             _RETRY: _WIRE | Request.WATERMARKS | Request.SOURCE,
-            Action.RETRY_BRIEFLY: Request.TOPICS | Request.TOPIC_CONFIGS | Request.TOPIC_OF_JOB,
+            Action.RETRY_BRIEFLY: Request.POSITION
+            | Request.TOPICS
+            | Request.TOPIC_CONFIGS
+            | Request.TOPIC_OF_JOB,
             Action.GO_WITHOUT: Request.TOPIC_IDS,
         },
     ),
@@ -202,7 +225,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     ),
     16: _of_no_batch(
         "NOT_COORDINATOR",
-        {_RETRY: _WIRE | Request.SOURCE},
+        {_RETRY: _WIRE | Request.SOURCE | Request.GROUPS | Request.TRANSACTION},
     ),
     17: Meaning("INVALID_TOPIC_EXCEPTION", Answer.REFUSED),
     18: Meaning("RECORD_LIST_TOO_LARGE", Answer.TOO_LARGE),
@@ -247,7 +270,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     47: Meaning(
         "INVALID_PRODUCER_EPOCH",
         Answer.FENCED,
-        follows={Action.FENCED: Request.INIT_PRODUCER_ID},
+        follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
     ),
     48: _of_no_batch("INVALID_TXN_STATE", {}),
     49: _of_no_batch("INVALID_PRODUCER_ID_MAPPING", {}),
@@ -255,7 +278,12 @@ MEANINGS: Final[dict[int, Meaning]] = {
     # The coordinator is busy with another request of ours.
     51: _of_no_batch(
         "CONCURRENT_TRANSACTIONS",
-        {_RETRY: _IDENTITY | Request.DESCRIBE_CONFIGS | Request.DESCRIBE_PRODUCERS},
+        {
+            _RETRY: _IDENTITY
+            | Request.DESCRIBE_CONFIGS
+            | Request.DESCRIBE_PRODUCERS
+            | Request.TRANSACTION
+        },
     ),
     # A producer without the right to its name has an identity of its own in each life.
     53: _of_no_batch("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", {Action.GO_WITHOUT: _IDENTITY}),
@@ -268,6 +296,8 @@ MEANINGS: Final[dict[int, Meaning]] = {
     ),
     58: _of_no_batch("SASL_AUTHENTICATION_FAILED", {Action.FAIL: Request.LOGIN}),
     59: Meaning("UNKNOWN_PRODUCER_ID", Answer.FORGOTTEN),
+    # Brokers of Kafka 4 say so where others describe a group without members.
+    69: _of_no_batch("GROUP_ID_NOT_FOUND", {Action.GO_WITHOUT: Request.GROUPS}),
     # The leader is not reachable by this listener: brokers learn of listeners one by one.
     72: _of_no_batch("LISTENER_NOT_FOUND", {_RETRY: _ADMIN | Request.SOURCE}),
     74: Meaning(
@@ -284,6 +314,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     ),
     76: Meaning("UNSUPPORTED_COMPRESSION_TYPE", Answer.REFUSED),
     78: _of_no_batch("OFFSET_NOT_AVAILABLE", {_RETRY: _READERS | _PARTITIONS}),
+    82: _of_no_batch("FENCED_INSTANCE_ID", {Action.FENCED: Request.MEMBER}),
     87: Meaning(
         "INVALID_RECORD",
         Answer.TOO_LARGE,
@@ -293,13 +324,21 @@ MEANINGS: Final[dict[int, Meaning]] = {
     90: Meaning(
         "PRODUCER_FENCED",
         Answer.FENCED,
-        follows={Action.FENCED: Request.INIT_PRODUCER_ID},
+        follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
     ),
     120: _of_no_batch("TRANSACTION_ABORTABLE", {}),
-    # librdkafka's own: brokers that are away, no leader that could be asked, and partitions that
+    # librdkafka's own. What fenced a transactional id or a member; `_FATAL` is said of the latter.
+    # What was to be read next is gone.
+    -140: _of_no_batch("_AUTO_OFFSET_RESET", {Action.GO_WITHOUT: Request.POSITION}),
+    -144: _of_no_batch("_FENCED", {Action.FENCED: Request.TRANSACTION}),
+    -150: _of_no_batch("_FATAL", {Action.FENCED: Request.MEMBER}),
+    # Brokers that are away, no leader that could be asked, and partitions that
     # were created, or moved, after it last asked about them.
     -156: _of_no_batch("_NOENT", {_RETRY: _ADMIN | _CREATION}),
     -166: _of_no_batch("_TIMED_OUT_QUEUE", {_RETRY: _ADMIN | _CREATION}),
+    # A call that timed out before goes on in the background.
+    -173: _of_no_batch("_CONFLICT", {_RETRY: Request.TRANSACTION}),
+    -177: _of_no_batch("_PREV_IN_PROGRESS", {_RETRY: Request.TRANSACTION}),
     -185: _of_no_batch("_TIMED_OUT", {_RETRY: _ADMIN | _CREATION}),
     -187: _of_no_batch("_ALL_BROKERS_DOWN", {_RETRY: _ADMIN | _CREATION}),
     -188: _of_no_batch("_UNKNOWN_TOPIC", {Action.RETRY_BRIEFLY: _ADMIN}),

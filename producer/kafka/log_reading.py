@@ -6,30 +6,37 @@ A consumer sees only what all in-sync replicas have (what is below the high wate
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from aiokafka import errors as kafka_errors
+from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
 
 from sequitur.producer._errors import FatalError, LogRangeError, RetriableError
 from sequitur.producer.kafka.error_codes import Action, Request, action_of, meaning_of
 from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from sequitur.producer.kafka.identity import Identity
 
 LATEST: Final = -1
-_EARLIEST: Final = -2
+EARLIEST: Final = -2
 _ANY_REPLICA: Final = -1
 _DEBUGGING_REPLICA: Final = -2
 _REPLICATION_POLLS: Final = 20
 _REPLICATION_POLL_S: Final = 0.1
 _READ_UNCOMMITTED: Final = 0
+_READ_COMMITTED: Final = 1
 _FETCH_BYTES: Final = 8 << 20
 _FETCH_WAIT_MS: Final = 500
+_NAMES_A_REPLICA: Final = 11
+"""Version of a fetch answer."""
 
 
 async def log_ends(
@@ -129,6 +136,61 @@ async def batches_behind(
                     yield batch
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Records that a reader of committed transactions sees.
+
+    Attributes:
+        records: Key and value of each, in the order of the log.
+        next_offset: Where to go on.
+        is_all: Whether the log has no more of them at the moment.
+    """
+
+    records: Sequence[tuple[bytes | None, bytes | None]]
+    next_offset: int
+    is_all: bool
+
+
+async def committed_behind(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int
+) -> Committed:
+    """Return some of the records from an offset on; where there are none, wait a moment for some.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        offset: An offset that the log has, or its end.
+
+    Raises:
+        RetriableError: The leader does not answer, or is none any more, or the bytes are damaged.
+        FatalError: The topic may not be read.
+    """
+    answer = await ask(
+        FetchRequest(
+            _FETCH_WAIT_MS, 1, _FETCH_BYTES, _READ_COMMITTED,
+            [(topic, [(partition, offset, _FETCH_BYTES)])],
+        )
+    )  # fmt: skip
+    for _topic, partitions in answer.topics:
+        for _partition, code, _high_watermark, last_stable, *others, data in partitions:
+            _check(code, topic, partition)
+            # Version 11 names a replica to read from between these.
+            aborted = others[-2] if answer.API_VERSION >= _NAMES_A_REPLICA else others[-1]
+            found = PartitionRecords(
+                TopicPartition(topic, partition), MemoryRecords(bytes(data or b"")), aborted,
+                offset, None, None, True, _READ_COMMITTED,
+            )  # fmt: skip
+            try:
+                records = [(record.key, record.value) for record in found]
+            except kafka_errors.KafkaError as error:
+                raise RetriableError(f"reading {topic}-{partition}: {error}") from error
+            return Committed(
+                records, found.next_fetch_offset, found.next_fetch_offset >= last_stable
+            )
+    raise RetriableError(f"{topic}-{partition}: the answer left it out")
+
+
 async def last_sequence_in_log(
     ask: Callable[[Any], Awaitable[Any]],
     topic: str,
@@ -155,7 +217,7 @@ async def last_sequence_in_log(
         FatalError: The topic may not be read.
     """
     await until_replicated(ask, topic, partition)
-    start = await offset_at(ask, topic, partition, _EARLIEST)
+    start = await offset_at(ask, topic, partition, EARLIEST)
     end = await offset_at(ask, topic, partition, LATEST)
     last = None
     # Most often nobody else writes there, and the last batch of all tells.

@@ -13,6 +13,7 @@ from sequitur.producer._errors import FatalError, RetriableError
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
     from sequitur.producer.settings import KafkaSettings
@@ -62,12 +63,24 @@ class TopicCreation:
         topic: The topic's name.
         partitions: How many it gets.
         replication_factor: How many replicas each gets; -1 for the broker's default.
+        config: Settings of its own.
     """
 
     def __init__(
-        self, admin: AdminClient, topic: str, *, partitions: int, replication_factor: int
+        self,
+        admin: AdminClient,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
     ) -> None:
-        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
+        wanted = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            config=dict(config or {}),
+        )
         created = admin.create_topics(
             [wanted], operation_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S
         )

@@ -162,6 +162,10 @@ class Wire:
         """Return a topic's id, which changes when the topic is recreated; None while not known."""
         return self._client.topic_ids.get(topic)
 
+    def is_unauthorized(self, topic: str) -> bool:
+        """Return whether the cluster refused to say anything of a topic."""
+        return topic in self._client.cluster.unauthorized_topics
+
     def partitions(self, topic: str) -> int | None:
         """Return how many partitions a topic has; None while that is not known."""
         known = self._client.cluster.partitions_for_topic(topic)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from sequitur.pipelines.launch import class_archive_options
+from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.tree import EXAMPLES, ROOT
 
 if TYPE_CHECKING:
@@ -35,7 +38,14 @@ def example_program(
         program = subprocess.Popen(
             [sys.executable, *first, str(EXAMPLES / "spark" / name), *words],
             cwd=ROOT,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env={
+                **os.environ,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_SUBMIT_ARGS": shlex.join(
+                    ["--driver-java-options", _java_options(), "pyspark-shell"]
+                ),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -46,3 +56,8 @@ def example_program(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
         program.wait(WAIT_S)
+
+
+def _java_options() -> str:
+    """For the JVM alone: the program's session has the settings that the program gives it."""
+    return " ".join([SHORT_LIVED, *class_archive_options()])

@@ -170,8 +170,11 @@ class _Lives:
             time.sleep(0.001)
 
     def _names(self, part: str) -> list[str]:
-        folder = self.folder / "sink" / part
-        names = [one.name for one in folder.iterdir()] if folder.exists() else []
+        # A look a millisecond: plain strings cost half of the CPU time of paths.
+        try:
+            names = os.listdir(f"{self.folder}/sink/{part}")  # noqa: PTH208 - see above
+        except FileNotFoundError:
+            return []
         return [name for name in names if not name.startswith(".")]
 
     def _newest(self, part: str) -> str:

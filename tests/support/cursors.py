@@ -1,12 +1,11 @@
-"""What a cursor is made of, so that two can be compared."""
+"""What a cursor is made of, so that two can be compared; and one as Pulsar's tests use it."""
 
 from __future__ import annotations
 
-from dataclasses import astuple
-from typing import TYPE_CHECKING, Any
+from dataclasses import astuple, dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from sequitur.consumer import Cursor
+from sequitur.consumer import Cursor, CursorIdentity, decode_cursor, encode_cursor
 
 
 def state_of(cursor: Cursor) -> dict[str, Any]:
@@ -18,3 +17,46 @@ def state_of(cursor: Cursor) -> dict[str, Any]:
         "ranges": list(cursor.acked_ranges()),
         "counts": astuple(cursor.counts),
     }
+
+
+MANAGED = CursorIdentity("c1", "my_test_ledger", 0)
+
+
+@dataclass
+class Partition:
+    """A cursor, and how many messages its partition has."""
+
+    cursor: Cursor
+    end: int
+
+    def delete(self, *offsets: int) -> None:
+        """Ack each."""
+        for offset in offsets:
+            self.cursor.ack(offset, end=self.end)
+
+    def mark_delete(self, offset: int) -> None:
+        """Ack cumulatively."""
+        self.cursor.ack_cumulative(offset, end=self.end)
+
+    def read(self, count: int) -> list[int]:
+        """Read messages that are not acked, as many as there are."""
+        cursor = self.cursor
+        ranges = cursor.unacked_ranges(cursor.read_position, self.end)
+        found = [offset for first, stop in ranges for offset in range(first, stop)][:count]
+        cursor.seek(found[-1] + 1 if found else self.end, end=self.end)
+        return found
+
+    def reopen(self) -> None:
+        """Store the cursor and read it, as a new life does."""
+        self.cursor = decode_cursor(encode_cursor(self.cursor), MANAGED).cursor
+        self.cursor.rewind()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """What is left to read, and the backlog."""
+        return self.cursor.entries_to_read(self.end), self.cursor.backlog(self.end)
+
+
+def partition_of(end: int) -> Partition:
+    """Return one that nothing was acked of."""
+    return Partition(Cursor(MANAGED), end)

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Self
 
 from sequitur.pipelines.store import durable
+from sequitur.producer import _durable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,8 @@ class DiskModel:
         self._kept: list[int] = []  # files held open, so that their numbers are not given again
         self._bytes: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
-        monkeypatch.setattr(durable, "sync", self._sync)
+        for room in (durable, _durable):
+            monkeypatch.setattr(room, "sync", self._sync)
 
     def __enter__(self) -> Self:
         return self

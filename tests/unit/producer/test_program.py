@@ -150,6 +150,10 @@ def test_ctrl_c_while_a_broker_is_silent_says_nothing() -> None:
         ("verify", "t", "--bootstrap-servers", _NOWHERE),
         ("dlq", "list", "--bootstrap-servers", _NOWHERE),
         ("dlq", "show", "0:1", "--bootstrap-servers", _NOWHERE),
+        ("subscription", "list", "--bootstrap-servers", _NOWHERE),
+        ("subscription", "create", "s", "--topic", "t", "--bootstrap-servers", _NOWHERE),
+        ("subscription", "reset", "s", "--to-earliest", "--bootstrap-servers", _NOWHERE),
+        ("subscription", "watch", "--bootstrap-servers", _NOWHERE),
     ],
 )
 def test_a_command_without_a_broker_is_refused_in_one_line(words: tuple[str, ...]) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sequitur._dead_letters import DeadLetter, Selection, request_rows
-from sequitur._dlq_cli import _text
 from sequitur._errors import NotADeadLetterError
+from sequitur._foreign_text import shown
 from sequitur._topic_reader import TopicRecord
 from sequitur.consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
 from sequitur.consumer.topology import (
@@ -148,5 +148,5 @@ def test_bytes_that_are_no_text_are_base64_in_json() -> None:
 
 def test_what_others_wrote_cannot_steer_the_terminal() -> None:
     """Control sequences are shown as text, markup is not followed; lines stay lines."""
-    assert _text("\x1b[2Ja\nb [red]").plain == "\\x1b[2Ja\nb [red]"
-    assert _text("[red]").spans == []
+    assert shown("\x1b[2Ja\nb [red]").plain == "\\x1b[2Ja\nb [red]"
+    assert shown("[red]").spans == []

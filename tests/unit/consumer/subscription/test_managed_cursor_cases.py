@@ -1,70 +1,24 @@
 """What Pulsar's ManagedCursorTest expects of its cursors holds of ours.
 
 Only the figures are Pulsar's. Its entries 1 to n are the offsets 0 to n - 1 here, its "number of
-entries" is what is left to read. Cases of ledgers, threads and faults have no counterpart.
+entries" is what is left to read. See `test_more_managed_cursor_cases` for the others, and for those
+without a counterpart.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from sequitur.consumer import (
-    Cursor,
-    CursorIdentity,
-    MarkDeleteBackError,
-    decode_cursor,
-    encode_cursor,
-)
-
-IDENTITY = CursorIdentity("c1", "my_test_ledger", 0)
-
-
-@dataclass
-class Partition:
-    """A cursor, and how many messages its partition has."""
-
-    cursor: Cursor
-    end: int
-
-    def delete(self, *offsets: int) -> None:
-        """Ack each."""
-        for offset in offsets:
-            self.cursor.ack(offset, end=self.end)
-
-    def mark_delete(self, offset: int) -> None:
-        """Ack cumulatively."""
-        self.cursor.ack_cumulative(offset, end=self.end)
-
-    def read(self, count: int) -> list[int]:
-        """Read messages that are not acked, as many as there are."""
-        cursor = self.cursor
-        ranges = cursor.unacked_ranges(cursor.read_position, self.end)
-        found = [offset for first, stop in ranges for offset in range(first, stop)][:count]
-        cursor.seek(found[-1] + 1 if found else self.end, end=self.end)
-        return found
-
-    def reopen(self) -> None:
-        """Store the cursor and read it, as a new life does."""
-        self.cursor = decode_cursor(encode_cursor(self.cursor), IDENTITY).cursor
-        self.cursor.rewind()
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """What is left to read, and the backlog."""
-        return self.cursor.entries_to_read(self.end), self.cursor.backlog(self.end)
-
-
-def _partition(end: int) -> Partition:
-    return Partition(Cursor(IDENTITY), end)
+from sequitur.consumer import Cursor, MarkDeleteBackError
+from tests.support.cursors import MANAGED, Partition, partition_of
 
 
 def test_single_deletes_move_the_position_when_it_is_reached() -> None:
     """testSingleDelete: the fourth first; a second delete of the third silently succeeds."""
-    partition = _partition(6)
+    partition = partition_of(6)
     positions = []
     for offset in (3, 0, 2, 2, 1, 4):
         partition.delete(offset)
@@ -74,7 +28,7 @@ def test_single_deletes_move_the_position_when_it_is_reached() -> None:
 
 def test_deleted_entries_are_not_read() -> None:
     """testFilteringReadEntries: what is deleted is neither read nor left to read."""
-    partition = _partition(6)
+    partition = partition_of(6)
     seen = [partition.counts]
     assert partition.read(3) == [0, 1, 2]
     seen.append(partition.counts)
@@ -87,7 +41,7 @@ def test_deleted_entries_are_not_read() -> None:
 
 def test_reading_goes_on_behind_deleted_entries() -> None:
     """testReadingAllFilteredEntries: the second and third are deleted after the first is read."""
-    partition = _partition(5)
+    partition = partition_of(5)
     partition.read(1)
     partition.delete(1, 2)
     assert partition.read(2) == [3, 4]
@@ -95,7 +49,7 @@ def test_reading_goes_on_behind_deleted_entries() -> None:
 
 def test_counting_with_deleted_entries() -> None:
     """testCountingWithDeletedEntries: from the end, from the beginning, and in between."""
-    partition = _partition(8)
+    partition = partition_of(8)
     seen = [partition.counts]
     for offsets in ((7,), (0,), (6, 5, 4)):
         partition.delete(*offsets)
@@ -105,7 +59,7 @@ def test_counting_with_deleted_entries() -> None:
 
 def test_mark_delete_twice() -> None:
     """testMarkDeleteTwice: the second one changes nothing."""
-    partition = _partition(1)
+    partition = partition_of(1)
     partition.mark_delete(0)
     partition.mark_delete(0)
     assert partition.cursor.mark_delete == 0
@@ -113,7 +67,7 @@ def test_mark_delete_twice() -> None:
 
 def test_mark_delete_does_not_go_back() -> None:
     """unorderedMarkDelete: the first entry after the second is refused."""
-    partition = _partition(2)
+    partition = partition_of(2)
     partition.mark_delete(1)
     with pytest.raises(MarkDeleteBackError):
         partition.mark_delete(0)
@@ -122,7 +76,7 @@ def test_mark_delete_does_not_go_back() -> None:
 
 def test_mark_delete_beyond_the_read_position_skips() -> None:
     """markDeleteSkippingMessage: reading goes on behind it."""
-    partition = _partition(4)
+    partition = partition_of(4)
     partition.mark_delete(0)
     assert (partition.cursor.entries_to_read(4), partition.cursor.read_position) == (3, 1)
     assert partition.read(1) == [1]
@@ -132,7 +86,7 @@ def test_mark_delete_beyond_the_read_position_skips() -> None:
 
 def test_rewind() -> None:
     """rewind: what was read and not deleted is read again."""
-    partition = _partition(4)
+    partition = partition_of(4)
     seen = [partition.counts]
     for offset, count in ((0, 3), (1, 2)):
         partition.mark_delete(offset)
@@ -152,7 +106,7 @@ def test_rewind() -> None:
 
 def test_seek_behind_the_position() -> None:
     """seekPosition4: back to the second entry, which was read; the position stays."""
-    partition = _partition(6)
+    partition = partition_of(6)
     partition.mark_delete(0)
     partition.read(2)
     partition.cursor.seek(1, end=6)
@@ -162,7 +116,7 @@ def test_seek_behind_the_position() -> None:
 @pytest.mark.parametrize("offsets", [(1, 2, 0), (1, 2)])
 def test_no_range_is_left_that_touches(offsets: tuple[int, ...]) -> None:
     """testIndividuallyDeletedMessages2 and 3: the first entry joins the others."""
-    partition = _partition(5)
+    partition = partition_of(5)
     partition.delete(*offsets)
     if 0 not in offsets:
         partition.mark_delete(0)
@@ -173,7 +127,7 @@ def test_no_range_is_left_that_touches(offsets: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("offsets", [(1, 2), (1,)])
 def test_mark_delete_takes_the_ranges_before_it(offsets: tuple[int, ...]) -> None:
     """Of testIndividuallyDeletedMessages and 1: none is left."""
-    partition = _partition(5)
+    partition = partition_of(5)
     partition.delete(*offsets)
     partition.mark_delete(3)
     assert partition.cursor.acked_range_count == 0
@@ -182,7 +136,7 @@ def test_mark_delete_takes_the_ranges_before_it(offsets: tuple[int, ...]) -> Non
 
 def test_skip_counts_what_is_not_deleted() -> None:
     """testSkipEntriesWithIndividualDeletedMessages: three of five, two of them deleted."""
-    partition = _partition(5)
+    partition = partition_of(5)
     partition.delete(1, 3)
     third = partition.cursor.nth_unacked(3, end=5)
     assert third == 4
@@ -193,8 +147,8 @@ def test_skip_counts_what_is_not_deleted() -> None:
 
 def test_skip_more_than_there_are() -> None:
     """testSkipEntries: of an empty partition, and of more messages than are left."""
-    assert _partition(0).cursor.nth_unacked(1, end=0) is None
-    partition = _partition(8)
+    assert partition_of(0).cursor.nth_unacked(1, end=0) is None
+    partition = partition_of(8)
     partition.mark_delete(6)
     assert partition.counts == (1, 1)
     assert partition.cursor.nth_unacked(10, end=8) is None
@@ -202,7 +156,7 @@ def test_skip_more_than_there_are() -> None:
 
 def test_clear_backlog() -> None:
     """testClearBacklog: of three cursors that began one after the other, two are cleared."""
-    partitions = [Partition(Cursor(IDENTITY, start=start), 3) for start in range(3)]
+    partitions = [Partition(Cursor(MANAGED, start=start), 3) for start in range(3)]
     assert [partition.counts for partition in partitions] == [(3, 3), (2, 2), (1, 1)]
     for partition in (partitions[0], partitions[2]):
         partition.mark_delete(2)
@@ -214,7 +168,7 @@ def test_clear_backlog() -> None:
 
 def test_the_last_deleted_range() -> None:
     """testGetLastIndividualDeletedRange: two and two, then one more behind them."""
-    partition = _partition(10)
+    partition = partition_of(10)
     partition.cursor.ack_offsets(np.array([0, 1, 4, 5]), end=10)
     assert list(partition.cursor.acked_ranges())[-1] == (4, 6)
     partition.delete(7)
@@ -223,7 +177,7 @@ def test_the_last_deleted_range() -> None:
 
 def test_deleted_entries_are_trimmed() -> None:
     """testTrimDeletedEntries: of five entries that were read, the one not deleted is left."""
-    partition = _partition(10)
+    partition = partition_of(10)
     partition.delete(0, 1, 4, 5)
     read = np.array([0, 1, 4, 5, 6])
     assert read[~partition.cursor.acked_among(read)].tolist() == [6]
@@ -231,7 +185,7 @@ def test_deleted_entries_are_trimmed() -> None:
 
 def test_out_of_order_acks() -> None:
     """outOfOrderAcks: the backlog shrinks by one with each, from the fourth back to the first."""
-    partition = _partition(10)
+    partition = partition_of(10)
     seen = []
     for offset in (3, 2, 1, 0):
         partition.delete(offset)
@@ -242,7 +196,7 @@ def test_out_of_order_acks() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_random_order_acks(seed: int) -> None:
     """randomOrderAcks: the backlog shrinks by one with each."""
-    partition = _partition(10)
+    partition = partition_of(10)
     seen = []
     for offset in random.Random(seed).sample(range(10), 10):
         partition.delete(offset)
@@ -253,7 +207,7 @@ def test_random_order_acks(seed: int) -> None:
 
 def test_the_nth_entry() -> None:
     """testGetEntryAfterN, and ...WithIndividualDeletedMessages: asking moves nothing."""
-    partition = _partition(5)
+    partition = partition_of(5)
     partition.read(4)
     cursor = partition.cursor
     assert [cursor.nth_unacked(count, end=5) for count in (1, 1, 3, 5, 10)] == [0, 0, 2, 4, None]
@@ -262,14 +216,14 @@ def test_the_nth_entry() -> None:
     assert cursor.nth_unacked(1, end=5) == 4
     partition.mark_delete(4)
     assert cursor.nth_unacked(1, end=5) is None
-    deleted = _partition(5)
+    deleted = partition_of(5)
     deleted.delete(2, 3)
     assert deleted.cursor.nth_unacked(3, end=5) == 4
 
 
 def test_deletes_out_of_order_are_stored() -> None:
     """testOutOfOrderDeletePersistenceWithClose, and ...AfterCrash: holes are there afterwards."""
-    partition = _partition(20)
+    partition = partition_of(20)
     partition.delete(2, 5, 7, 8, 9)
     assert partition.cursor.backlog(20) == 15
     partition.reopen()

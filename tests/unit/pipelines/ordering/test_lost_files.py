@@ -18,7 +18,7 @@ def _runner(fails: Callable[..., Any], check_files: Callable[[], None]) -> StepR
     newest: Any = SimpleNamespace(check_files=check_files, done=None)
     steps: Any = SimpleNamespace(decide=fails)
     outputs: Any = SimpleNamespace(write=fails)
-    job: Any = SimpleNamespace(now_ms=lambda: 0, on_done=lambda *_: None)
+    job: Any = SimpleNamespace(now_ms=lambda: 0, on_done=lambda *_: None, subscription=None)
     return StepRunner(job, newest, steps, outputs, None)
 
 

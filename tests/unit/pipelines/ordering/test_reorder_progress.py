@@ -76,7 +76,7 @@ def _step(*, learned: bool = False) -> tuple[StepEntry, StepDone]:
 
 
 def _sums_up(found: dict[str, Any]) -> bool:
-    parts = ("released", "late", "quarantined", "duplicates", "held")
+    parts = ("released", "late", "quarantined", "duplicates", "skipped", "held")
     return bool(found["read"] == sum(found[name] for name in parts))
 
 
@@ -94,6 +94,7 @@ def test_a_step_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
         "rescued": 0,
         "quarantined": 4,
         "duplicates": 5,
+        "skipped": 0,
         "held": 78,
         "missing": 0,
         "frontier_ms": T0 - 2000,

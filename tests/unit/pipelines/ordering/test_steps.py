@@ -35,7 +35,11 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     told = {"input_topics": ["in"], "output_topic": "out", "event_time": "json:at", "delay": "1 s"}
     settings = ReorderSettings.model_validate({**told, "checkpoint": str(tmp_path)})
     job: Any = SimpleNamespace(
-        checkpoint=checkpoint, settings=settings, outages=None, is_bounded=True
+        checkpoint=checkpoint,
+        settings=settings,
+        outages=None,
+        is_bounded=True,
+        subscription=None,
     )
     runs: Any = SimpleNamespace(stage=failing)
     steps = Steps(job, NewestStep(checkpoint), runs, output_partitions=3)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sequitur.producer import Position, Record
+from sequitur.producer import BacklogQuotaError, Position, Record
 from sequitur.producer.daemon.intake import ProducerIntake
+from sequitur.producer.quota.control import BacklogState
 from sequitur.producer.sources import DeadLetterFile, StoppingError
 from tests.support.dead_letter_file import read_dead_letters
 
@@ -30,17 +31,29 @@ class _Producer:
         self.noted: list[Position] = []
         self.on_accepted: Callable[[], object] = lambda: None
         self.unsynced_at_a_position = False
+        self.within_quota = asyncio.Event()
+        self.within_quota.set()
         self._dead_letters = dead_letters
 
     async def accept(
         self, topic: str, records: Sequence[Record], position: Position | None = None
     ) -> str:
+        if not self.within_quota.is_set():
+            state = BacklogState(issued_ms=0, valid_for_ms=0, policy="producer_exception")
+            raise BacklogQuotaError(topic, state, held=False)
         if not self.room.is_set():
             await self.room.wait()
         self.unsynced_at_a_position |= position is not None and self._dead_letters.owes_sync
         self.accepted.append((topic, records, position))
         self.on_accepted()
         return "ticket"
+
+    async def accept_each(self, topic: str, records: Sequence[Record]) -> str:
+        return await self.accept(topic, records)
+
+    async def wait_for_quota(self, topic: str) -> None:
+        assert topic == "t"
+        await self.within_quota.wait()
 
     async def note_position(self, position: Position) -> None:
         self.unsynced_at_a_position |= self._dead_letters.owes_sync
@@ -96,6 +109,31 @@ async def test_without_room_a_stop_refuses_them(rig: _Rig) -> None:
     with pytest.raises(StoppingError):
         await waiting
     rig.producer.room.set()
+    await asyncio.sleep(0)
+    assert rig.producer.accepted == []
+
+
+@pytest.mark.parametrize("each", [True, False])
+async def test_a_source_waits_where_the_quota_raises(rig: _Rig, each: bool) -> None:
+    """What it has read has nowhere else to go; it goes on when the topic is within its quota."""
+    rig.producer.within_quota.clear()
+    waiting = asyncio.ensure_future(rig.intake.accept_each(_RECORDS)) if each else rig.accept()
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    rig.producer.within_quota.set()
+    await waiting
+    assert rig.producer.accepted == [("t", _RECORDS, None)]
+
+
+async def test_a_stop_ends_the_wait_for_a_quota(rig: _Rig) -> None:
+    """Nothing was accepted, then or later."""
+    rig.producer.within_quota.clear()
+    waiting = rig.accept(b"p")
+    await asyncio.sleep(0.01)
+    rig.stopping.set()
+    with pytest.raises(StoppingError):
+        await waiting
+    rig.producer.within_quota.set()
     await asyncio.sleep(0)
     assert rig.producer.accepted == []
 

@@ -63,13 +63,33 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
     },
     Request.TOPIC_OF_DAEMON: {Action.RETRY: _BROKER_AWAY, Action.DONE: {36}},
     Request.WATERMARKS: {Action.RETRY: {3, 7, 56, *_LEADER_MOVES, *_PARTITION_MOVES}},
+    Request.POSITION: {
+        Action.RETRY: _ADMIN,
+        Action.RETRY_BRIEFLY: {3, -188, -190},
+        Action.GO_WITHOUT: {1, -140},
+    },
+    Request.GROUPS: {
+        Action.RETRY: {*_ADMIN, 16},
+        Action.RETRY_BRIEFLY: {-188, -190},
+        Action.GO_WITHOUT: {69},
+    },
+    Request.TRANSACTION: {
+        Action.RETRY: {*_ADMIN, 16, 51, -173, -177},
+        Action.RETRY_BRIEFLY: {-188, -190},
+        Action.FENCED: {47, 90, -144},
+    },
+    Request.MEMBER: {Action.FENCED: {82, -150}},
     Request.SOURCE: {
         Action.RETRY: {3, *_LEADER_MOVES, *_PARTITION_MOVES, 7, 8, 13, 15, 16, 19, 56, 72}
     },
 }
 """What follows from codes for each request; from all others, what `_OTHERWISE` has."""
 
-_OTHERWISE = {Request.LOGIN: Action.RETRY, Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT}
+_OTHERWISE = {
+    Request.LOGIN: Action.RETRY,
+    Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT,
+    Request.MEMBER: Action.RETRY,
+}
 
 
 @pytest.mark.parametrize("request_", Request, ids=lambda request: request.name)

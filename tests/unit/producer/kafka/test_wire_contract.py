@@ -16,6 +16,7 @@ from aiokafka import codec
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataResponse_v1
@@ -24,6 +25,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
 from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from sequitur.producer.kafka import log_reading
 from sequitur.producer.kafka.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponseV0,
@@ -88,6 +90,14 @@ def _metadata(*, leader: int) -> Any:
         (ClusterMetadata, "broker_metadata", ["self", "broker_id"]),
         (ClusterMetadata, "leader_for_partition", ["self", "partition"]),
         (ClusterMetadata, "partitions_for_topic", ["self", "topic"]),
+        (
+            PartitionRecords,
+            "__init__",
+            [
+                *("self", "tp", "records", "aborted_transactions", "fetch_offset"),
+                *("key_deserializer", "value_deserializer", "check_crcs", "isolation_level"),
+            ],
+        ),
         (codec, "lz4_encode", ["payload", "level"]),
         (codec, "zstd_encode", ["payload", "level"]),
         (codec, "gzip_encode", ["payload", "compresslevel"]),
@@ -96,6 +106,21 @@ def _metadata(*, leader: int) -> Any:
 def test_what_we_call_takes_what_we_give(owner: Any, name: str, parameters: list[str]) -> None:
     """Names and parameters of the calls are as they were."""
     assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
+
+
+async def test_a_topic_that_we_may_not_know_of_is_told_from_one_that_is_not_there() -> None:
+    """The cluster keeps the names of both kinds apart, and tells the last answer."""
+    wire = await _wire()
+    for code, is_unauthorized in ((29, True), (3, False)):
+        metadata = MetadataResponse_v1([(1, "127.0.0.1", 1, None)], 1, [(code, "t", False, [])])
+        wire._client.cluster.update_metadata(metadata)
+        assert wire.is_unauthorized("t") is is_unauthorized
+        assert not wire.is_unauthorized("other")
+
+
+def test_the_level_of_committed_records_is_ours() -> None:
+    """`PartitionRecords` leaves out aborted transactions at this level alone."""
+    assert log_reading._READ_COMMITTED == READ_COMMITTED
 
 
 def test_a_connection_takes_what_the_client_gives_it() -> None:

@@ -1,0 +1,155 @@
+"""What goes wrong without an error: a slow subscription, an ack hole, too many messages out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequitur.consumer.subscription.cursor import Cursor
+    from sequitur.consumer.subscription.policies import DetectionThresholds
+    from sequitur.consumer.subscription.quota import TopicBacklog
+
+
+class FindingKind(StrEnum):
+    """What was found."""
+
+    SLOW_SUBSCRIPTION = "slow subscription"
+    """Its backlog is large, or old: storage of the topic waits for it alone."""
+    ACK_HOLE = "ack hole"
+    """A few messages are not acked, and much behind them is: `backlogSize` grows, `msgBacklog`
+    does not."""
+    UNACKED_LIMIT = "unacked messages"
+    """More messages are out than may be."""
+    BACKLOG_QUOTA = "backlog quota"
+    """A topic's backlog has reached its quota, and its policy acts."""
+    EVICTED = "evicted"
+    """Messages were skipped since the backlog had reached its quota."""
+    EXPIRED_MESSAGES = "expired messages"
+    """Messages were acked since they were older than their time to live."""
+    EXPIRED_SUBSCRIPTION = "expired subscription"
+    """A subscription was deleted that nobody used."""
+    OWNED = "owned by a job"
+    """What was to be done is left to the subscription's consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was found, or done.
+
+    Attributes:
+        kind: What.
+        topic: Where, None if in no topic.
+        subscription: Whose, None if no one's.
+        sentence: In words.
+        figures: What it was judged by.
+    """
+
+    kind: FindingKind
+    topic: str | None
+    subscription: str | None
+    sentence: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "kind": self.kind.value,
+            "topic": self.topic,
+            "subscription": self.subscription,
+            "message": self.sentence,
+            **self.figures,
+        }
+
+
+def detect(
+    backlog: TopicBacklog,
+    cursors: Sequence[Cursor],
+    thresholds: DetectionThresholds,
+    *,
+    subscription: str,
+    now_ms: int,
+) -> list[Finding]:
+    """Look for what is wrong with a subscription on a topic.
+
+    Args:
+        backlog: Of the topic.
+        cursors: The subscription's, of the topic's partitions.
+        thresholds: From where on it is reported.
+        subscription: Whose.
+        now_ms: The time.
+    """
+    parts = {one.partition: one for one in backlog.parts if one.subscription == subscription}
+    messages = sum(one.messages for one in parts.values())
+    age_s = backlog.age_s(now_ms, subscription)
+    found = []
+    is_large = 0 < thresholds.slow_backlog <= messages
+    if is_large or 0 < thresholds.slow_age_s <= age_s:
+        behind = [number for number, one in parts.items() if one.messages]
+        found.append(
+            Finding(
+                FindingKind.SLOW_SUBSCRIPTION,
+                backlog.topic,
+                subscription,
+                f"{messages:,} messages are not acked, the oldest for {age_s:,.0f} s; "
+                f"{len(parts) - len(behind):,} of {len(parts):,} partitions have caught up",
+                {"msgBacklog": messages, "age_s": age_s, "partitionsBehind": sorted(behind)},
+            )
+        )
+    read = [cursor for cursor in cursors if cursor.identity.partition in parts]
+    for cursor in read:
+        hole = _hole(cursor, parts[cursor.identity.partition].end, thresholds)
+        if hole is not None:
+            found.append(Finding(FindingKind.ACK_HOLE, backlog.topic, subscription, *hole))
+    out = sum(_unacked(cursor, parts[cursor.identity.partition].end) for cursor in read)
+    if 0 < thresholds.unacked_messages <= out:
+        found.append(
+            Finding(
+                FindingKind.UNACKED_LIMIT,
+                backlog.topic,
+                subscription,
+                f"{out:,} messages were read and are not acked, of at most "
+                f"{thresholds.unacked_messages:,}",
+                {"unackedMessages": out, "limit": thresholds.unacked_messages},
+            )
+        )
+    return found
+
+
+def _hole(
+    cursor: Cursor, end: int, thresholds: DetectionThresholds
+) -> tuple[str, dict[str, Any]] | None:
+    """Return what there is to say of a cursor's ack hole, if it has one."""
+    entries = max(cursor.read_position, _acked_to(cursor)) - cursor.mark_delete
+    open_among = _unacked(cursor, end)
+    if not 0 < thresholds.ack_hole_entries <= entries or not cursor.acked_range_count:
+        return None
+    if open_among > entries * thresholds.ack_hole_share:
+        return None
+    first = cursor.committed_offset
+    partition = cursor.identity.partition
+    sentence = (
+        f"{partition}:{first} is not acked, and of {entries:,} messages since only {open_among:,} "
+        "are not: Kafka keeps them all"
+    )
+    return sentence, {
+        "position": f"{partition}:{first}",
+        "numberOfEntriesSinceFirstNotAckedMessage": entries,
+        "unackedMessages": open_among,
+    }
+
+
+def _acked_to(cursor: Cursor) -> int:
+    stop = cursor.committed_offset
+    _, stops = cursor.acked_arrays()
+    return int(stops[-1]) if len(stops) else stop
+
+
+def _unacked(cursor: Cursor, end: int) -> int:
+    """Return how many messages were read and are not acked."""
+    reached = min(max(cursor.read_position, _acked_to(cursor)), end)
+    unacked = cursor.unacked_ranges(cursor.committed_offset, reached)
+    return sum(stop - first for first, stop in unacked)

@@ -1,0 +1,261 @@
+"""What there is of subscriptions, as documents under Pulsar's field names.
+
+`stats` is what Pulsar's `topics stats` says of a topic, `stats-internal` what `topics
+stats-internal` says. A partition stands where Pulsar has a ledger, so a position is
+partition:offset. What has no counterpart in Kafka is absent; docs/subscriptions.md lists it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer.subscription.position import Position
+from sequitur.consumer.subscription.state import SubscriptionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sequitur.consumer.subscription.cursor import Cursor
+    from sequitur.consumer.subscription.registry import SubscriptionRecord
+    from sequitur.consumer.subscription.survey import Survey
+    from sequitur.consumer.time.clock import SourcePartition
+
+_OPEN: Final = "Open"
+_NO_LEDGER: Final = "NoLedger"
+_UNINITIALIZED: Final = "Uninitialized"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publisher:
+    """A producer that a partition remembers: Kafka knows no connections of producers.
+
+    Attributes:
+        partition: The partition.
+        producer_id: The producer's id.
+        epoch: The newest epoch that has written.
+        last_sequence: Sequence of its last record.
+        last_timestamp_ms: Timestamp of its last record.
+    """
+
+    partition: int
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON; only `producerId` is a name of Pulsar's."""
+        return {
+            "producerId": self.producer_id,
+            "producerEpoch": self.epoch,
+            "partition": self.partition,
+            "lastSequence": self.last_sequence,
+            "lastTimestamp": moment(self.last_timestamp_ms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Cursors of subscriptions at one moment, with all that documents are made of.
+
+    Attributes:
+        survey: Topics and subscriptions; its cursors are those of `states`.
+        states: What the cursors of each subscription share; none where nothing is stored.
+        publishers: The producers of each topic; a topic that is not asked for is absent.
+        places: Partition and offset of the record that each stored cursor is in.
+    """
+
+    survey: Survey
+    states: Mapping[str, SubscriptionState] = field(default_factory=dict)
+    publishers: Mapping[str, Sequence[Publisher]] = field(default_factory=dict)
+    places: Mapping[tuple[str, SourcePartition], Position] = field(default_factory=dict)
+
+    def state(self, subscription: str) -> SubscriptionState:
+        """Return what a subscription's cursors share."""
+        return self.states.get(subscription, SubscriptionState())
+
+
+def listed(sight: Sight) -> list[dict[str, Any]]:
+    """Return all subscriptions, by name, with the backlog of each."""
+    survey = sight.survey
+    documents = []
+    for name, record in sorted(survey.registry.subscriptions.items()):
+        backlogs = [survey.backlog(topic) for topic in record.topics]
+        documents.append(
+            {
+                "name": name,
+                "type": record.type.value,
+                "topics": list(record.topics),
+                "epoch": record.epoch,
+                "connected": name in survey.connected,
+                "created": moment(record.created_ms),
+                "lastConnected": moment(record.last_connected_ms),
+                "msgBacklog": sum(one.messages(name) for one in backlogs),
+                "backlogSize": sum(
+                    part.size_bytes
+                    for one in backlogs
+                    for part in one.parts
+                    if part.subscription == name
+                ),
+                "oldestBacklogMessageAgeSeconds": int(
+                    max((one.age_s(survey.now_ms, name) for one in backlogs), default=0)
+                ),
+            }
+        )
+    return documents
+
+
+def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> dict[str, Any]:
+    """Return what Pulsar's `topics stats` says of a topic.
+
+    Args:
+        sight: Of the topic.
+        topic: The topic.
+        before: An earlier one: rates are then those from that moment to this. Without one there
+            are no rates.
+    """
+    survey = sight.survey
+    backlog = survey.backlog(topic)
+    logs = [survey.logs[where] for where in survey.partitions(topic)]
+    sizes = [log.size_bytes for log in logs]
+    document: dict[str, Any] = {
+        "backlogSize": backlog.size_bytes,
+        "backlogSizeIsEstimate": backlog.is_estimate,
+        "msgInCounter": sum(log.end for log in logs),
+    }
+    if None not in sizes:
+        document["storageSize"] = sum(size or 0 for size in sizes)
+    if backlog.oldest is not None:
+        document["oldestBacklogMessageAgeSeconds"] = int(backlog.age_s(survey.now_ms))
+        document["oldestBacklogMessageSubscriptionName"] = backlog.oldest.subscription
+    if topic in sight.publishers:
+        document["publishers"] = [one.to_document() for one in sight.publishers[topic]]
+    document["subscriptions"] = {
+        record.name: _subscription_stats(sight, topic, record, before)
+        for record in survey.registry.on(topic)
+    }
+    return document
+
+
+def _subscription_stats(
+    sight: Sight, topic: str, record: SubscriptionRecord, before: Sight | None
+) -> dict[str, Any]:
+    survey = sight.survey
+    parts = [one for one in survey.backlog(topic).parts if one.subscription == record.name]
+    stamps = [part.oldest_ms for part in parts if part.oldest_ms is not None]
+    cursors = _cursors(survey, record.name, topic)
+    document: dict[str, Any] = {
+        "msgBacklog": sum(part.messages for part in parts),
+        "backlogSize": sum(part.size_bytes for part in parts),
+        "unackedMessages": sum(
+            _unacked(cursor, survey.logs[where].start) for where, cursor in cursors.items()
+        ),
+        "type": record.type.value,
+        "isDurable": True,
+        "connected": record.name in survey.connected,
+        "epoch": record.epoch,
+    }
+    if stamps:
+        document["earliestMsgPublishTimeInBacklog"] = min(stamps)
+    if before is not None:
+        document |= _rates(before, sight, record.name, topic)
+    return document
+
+
+def _rates(before: Sight, after: Sight, name: str, topic: str) -> dict[str, Any]:
+    """Return rates between two moments, from what was stored at each."""
+    first, last = before.state(name), after.state(name)
+    if first.epoch != last.epoch:
+        return {}
+    earlier, later = (_cursors(one.survey, name, topic) for one in (before, after))
+    elapsed_s = (last.written_ms - first.written_ms) / 1000
+    if elapsed_s <= 0:  # nothing was stored meanwhile: no step was done
+        return {"msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0}
+    messages = size = 0
+    for where in earlier.keys() & later.keys():
+        acked = max(later[where].counts.consumed - earlier[where].counts.consumed, 0)
+        log = after.survey.logs[where]
+        messages += acked
+        size += acked * log.bytes_of(log.start, log.end) // max(log.end - log.start, 1)
+    return {
+        "msgRateOut": messages / elapsed_s,
+        "msgThroughputOut": size / elapsed_s,
+        "msgRateRedeliver": max(last.repeated - first.repeated, 0) / elapsed_s,
+    }
+
+
+def internal_document(sight: Sight, topic: str, names: Iterable[str] = ()) -> dict[str, Any]:
+    """Return what Pulsar's `topics stats-internal` says of a topic.
+
+    Args:
+        sight: Of the topic.
+        topic: The topic.
+        names: Only these subscriptions; by default all on the topic.
+    """
+    survey = sight.survey
+    wanted = sorted(names) or [record.name for record in survey.registry.on(topic)]
+    partitions: dict[str, Any] = {}
+    for where in survey.partitions(topic):
+        log = survey.logs[where]
+        partitions[f"{topic}-{where.partition}"] = {
+            "entriesAddedCounter": log.end,
+            "numberOfEntries": log.end - log.start,
+            **({} if log.size_bytes is None else {"totalSize": log.size_bytes}),
+            "lastConfirmedEntry": str(Position(where.partition, log.end - 1)),
+            "cursors": {name: _cursor_document(sight, name, where) for name in wanted},
+        }
+    return {"partitions": partitions}
+
+
+def _cursor_document(sight: Sight, name: str, where: SourcePartition) -> dict[str, Any]:
+    survey, state = sight.survey, sight.state(name)
+    cursor = survey.held_of(name, where).cursor
+    # A topic that was deleted and made anew ends before what its cursors have acked.
+    end = max(survey.logs[where].end, _reached(cursor))
+    document = cursor.stats(end).to_document()
+    document["waitingReadOp"] = name in survey.connected and cursor.read_position >= end
+    place = sight.places.get((name, where))
+    if place is not None:
+        document["cursorLedger"] = place.partition
+        document["cursorLedgerLastEntry"] = place.offset
+    document["state"] = _state(survey, name, where)
+    document["epoch"] = state.epoch
+    document["step"] = state.step
+    document["frontier"] = moment(state.frontier_ms)
+    document["written"] = moment(state.written_ms)
+    return document
+
+
+def _state(survey: Survey, name: str, where: SourcePartition) -> str:
+    """Return a cursor's state in Pulsar's words."""
+    record = survey.registry.subscriptions.get(name)
+    if record is not None and survey.is_being_reset(record):
+        return _UNINITIALIZED
+    return _OPEN if where in survey.held.get(name, {}) else _NO_LEDGER
+
+
+def _cursors(survey: Survey, name: str, topic: str) -> dict[SourcePartition, Cursor]:
+    return {where: survey.held_of(name, where).cursor for where in survey.partitions(topic)}
+
+
+def _unacked(cursor: Cursor, start: int) -> int:
+    """Return how many messages were read and are not acked: held and waiting rows of a job."""
+    unacked = cursor.unacked_ranges(max(cursor.committed_offset, start), cursor.read_position)
+    return sum(stop - first for first, stop in unacked)
+
+
+def _reached(cursor: Cursor) -> int:
+    _firsts, stops = cursor.acked_arrays()
+    return max(cursor.committed_offset, int(stops[-1]) if len(stops) else 0)
+
+
+def moment(time_ms: int) -> str | None:
+    """Return a time as ISO 8601; None for one before 1970, or beyond the year 9999."""
+    if time_ms <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return None

@@ -1,0 +1,248 @@
+"""Whether a topic's backlog has reached its quota, who holds it, and what eviction would skip.
+
+A backlog's size counts from the first message that is not acked to the end, acked ones between
+included, since Kafka keeps these, too; of several subscriptions the one that is furthest behind
+counts, in each partition. So it says what the backlog costs in storage, as Pulsar's does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sequitur.consumer.subscription.policies import BacklogPolicy
+from sequitur.producer.quota.control import PROXIMITY_FROM, BacklogState
+
+if TYPE_CHECKING:
+    from sequitur.consumer.subscription.policies import BacklogQuota
+    from sequitur.producer.quota.control import ProducerPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBacklog:
+    """What a subscription has not acked of a partition.
+
+    Attributes:
+        subscription: Its name.
+        topic: The topic.
+        partition: The partition.
+        first_unacked: The first offset that is not acked; `end` if all are.
+        end: The offset behind the partition's last one.
+        messages: How many offsets are not acked: Pulsar's msgBacklog.
+        size_bytes: Bytes from `first_unacked` to `end`.
+        is_estimate: Whether these bytes were not counted.
+        oldest_ms: Timestamp of the record at `first_unacked`; None if there is none.
+    """
+
+    subscription: str
+    topic: str
+    partition: int
+    first_unacked: int
+    end: int
+    messages: int
+    size_bytes: int
+    is_estimate: bool = True
+    oldest_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.messages <= self.end - self.first_unacked:
+            raise ValueError(f"{self.messages} messages from {self.first_unacked} to {self.end}")
+        if self.size_bytes < 0:
+            raise ValueError(f"{self.size_bytes} bytes are fewer than none")
+
+
+@dataclass(frozen=True)
+class TopicBacklog:
+    """The backlogs of all subscriptions on a topic.
+
+    Attributes:
+        topic: The topic.
+        parts: Of each subscription and partition.
+    """
+
+    topic: str
+    parts: tuple[PartitionBacklog, ...] = ()
+
+    @cached_property
+    def longest(self) -> dict[int, PartitionBacklog]:
+        """Of each partition the backlog of the cursor that is furthest behind."""
+        found: dict[int, PartitionBacklog] = {}
+        for part in self.parts:
+            known = found.get(part.partition)
+            if known is None or part.first_unacked < known.first_unacked:
+                found[part.partition] = part
+        return found
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Pulsar's backlogSize, over all partitions."""
+        return sum(part.size_bytes for part in self.longest.values())
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether not all of these bytes were counted."""
+        return any(part.is_estimate and part.size_bytes for part in self.longest.values())
+
+    @property
+    def slowest(self) -> str | None:
+        """The subscription with the largest backlog; None if nothing is left to ack."""
+        sizes: dict[str, int] = {}
+        for part in self.parts:
+            if part.first_unacked < part.end:
+                sizes[part.subscription] = sizes.get(part.subscription, 0) + part.size_bytes
+        return max(sorted(sizes), key=sizes.__getitem__, default=None)
+
+    @property
+    def oldest(self) -> PartitionBacklog | None:
+        """The part with the oldest message that is not acked."""
+        aged = (part for part in self.parts if part.oldest_ms is not None)
+        return min(aged, key=lambda part: part.oldest_ms or 0, default=None)
+
+    def messages(self, subscription: str) -> int:
+        """Return a subscription's msgBacklog."""
+        return sum(part.messages for part in self.parts if part.subscription == subscription)
+
+    def age_s(self, now_ms: int, subscription: str | None = None) -> float:
+        """Return the age of the oldest message that is not acked, 0 without one.
+
+        Args:
+            now_ms: The time.
+            subscription: Whose; by default of all.
+        """
+        asked = (part for part in self.parts if subscription in {None, part.subscription})
+        stamps = [part.oldest_ms for part in asked if part.oldest_ms is not None]
+        return max(now_ms - min(stamps), 0) / 1000 if stamps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaCheck:
+    """How a topic's backlog stands to its quota.
+
+    Attributes:
+        topic: The topic.
+        quota: The quota in force.
+        size_bytes: Size of the backlog.
+        is_estimate: Whether that was not counted.
+        age_s: Age of the oldest message that is not acked.
+        subscription: Who holds most of the backlog; where only the age is beyond its limit, who
+            has the oldest message.
+        is_too_large: Whether the size has reached its limit.
+        is_too_old: Whether the age is beyond its limit.
+    """
+
+    topic: str
+    quota: BacklogQuota
+    size_bytes: int
+    is_estimate: bool
+    age_s: float
+    subscription: str | None
+    is_too_large: bool
+    is_too_old: bool
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the policy is to act."""
+        return self.is_too_large or self.is_too_old
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether there is a quota at all."""
+        return self.quota.limit_bytes is not None or self.quota.limit_s is not None
+
+    @property
+    def holds_producers(self) -> bool:
+        """Whether producers are to wait, or to fail."""
+        evicts = self.quota.policy is BacklogPolicy.CONSUMER_BACKLOG_EVICTION
+        return self.is_exceeded and not evicts
+
+    @property
+    def evicts(self) -> bool:
+        """Whether messages are to be skipped."""
+        return self.is_exceeded and not self.holds_producers
+
+    @property
+    def proximity(self) -> float:
+        """The used share of the limit that is nearest, for a gauge of 50 to 100 %.
+
+        0 while not even half of a limit is used, and where there is none.
+        """
+        share = self.state(now_ms=0, valid_for_ms=0).proximity or 0.0
+        return 0.0 if share < PROXIMITY_FROM else min(share, 1.0)
+
+    def state(self, *, now_ms: int, valid_for_ms: int) -> BacklogState:
+        """Return what the topic's producers are told.
+
+        Args:
+            now_ms: The time.
+            valid_for_ms: How long it counts if nobody tells them anew.
+        """
+        policy: ProducerPolicy | None = None
+        if self.is_exceeded and self.quota.policy is BacklogPolicy.PRODUCER_REQUEST_HOLD:
+            policy = "producer_request_hold"
+        elif self.is_exceeded and self.quota.policy is BacklogPolicy.PRODUCER_EXCEPTION:
+            policy = "producer_exception"
+        return BacklogState(
+            issued_ms=now_ms,
+            valid_for_ms=valid_for_ms,
+            policy=policy,
+            subscription=self.subscription,
+            backlog_bytes=self.size_bytes,
+            limit_bytes=self.quota.limit_bytes,
+            age_s=self.age_s,
+            limit_s=self.quota.limit_s,
+        )
+
+
+def check_quota(backlog: TopicBacklog, quota: BacklogQuota, *, now_ms: int) -> QuotaCheck:
+    """Compare a backlog with its quota.
+
+    As in Pulsar a size is exceeded once it reaches its limit, an age once it is beyond.
+    """
+    age_s = backlog.age_s(now_ms)
+    is_too_large = quota.limit_bytes is not None and backlog.size_bytes >= quota.limit_bytes
+    is_too_old = quota.limit_s is not None and age_s > quota.limit_s
+    holder = backlog.slowest
+    if is_too_old and not is_too_large and backlog.oldest is not None:
+        holder = backlog.oldest.subscription
+    return QuotaCheck(
+        topic=backlog.topic,
+        quota=quota,
+        size_bytes=backlog.size_bytes,
+        is_estimate=backlog.is_estimate,
+        age_s=age_s,
+        subscription=holder,
+        is_too_large=is_too_large,
+        is_too_old=is_too_old,
+    )
+
+
+def cuts_by_size(backlog: TopicBacklog, limit_bytes: int) -> dict[int, int]:
+    """Return up to before which offset of each partition cursors must move.
+
+    Then the backlog is below 0.9 of its limit, as Pulsar aims at; the factor is its
+    BacklogQuotaManager's. Each partition loses the same share of its backlog. Bytes are taken as
+    spread evenly over the offsets of one.
+
+    Returns:
+        An offset for each partition in which cursors must move.
+    """
+    target = (9 * limit_bytes - 1) // 10
+    size = backlog.size_bytes
+    cuts: dict[int, int] = {}
+    if size <= target:
+        return cuts
+    for partition, part in backlog.longest.items():
+        span = part.end - part.first_unacked
+        if part.size_bytes and span:
+            cuts[partition] = part.end - span * target // size
+    return cuts
+
+
+def age_cutoff_ms(limit_s: int, *, now_ms: int) -> int:
+    """Return the timestamp from which on messages stay when an age is beyond its limit.
+
+    The rest is then younger than 0.9 of the limit, as in Pulsar with
+    `preciseTimeBasedBacklogQuotaCheck`.
+    """
+    return now_ms - limit_s * 900

@@ -1,0 +1,332 @@
+"""The registry: which durable subscriptions there are, and which policies hold.
+
+It stands in a compacted topic. Here is what its records say, and the rules of a change: who makes
+one reads the registry, asks here for the records to write, and writes them if nobody else has
+written meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from sequitur.consumer._errors import (
+    StateFormatError,
+    SubscriptionConnectedError,
+    SubscriptionExistsError,
+    SubscriptionNameError,
+    UnknownSubscriptionError,
+)
+from sequitur.consumer.subscription.policies import TopicPolicies
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer.subscription.policies import PoliciesInForce
+
+Changes: TypeAlias = "dict[bytes, bytes | None]"
+"""Records to write: a value for each key, None to delete it."""
+
+RECORD_FORMAT: Final = 1
+_SUBSCRIPTION: Final = "subscription"
+_POLICIES: Final = "policies"
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+class SubscriptionType(StrEnum):
+    """How the messages of a subscription are given to its consumers."""
+
+    EXCLUSIVE = "Exclusive"
+    FAILOVER = "Failover"
+    SHARED = "Shared"
+    KEY_SHARED = "Key_Shared"
+
+    @property
+    def takes_cumulative_acks(self) -> bool:
+        """Whether an ack may be for all messages before one, too."""
+        return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
+
+
+def check_name(name: str) -> str:
+    """Return the name of a subscription, if it may be one.
+
+    It is the group's id, for which Kafka takes any text, and the `group.instance.id` of the member,
+    for which it takes what it takes as the name of a topic.
+
+    Raises:
+        SubscriptionNameError: It may not.
+    """
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        raise SubscriptionNameError(
+            f"subscription {name!r}: expected letters, digits, '.', '_' and '-', at most 249"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRecord:
+    """A durable subscription.
+
+    Attributes:
+        name: Its name, and the id of its consumer group.
+        topics: The topics that it is on.
+        type: How its messages are given to consumers.
+        created_ms: When it was created, epoch milliseconds.
+        epoch: How often its cursors were reset.
+        last_connected_ms: When it last had a consumer; its creation, if it never had one.
+        expiration_time_minutes: After so long without a consumer it is deleted; 0 never, None as
+            its topics' policies say.
+        reset_ms: When it was last reset to read messages again; None if it was not. Until it has
+            acked those from before that moment, none of them expires.
+
+    Raises:
+        SubscriptionNameError: The name may not be one.
+        ValueError: It is on no topic.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    type: SubscriptionType
+    created_ms: int
+    epoch: int = 0
+    last_connected_ms: int = 0
+    expiration_time_minutes: int | None = None
+    reset_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not self.topics:
+            raise ValueError(f"subscription {self.name!r} is on no topic")
+
+    @property
+    def key(self) -> bytes:
+        """The key of its record."""
+        return _key(_SUBSCRIPTION, self.name)
+
+    def encode(self) -> bytes:
+        """Return the value of its record."""
+        return _json(
+            {
+                "format": RECORD_FORMAT,
+                "name": self.name,
+                "topics": list(self.topics),
+                "type": self.type.value,
+                "created_ms": self.created_ms,
+                "epoch": self.epoch,
+                "last_connected_ms": self.last_connected_ms,
+                "expiration_time_minutes": self.expiration_time_minutes,
+                "reset_ms": self.reset_ms,
+            }
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Read `encode` back.
+
+        Raises:
+            StateFormatError: It is not one, or of a format that this version does not know.
+        """
+        document = _document(value, RECORD_FORMAT, "a subscription")
+        expiration, reset_ms = document.get("expiration_time_minutes"), document.get("reset_ms")
+        try:
+            return cls(
+                name=str(document["name"]),
+                topics=tuple(map(str, document["topics"])),
+                type=SubscriptionType(document["type"]),
+                created_ms=int(document["created_ms"]),
+                epoch=int(document["epoch"]),
+                last_connected_ms=int(document["last_connected_ms"]),
+                expiration_time_minutes=None if expiration is None else int(expiration),
+                reset_ms=None if reset_ms is None else int(reset_ms),
+            )
+        except (KeyError, TypeError, ValueError, SubscriptionNameError) as error:
+            raise StateFormatError(f"the record of a subscription cannot be read: {error}") from (
+                error
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """All that is registered at one moment.
+
+    Attributes:
+        subscriptions: Each by its name.
+        policies: What is set, by topic; under None that of the namespace.
+    """
+
+    subscriptions: Mapping[str, SubscriptionRecord] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    policies: Mapping[str | None, TopicPolicies] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    @classmethod
+    def of(cls, records: Mapping[bytes, bytes]) -> Self:
+        """Read the records of the topic.
+
+        Those of other kinds, such as backlogs, are passed over, and so are those whose key nobody
+        here writes: one bad record stops nobody.
+
+        Raises:
+            StateFormatError: A value is not what this version writes.
+        """
+        subscriptions: dict[str, SubscriptionRecord] = {}
+        policies: dict[str | None, TopicPolicies] = {}
+        for key, value in records.items():
+            try:
+                kind, name = read_key(key)
+            except StateFormatError:
+                continue
+            if kind == _SUBSCRIPTION:
+                record = SubscriptionRecord.decode(value)
+                if record.name != name:
+                    raise StateFormatError(f"the record of {record.name!r} has the key of {name!r}")
+                subscriptions[record.name] = record
+            elif kind == _POLICIES:
+                policies[name] = TopicPolicies.from_document(_loaded(value, "policies"))
+        return cls(MappingProxyType(subscriptions), MappingProxyType(policies))
+
+    def require(self, name: str) -> SubscriptionRecord:
+        """Return a subscription.
+
+        Raises:
+            UnknownSubscriptionError: There is none of that name.
+        """
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise UnknownSubscriptionError(f"there is no subscription {name!r}")
+        return found
+
+    def on(self, topic: str) -> list[SubscriptionRecord]:
+        """Return the subscriptions on a topic, by name."""
+        found = (one for one in self.subscriptions.values() if topic in one.topics)
+        return sorted(found, key=lambda one: one.name)
+
+    def topics(self) -> list[str]:
+        """Return the topics that subscriptions are on."""
+        return sorted({topic for one in self.subscriptions.values() for topic in one.topics})
+
+    def set_policies(self, topic: str | None) -> TopicPolicies:
+        """Return what is set for a topic itself, or for the namespace."""
+        return self.policies.get(topic, TopicPolicies())
+
+    def policies_of(self, topic: str) -> PoliciesInForce:
+        """Return what holds for a topic: its own, then the namespace's, else nothing."""
+        return self.set_policies(topic).over(self.set_policies(None)).in_force()
+
+    def expiration_minutes(self, record: SubscriptionRecord) -> int:
+        """Return after how long without a consumer a subscription is deleted; 0 never.
+
+        Its own time comes first. Of several topics the longest counts, and never is the longest.
+        """
+        if record.expiration_time_minutes is not None:
+            return record.expiration_time_minutes
+        of_topics = [
+            self.policies_of(topic).subscription_expiration_time_minutes for topic in record.topics
+        ]
+        return 0 if 0 in of_topics else max(of_topics)
+
+    def created(self, record: SubscriptionRecord) -> Changes:
+        """Return what creates a subscription.
+
+        Raises:
+            SubscriptionExistsError: There is one of that name.
+        """
+        if record.name in self.subscriptions:
+            raise SubscriptionExistsError(f"there is a subscription {record.name!r} already")
+        return {record.key: record.encode()}
+
+    def deleted(self, name: str, *, is_connected: bool, force: bool = False) -> Changes:
+        """Return what deletes a subscription.
+
+        Args:
+            name: Which.
+            is_connected: Whether its group has a member.
+            force: Delete it even so.
+
+        Raises:
+            UnknownSubscriptionError: There is none of that name.
+            SubscriptionConnectedError: It has a consumer, and is not to be deleted by force.
+        """
+        record = self.require(name)
+        if is_connected and not force:
+            raise SubscriptionConnectedError(
+                f"subscription {name!r} has a consumer: stop that one, or delete it by force"
+            )
+        return {record.key: None}
+
+    def connected(self, name: str, *, now_ms: int) -> Changes:
+        """Return what notes that a subscription has a consumer now.
+
+        Raises:
+            UnknownSubscriptionError: There is none of that name.
+        """
+        record = self.require(name)
+        now_ms = max(now_ms, record.last_connected_ms)
+        return _changed(replace(record, last_connected_ms=now_ms))
+
+    def reset(self, name: str, *, epoch: int, now_ms: int) -> Changes:
+        """Return what notes that a subscription was reset; nothing if it is noted already.
+
+        Args:
+            name: Which.
+            epoch: The epoch that its cursors are of now. They are written first, by whoever owns
+                the subscription.
+            now_ms: When; messages from before it do not expire until they are acked.
+
+        Raises:
+            UnknownSubscriptionError: There is none of that name.
+        """
+        record = self.require(name)
+        if record.epoch >= epoch:
+            return {}
+        return _changed(replace(record, epoch=epoch, reset_ms=now_ms))
+
+    def with_policies(self, topic: str | None, policies: TopicPolicies) -> Changes:
+        """Return what sets all policies of a topic, or of the namespace."""
+        value = None if policies.is_empty else _json(policies.to_document())
+        return {_key(_POLICIES, topic): value}
+
+
+def read_key(key: bytes) -> tuple[str, str | None]:
+    """Return a record's kind and the name in its key.
+
+    Raises:
+        StateFormatError: It is not a key of the registry.
+    """
+    found = _loaded(key, "a key of the registry")
+    match found:
+        case [str(kind), str() | None as name]:
+            return kind, name
+    raise StateFormatError(f"{key!r} is no key of the registry")
+
+
+def _changed(record: SubscriptionRecord) -> Changes:
+    return {record.key: record.encode()}
+
+
+def _key(kind: str, name: str | None) -> bytes:
+    return _json([kind, name])
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _loaded(value: bytes, what: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise StateFormatError(f"{what} is no JSON: {value[:80]!r}") from error
+
+
+def _document(value: bytes, version: int, what: str) -> dict[str, Any]:
+    document = _loaded(value, what)
+    if not isinstance(document, dict) or document.get("format") != version:
+        raise StateFormatError(f"the record of {what} has an unknown format; known is {version}")
+    return document

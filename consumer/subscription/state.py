@@ -1,0 +1,139 @@
+"""What a subscription's cursors share: how far the job behind them has got.
+
+It is written together with the cursors, all or nothing. A job without its checkpoint begins with
+it: the frontier says which rows are late, the transaction id is never given again, and what its
+output held then tells how many rows come again.
+
+A line of JSON follows its CRC32C, in eight hexadecimal digits: with a digit changed JSON is JSON
+still, and would be another state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+import google_crc32c
+import msgspec
+
+from sequitur.consumer._errors import CursorDamagedError, CursorVersionError
+from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FORMAT: Final = 1
+_CHECKSUM: Final = 8
+"""Hexadecimal digits in front of the JSON, and no more."""
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    epoch: int
+    checkpoint: str
+    step: int
+    frontier_ms: int
+    transaction: int
+    transactions: str
+    lives: int
+    written_ms: int
+    sent: dict[str, dict[int, int]]
+    topics: dict[str, str]
+    repeated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionState:
+    """What is known of the job of a subscription, as of its newest step that is done.
+
+    Attributes:
+        epoch: How often the subscription was reset. Acks of an earlier one are refused.
+        checkpoint: Id of the checkpoint whose job wrote it last; empty if none has.
+        step: Number of its newest step that is done; -1 before the first.
+        frontier_ms: The frontier after it.
+        transaction: The id of the last transaction of a transactional topology; 0 before the first.
+        transactions: What the databases of its states know the job by; empty without one.
+        lives: The newest owner generation of its drivers, over all its checkpoints.
+        written_ms: When it was written, wall-clock time.
+        sent: End of each partition of the topics that the job writes, after that step, by topic.
+        topics: Ids of the topics, by name: one that is recreated gets another.
+        repeated: How many rows, at most, were out and not acked when a job went on without its
+            checkpoint: they came again. Over all such starts.
+    """
+
+    epoch: int = 0
+    checkpoint: str = ""
+    step: int = -1
+    frontier_ms: int = BEFORE_ALL_TIME_MS
+    transaction: int = 0
+    transactions: str = ""
+    lives: int = 0
+    written_ms: int = 0
+    sent: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    repeated: int = 0
+
+    def encode(self) -> bytes:
+        """Return it as JSON behind a checksum."""
+        sent = {topic: dict(ends) for topic, ends in self.sent.items()}
+        body = msgspec.json.encode(
+            _Document(
+                _FORMAT,
+                self.epoch,
+                self.checkpoint,
+                self.step,
+                self.frontier_ms,
+                self.transaction,
+                self.transactions,
+                self.lives,
+                self.written_ms,
+                sent,
+                dict(self.topics),
+                self.repeated,
+            )
+        )
+        return _checksum(body) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read `encode` back.
+
+        Raises:
+            CursorDamagedError: It was cut or changed, or is something else.
+            CursorVersionError: It is of a format that this version does not know.
+        """
+        body = data[_CHECKSUM:]
+        if data[:_CHECKSUM] != _checksum(body):
+            raise CursorDamagedError("the checksum of a subscription's state is wrong")
+        try:
+            if (version := msgspec.json.decode(body, type=_Format).format) != _FORMAT:
+                raise CursorVersionError(
+                    f"the state of a subscription has format {version}; this version knows "
+                    f"{_FORMAT}"
+                )
+            found = msgspec.json.decode(body, type=_Document)
+        except msgspec.DecodeError as error:
+            raise CursorDamagedError(
+                f"the state of a subscription cannot be read: {error}"
+            ) from None
+        return cls(
+            epoch=found.epoch,
+            checkpoint=found.checkpoint,
+            step=found.step,
+            frontier_ms=found.frontier_ms,
+            transaction=found.transaction,
+            transactions=found.transactions,
+            lives=found.lives,
+            written_ms=found.written_ms,
+            sent=found.sent,
+            topics=found.topics,
+            repeated=found.repeated,
+        )
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%08x" % google_crc32c.value(body)

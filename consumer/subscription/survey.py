@@ -1,0 +1,211 @@
+"""All that periodic checks judge by, as of one moment; and what follows for a subscription.
+
+Pure. `pipelines.subscriptions.backlog` asks Kafka for it. A job that has a subscription puts its
+own cursors in the place of those that are stored, and does what is due to them by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.expiry import expired_before, is_pinned
+from sequitur.consumer.subscription.quota import PartitionBacklog, TopicBacklog
+from sequitur.consumer.subscription.sizes import CountedSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
+    from sequitur.consumer.time.clock import SourcePartition
+
+
+class Held(NamedTuple):
+    """What a subscription has of a partition: its cursor, and the bytes that it has counted."""
+
+    cursor: Cursor
+    sizes: CountedSizes
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What Kafka has of a partition.
+
+    Attributes:
+        start: The first offset that is there.
+        end: The offset behind the last one.
+        size_bytes: Of the log; None if the brokers do not say.
+    """
+
+    start: int
+    end: int
+    size_bytes: int | None = None
+
+    def bytes_of(self, first: int, stop: int) -> int:
+        """Return the bytes between two offsets, as if all records were of one size."""
+        first, stop = max(first, self.start), min(stop, self.end)
+        if stop <= first or self.size_bytes is None:
+            return 0
+        return self.size_bytes * (stop - first) // (self.end - self.start)
+
+
+class DueAck(NamedTuple):
+    """What is to be acked of a partition, cumulatively, and why.
+
+    Attributes:
+        subscription: Whose.
+        topic: The topic.
+        partition: The partition.
+        first: The first offset that is not acked.
+        stop: Up to before this one all is to be acked.
+        messages: How many of these are not acked.
+        why: `EVICTED` or `EXPIRED_MESSAGES`.
+    """
+
+    subscription: str
+    topic: str
+    partition: int
+    first: int
+    stop: int
+    messages: int
+    why: FindingKind
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What there is of topics and their subscriptions.
+
+    Attributes:
+        now_ms: When Kafka was asked.
+        registry: Subscriptions and policies.
+        connected: The subscriptions that have a consumer.
+        logs: Each partition of the topics.
+        held: What each subscription has of the partitions.
+        epochs: The epoch that each subscription's cursors are of; absent where none are stored.
+        oldest_ms: Timestamp of the first record from an offset on, where there is one.
+    """
+
+    now_ms: int
+    registry: Registry
+    connected: frozenset[str]
+    logs: Mapping[SourcePartition, Log]
+    held: Mapping[str, Mapping[SourcePartition, Held]] = field(default_factory=dict)
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    oldest_ms: Mapping[tuple[SourcePartition, int], int] = field(default_factory=dict)
+
+    def with_held(
+        self, subscription: str, held: Mapping[SourcePartition, Held], *, epoch: int
+    ) -> Survey:
+        """Return the survey with cursors of a subscription that are newer than the stored ones."""
+        return replace(
+            self,
+            held={**self.held, subscription: held},
+            epochs={**self.epochs, subscription: epoch},
+        )
+
+    def with_oldest(self, oldest_ms: Mapping[tuple[SourcePartition, int], int]) -> Survey:
+        """Return the survey with the timestamps that were asked for last."""
+        return replace(self, oldest_ms=oldest_ms)
+
+    def partitions(self, topic: str) -> list[SourcePartition]:
+        """Return the partitions of a topic that is there."""
+        return sorted(one for one in self.logs if one.topic == topic)
+
+    def is_being_reset(self, record: SubscriptionRecord) -> bool:
+        """Tell whether the stored cursors are of another epoch than the registry names."""
+        return self.epochs.get(record.name, record.epoch) != record.epoch
+
+    def held_of(self, subscription: str, where: SourcePartition) -> Held:
+        """Return what a subscription has of a partition.
+
+        One that is not stored has acked nothing of what is there; neither has one of an epoch that
+        is over.
+        """
+        record = self.registry.subscriptions.get(subscription)
+        is_over = record is not None and self.is_being_reset(record)
+        known = None if is_over else self.held.get(subscription, {}).get(where)
+        if known is not None:
+            return known
+        start = self.logs[where].start
+        return Held(Cursor(CursorIdentity(subscription, *where), start=start), CountedSizes(start))
+
+    def cursors(self, subscription: str, topic: str) -> list[Cursor]:
+        """Return a subscription's cursors on a topic, one for each partition."""
+        return [self.held_of(subscription, where).cursor for where in self.partitions(topic)]
+
+    def first_unacked(self, subscription: str, where: SourcePartition) -> int:
+        """Return the first offset that is there and not acked."""
+        log = self.logs[where]
+        committed = self.held_of(subscription, where).cursor.committed_offset
+        return min(max(committed, log.start), log.end)
+
+    def backlog(self, topic: str) -> TopicBacklog:
+        """Return the backlogs of all subscriptions on a topic."""
+        parts = [
+            self._part(record.name, where)
+            for record in self.registry.on(topic)
+            for where in self.partitions(topic)
+        ]
+        return TopicBacklog(topic, tuple(parts))
+
+    def _part(self, subscription: str, where: SourcePartition) -> PartitionBacklog:
+        cursor, sizes = self.held_of(subscription, where)
+        log = self.logs[where]
+        first = self.first_unacked(subscription, where)
+        counted_from = min(max(first, sizes.begin), max(sizes.stop, first))
+        counted_to = min(max(sizes.stop, counted_from), log.end)
+        counted = sizes.size_from(counted_from) if sizes.stop > counted_from else 0
+        guessed = log.bytes_of(first, counted_from) + log.bytes_of(counted_to, log.end)
+        unacked = cursor.unacked_ranges(first, log.end)
+        return PartitionBacklog(
+            subscription=subscription,
+            topic=where.topic,
+            partition=where.partition,
+            first_unacked=first,
+            end=log.end,
+            messages=sum(stop - begin for begin, stop in unacked),
+            size_bytes=counted + guessed,
+            is_estimate=counted_from > first or counted_to < log.end,
+            oldest_ms=self.oldest_ms.get((where, first)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Up to before which offsets messages are to be acked that nobody processes.
+
+    Attributes:
+        evicted: Since the backlog of the topic has reached its quota.
+        alive_from: The first offset that has not expired, of topics with a time to live.
+    """
+
+    evicted: Mapping[SourcePartition, int] = field(default_factory=dict)
+    alive_from: Mapping[SourcePartition, int] = field(default_factory=dict)
+
+
+def due_acks(survey: Survey, record: SubscriptionRecord, cuts: Cuts) -> list[DueAck]:
+    """Return what a subscription is to ack, in order; its cursors are not changed.
+
+    Messages that have both expired and are to be evicted have expired. Nothing is due while a reset
+    is under way.
+    """
+    due: list[DueAck] = []
+    if survey.is_being_reset(record):
+        return due
+    for where in (one for topic in record.topics for one in survey.partitions(topic)):
+        cursor = survey.held_of(record.name, where).cursor
+        reached, end = survey.first_unacked(record.name, where), survey.logs[where].end
+        pinned = is_pinned(record, survey.oldest_ms.get((where, reached)))
+        alive_from = cuts.alive_from.get(where, 0)
+        expired = expired_before(cursor, alive_from, end=end, is_pinned=pinned)
+        for stop, why in (
+            (expired, FindingKind.EXPIRED_MESSAGES),
+            (cuts.evicted.get(where), FindingKind.EVICTED),
+        ):
+            if stop is not None and stop > reached:
+                unacked = sum(last - first for first, last in cursor.unacked_ranges(reached, stop))
+                due.append(DueAck(record.name, *where, reached, stop, unacked, why))
+                reached = stop
+    return due

@@ -1,0 +1,122 @@
+"""The driver's requests about consumer groups: who is connected, and what is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import TopicError, UnansweredError
+from sequitur.pipelines.kafka.outages import brief_outages
+from sequitur.producer.kafka.error_codes import Action, Request, action_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.producer import KafkaSettings
+
+    T = TypeVar("T")
+
+_TIMEOUT_S: Final = 30.0
+
+
+class ConsumerGroups:
+    """A small admin client; where the brokers do not answer, all of it raises `TopicError`.
+
+    Args:
+        kafka: How to reach the brokers.
+        outages: How long what passes is waited for.
+    """
+
+    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
+        self._admin = AdminClient(kafka.librdkafka())
+        self._outages = outages or brief_outages()
+
+    def names(self) -> list[str]:
+        """Return the groups that the brokers know."""
+
+        def ask() -> list[str]:
+            found = self._admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result(_TIMEOUT_S)
+            for error in found.errors:
+                raise error
+            return sorted(one.group_id for one in found.valid)
+
+        return self._told("the brokers do not list consumer groups", ask)
+
+    def connected(self, groups: Iterable[str]) -> set[str]:
+        """Return which of some groups have a member."""
+        wanted = sorted(groups)
+        if not wanted:
+            return set()
+
+        def ask() -> set[str]:
+            asked = self._admin.describe_consumer_groups(wanted, request_timeout=_TIMEOUT_S)
+            found = set()
+            for name, answer in asked.items():
+                try:
+                    members = answer.result(_TIMEOUT_S).members
+                except KafkaException as error:
+                    if not _is_unknown(error):
+                        raise
+                    continue
+                if members:
+                    found.add(name)
+            return found
+
+        return self._told("the brokers do not describe consumer groups", ask)
+
+    def committed(self, group: str) -> dict[SourcePartition, int]:
+        """Return the offsets that a group has committed."""
+
+        def ask() -> dict[SourcePartition, int]:
+            wanted = [ConsumerGroupTopicPartitions(group)]
+            asked = self._admin.list_consumer_group_offsets(wanted, request_timeout=_TIMEOUT_S)
+            found = asked[group].result(_TIMEOUT_S).topic_partitions
+            return {
+                SourcePartition(one.topic, one.partition): one.offset
+                for one in found
+                if one.offset >= 0
+            }
+
+        return self._told(f"the brokers do not tell what group {group!r} has committed", ask)
+
+    def delete(self, group: str) -> None:
+        """Forget a group and what it has committed, if it has no member.
+
+        Raises:
+            TopicError: It has, or the brokers do not answer.
+        """
+
+        def ask() -> None:
+            asked = self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT_S)
+            try:
+                asked[group].result(_TIMEOUT_S)
+            except KafkaException as error:
+                if not _is_unknown(error):
+                    raise
+
+        self._told(f"group {group!r} cannot be deleted", ask)
+
+    def _told(self, message: str, ask: Callable[[], T]) -> T:
+        def passes(error: Exception) -> str | None:
+            if isinstance(error, KafkaException):
+                if action_of(Request.GROUPS, error.args[0].code()) is not Action.RETRY:
+                    return None
+            elif not isinstance(error, TimeoutError):
+                return None
+            return f"{message}: {error}"
+
+        try:
+            return self._outages.outlast(ask, passes)
+        except (KafkaException, TimeoutError) as error:
+            kind = TopicError if passes(error) is None else UnansweredError
+            raise kind(f"{message}: {error}") from error
+
+
+def _is_unknown(error: KafkaException) -> bool:
+    """Tell whether a group is one that the brokers do not know."""
+    return action_of(Request.GROUPS, error.args[0].code()) is Action.GO_WITHOUT

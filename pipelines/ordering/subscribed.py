@@ -1,0 +1,431 @@
+"""The subscription of a job: whatever has left the job is acked.
+
+Acked is what was read, less what is held and what waits for another attempt. So a step that is done
+gives the cursors anew, from the checkpoint alone; nothing has to be remembered between two steps,
+and a step whose cursors were not written is made up for by the next.
+
+A job whose checkpoint is gone begins at the cursors. They say what was acked; the state beside them
+says how far the frontier was, so that no key goes back in time. What was out and not acked when the
+checkpoint was lost comes again, and is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import numpy as np
+
+from sequitur.consumer import Cursor, CursorIdentity, SourcePartition, StepKind
+from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.survey import Held
+from sequitur.pipelines._errors import SubscriptionError
+from sequitur.pipelines.ordering.acked_offsets import acked_between, held_offsets
+from sequitur.pipelines.store.former_job import NO_FORMER_JOB, FormerJob
+from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sequitur.consumer import Step, StepEntry
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner, StoredSubscription
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+_DOCUMENT: Final = "subscription.json"
+_NONE: Final = np.empty(0, np.int64)
+
+
+class JobSubscription:
+    """The cursors of a job.
+
+    The thread that stages asks what is acked; the one that finishes steps acks, and one that looks
+    for what has expired. `_lock` is held while cursors are looked at or changed, `_writing` while
+    they are stored.
+
+    Args:
+        name: The subscription's.
+        stored: What is stored of it; None if nothing is.
+        take: Becomes the owner of its cursors, whoever has them.
+        topics: Admin client.
+        outages: The job's log.
+
+    Attributes:
+        name: The subscription's.
+        former: What is known of a job whose checkpoint is gone, once the checkpoint is claimed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stored: StoredSubscription | None,
+        take: Callable[[], CursorOwner],
+        topics: KafkaTopics,
+        outages: Outages,
+    ) -> None:
+        self.name = name
+        self._take = take
+        self._taken: CursorOwner | None = None
+        self._topics = topics
+        self._outages = outages
+        self._lock = threading.Lock()
+        self._writing = threading.RLock()
+        self._written: tuple[SourcePartition, ...] = ()
+        # Since the last time that they were stored: changed, and those of topics that are gone.
+        self._changed: set[SourcePartition] = set()
+        self._removed: set[SourcePartition] = set()
+        self._skips_held = False
+        self.former = NO_FORMER_JOB
+        self._begin_with(stored)
+
+    def _begin_with(self, stored: StoredSubscription | None) -> None:
+        self._state = SubscriptionState() if stored is None else stored.state
+        self._cursors = {} if stored is None else dict(stored.cursors)
+
+    @property
+    def state(self) -> SubscriptionState:
+        """What its cursors share, as it is stored."""
+        return self._state
+
+    def check(self) -> None:
+        """Check that nobody is known to have taken the subscription over.
+
+        Raises:
+            SubscriptionFencedError: Somebody has.
+        """
+        if self._taken is not None:
+            self._taken.check()
+
+    def confirm(self) -> None:
+        """Check with the brokers that nobody has taken the subscription over.
+
+        To be called before a step goes out: behind a reset, nothing of before may.
+
+        Raises:
+            SubscriptionFencedError: Somebody has.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self.store()
+
+    def claim(
+        self, checkpoint: Checkpoint, head: Step | None, done: int, written: Mapping[str, int]
+    ) -> None:
+        """Take the subscription for a checkpoint that the cursors were written by, or a new one.
+
+        A job that is refused, here or by its checkpoint's owner, takes it from nobody.
+
+        Args:
+            checkpoint: The job's, claimed already.
+            head: Its newest step.
+            done: Number of its newest step that is done; -1 before the first.
+            written: The topics that the job writes, and how many partitions each has.
+
+        Raises:
+            SubscriptionError: The subscription is another job's, or has got further.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self._written = tuple(
+            SourcePartition(topic, number)
+            for topic, partitions in sorted(written.items())
+            for number in range(partitions)
+        )
+        found = checkpoint.read_document(_DOCUMENT, dict)
+        if found is not None and found["subscription"] != self.name:
+            raise SubscriptionError(
+                f"{checkpoint.root} is the checkpoint of subscription {found['subscription']!r}, "
+                f"and the job has subscription = {self.name!r}: set it back, or give the job a "
+                "checkpoint of its own"
+            )
+        known = "" if found is None else found["id"]
+        if self._taken is None:
+            self._check_same(checkpoint.root, known, head, done)
+            epoch, self._taken = self._state.epoch, self._take()
+            self._begin_with(self._taken.stored)
+            if self._state.epoch != epoch:
+                raise SubscriptionError(
+                    f"subscription {self.name!r} was reset while the job started: start it again"
+                )
+        self._check_same(checkpoint.root, known, head, done)
+        self.former = NO_FORMER_JOB
+        if found is not None:
+            self.former = FormerJob.from_document(found["former"])
+        elif head is None:
+            state = self._state
+            self.former = FormerJob(state.lives, state.transaction, state.transactions)
+        if found is None:
+            known = uuid4().hex
+            checkpoint.write_document(
+                _DOCUMENT,
+                {"subscription": self.name, "id": known, "former": self.former.to_document()},
+            )
+        step = -1 if head is None else self._state.step
+        if (known, step) != (self._state.checkpoint, self._state.step):
+            # Before the first step: else a life that dies behind it would not know its own.
+            self._write(replace(self._state, checkpoint=known, step=step))
+
+    def _check_same(self, root: str, known: str, head: Step | None, done: int) -> None:
+        state = self._state
+        if head is None or state.step < 0:
+            return
+        if state.checkpoint and known != state.checkpoint:
+            raise SubscriptionError(
+                f"subscription {self.name!r} was last written by a job with another checkpoint "
+                f"than {root}. Go on with that one; or delete {root}: without a checkpoint a job "
+                "goes on from the subscription's cursors"
+            )
+        # A step's done mark is there before its cursors are.
+        if state.step > done:
+            raise SubscriptionError(
+                f"subscription {self.name!r} has got to step {state.step}, and {root} to {done}: "
+                f"the folder was put back from a copy. Delete {root}: without a checkpoint the job "
+                "goes on from the subscription's cursors"
+            )
+
+    def begin(
+        self,
+        first: Mapping[SourcePartition, int],
+        ends: Mapping[SourcePartition, int],
+        ids: Mapping[str, str],
+        *,
+        latest: bool,
+        now_ms: int,
+    ) -> dict[SourcePartition, int]:
+        """Return where a job without a log begins, and note what comes again.
+
+        Args:
+            first: The first offset of each input partition that is there.
+            ends: The offset behind its last one.
+            ids: Ids of the input topics.
+            latest: Whether a new subscription begins at the end.
+            now_ms: Wall-clock time.
+        """
+        is_new = not self._cursors
+        with self._lock:
+            self._forget_recreated(ids)
+            for where, offset in first.items():
+                if where not in self._cursors:
+                    start = ends[where] if is_new and latest else offset
+                    self._add(where, start)
+            begins = {where: self._cursors[where].cursor.committed_offset for where in first}
+            # All are stored once more: somebody may have moved or lost the group's offsets.
+            self._changed.update(first)
+        ends_out = self._topics.high_watermarks(self._written)
+        again = self._count_again(ends_out)
+        if again:
+            self._outages.tell(
+                f"subscription {self.name!r}: up to {again} rows were out and not acked when its "
+                "checkpoint was lost; they come again"
+            )
+        state = replace(
+            self._state,
+            topics={**self._state.topics, **ids},
+            repeated=self._state.repeated + again,
+            # So that a life that dies before its first step does not count them once more.
+            sent=_by_topic(ends_out),
+            written_ms=now_ms,
+        )
+        self._write(state)
+        return begins
+
+    def _count_again(self, now: Mapping[SourcePartition, int]) -> int:
+        """Count the records behind what was there when the cursors were written."""
+        return sum(
+            max(0, now[where] - end)
+            for topic, ends in self._state.sent.items()
+            for number, end in ends.items()
+            if (where := SourcePartition(topic, number)) in now
+        )
+
+    def acked(
+        self, before: Mapping[SourcePartition, int], planned: Mapping[SourcePartition, int]
+    ) -> AckedOffsets:
+        """Return what is acked among the rows of a batch that is about to be read.
+
+        Args:
+            before: Where the batch begins in partitions that were read before.
+            planned: Where it ends.
+        """
+        found = {}
+        with self._lock:
+            for where, stop in planned.items():
+                one = self._cursors.get(where)
+                if one is None:
+                    continue
+                ranges = acked_between(one.cursor, before.get(where, 0), stop)
+                if len(ranges[0]):
+                    found[where] = ranges
+        return found
+
+    @property
+    def skips_held(self) -> bool:
+        """Whether rows that are held may be acked: by their age, or by somebody's hand."""
+        return self._skips_held
+
+    def acked_among(self, where: SourcePartition, offsets: Longs) -> Any:
+        """Tell of each offset of a partition whether it is acked."""
+        with self._lock:
+            one = self._cursors.get(where)
+            if one is None:
+                return np.zeros(len(offsets), np.bool_)
+            return one.cursor.acked_among(offsets)
+
+    def copies(self) -> dict[SourcePartition, Held]:
+        """Return the cursors as they are now, for others to look at."""
+        with self._lock:
+            return {
+                where: Held(one.cursor.copy(), one.sizes) for where, one in self._cursors.items()
+            }
+
+    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+        """Ack all messages before an offset: they are skipped, held ones when they are due.
+
+        Args:
+            where: The partition.
+            stop: The offset.
+            end: The offset behind the partition's last message.
+        """
+        with self._lock:
+            one = self._cursors.get(where)
+            if one is None or stop <= one.cursor.committed_offset:
+                return
+            one.cursor.ack_cumulative(stop - 1, end=end)
+            sizes = one.sizes.behind(one.cursor.committed_offset)
+            self._cursors[where] = PartitionCursor(one.cursor, sizes)
+            self._changed.add(where)
+            self._skips_held = True
+
+    def store(self) -> None:
+        """Store the cursors that have changed.
+
+        Raises:
+            SubscriptionFencedError: Another process has taken the subscription over.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        with self._writing:  # what a step is about to write belongs together
+            self._write(self._state)
+
+    def step_is_done(
+        self,
+        checkpoint: Checkpoint,
+        entry: StepEntry,
+        *,
+        waiting: Sequence[Location],
+        transactions: tuple[int, str],
+        now_ms: int,
+    ) -> None:
+        """Ack what a step has let out, and store it.
+
+        Args:
+            checkpoint: The job's.
+            entry: The step, which is done.
+            waiting: Files of the events that wait for another attempt.
+            transactions: The last transaction id, and what databases know the job by.
+            now_ms: Wall-clock time.
+
+        Raises:
+            SubscriptionFencedError: Another process has taken the subscription over.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        held = held_offsets(checkpoint, entry, waiting)
+        first: dict[SourcePartition, int] = {}
+        if new := [where for where in entry.clock.partitions if where not in self._cursors]:
+            first = self._topics.low_watermarks(new)
+        with self._writing:  # nobody may store cursors of this step without its state
+            with self._lock:
+                self._forget_recreated(entry.topics)
+                self._skips_held = False
+                for where, known in entry.clock.partitions.items():
+                    place = held.get(where, _NONE)
+                    self._ack(entry, where, known.position, place, first.get(where, 0))
+            ends_out = self._topics.high_watermarks(self._written)
+            state = replace(
+                self._state,
+                step=entry.step,
+                transaction=transactions[0],
+                transactions=transactions[1],
+                lives=self.former.lives + checkpoint.owner,
+                frontier_ms=entry.frontier_ms,
+                written_ms=now_ms,
+                sent=_by_topic(ends_out),
+                topics={**self._state.topics, **entry.topics},
+            )
+            self._write(state)
+
+    def _ack(
+        self, entry: StepEntry, where: SourcePartition, position: int, held: Longs, first: int
+    ) -> None:
+        one = self._cursors.get(where) or self._add(where, min(first, position))
+        cursor, sizes = one.cursor, one.sizes
+        reached, before = cursor.read_position, _marks(cursor)
+        rows, size = entry.counted.get(where, (0, 0))
+        absent = 0
+        if entry.kind in {StepKind.BATCH, StepKind.RESET}:
+            absent = max(0, position - reached - rows)
+        if cursor.acked_end > reached:
+            # It was read before, by a job whose checkpoint is gone: what is absent there is acked.
+            cursor.ack_all_but(held, end=min(position, cursor.acked_end))
+        cursor.ack_all_but(held, end=position, absent=absent)
+        cursor.seek(position, end=max(position, cursor.committed_offset))
+        # Beyond what the step has read more may be staged.
+        is_ahead = cursor.committed_offset > position
+        if is_ahead or (len(held) and cursor.acked_among(held).any()):
+            self._skips_held = True
+        sizes = sizes.read(position, size).behind(cursor.committed_offset)
+        if _marks(cursor) != before:
+            self._cursors[where] = PartitionCursor(cursor, sizes)
+            self._changed.add(where)
+
+    def _add(self, where: SourcePartition, start: int) -> PartitionCursor:
+        cursor = Cursor(CursorIdentity(self.name, *where), start=start)
+        self._cursors[where] = PartitionCursor(cursor, CountedSizes(start))
+        self._changed.add(where)
+        return self._cursors[where]
+
+    def _forget_recreated(self, ids: Mapping[str, str]) -> None:
+        """Let go of the cursors of topics that are other ones now, of the same name."""
+        known = self._state.topics
+        gone = {topic for topic, one in ids.items() if known.get(topic, one) != one}
+        for where in [where for where in self._cursors if where.topic in gone]:
+            del self._cursors[where]
+            self._removed.add(where)
+
+    def _write(self, state: SubscriptionState) -> None:
+        assert self._taken is not None
+        with self._writing:
+            with self._lock:  # a cursor that is encoded must not change meanwhile
+                changed, self._changed = self._changed, set()
+                removed, self._removed = self._removed, set()
+                copies = [
+                    PartitionCursor(one.cursor.copy(), one.sizes)
+                    for where in sorted(changed)
+                    if (one := self._cursors.get(where)) is not None
+                ]
+            try:
+                self._taken.write(state, copies, removed=removed)
+            except BaseException:
+                with self._lock:  # the next time they have to be stored, too
+                    self._changed |= changed
+                    self._removed |= removed
+                raise
+            self._state = state
+
+
+def _by_topic(ends: Mapping[SourcePartition, int]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for where, end in ends.items():
+        found.setdefault(where.topic, {})[where.partition] = end
+    return found
+
+
+def _marks(cursor: Cursor) -> tuple[int, ...]:
+    """Return numbers that are others once the cursor has changed."""
+    counts = cursor.counts
+    return cursor.mark_delete, cursor.read_position, counts.consumed, counts.absent

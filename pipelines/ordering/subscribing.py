@@ -1,0 +1,67 @@
+"""A job's subscription is read before its checkpoint is opened: the epoch names its folder.
+
+It is taken once the checkpoint is the job's, so that a job that is refused there stops nobody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sequitur.pipelines.ordering.job_input import input_topics
+from sequitur.pipelines.ordering.subscribed import JobSubscription
+from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
+from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC, CursorStore
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from sequitur.consumer import ReorderSettings
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
+    from sequitur.producer import KafkaSettings
+
+
+def subscribe(
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    topics: KafkaTopics,
+    outages: Outages,
+    opened: contextlib.ExitStack,
+) -> JobSubscription | None:
+    """Read the subscription of a job, if it has one; it is taken with the checkpoint.
+
+    Args:
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        topics: Admin client.
+        outages: How long what passes is waited for.
+        opened: Closes it.
+
+    Raises:
+        CursorError: What is stored was changed, or is of another version.
+        TopicError: The brokers do not answer.
+    """
+    if (name := settings.subscription) is None:
+        return None
+    store = CursorStore(kafka, replication_factor=settings.replication_factor, outages=outages)
+    # A pattern is Java's, and Kafka's client here has other rules: any topic makes it connected.
+    joined = settings.input_topics or (CURSOR_TOPIC,)
+
+    def take() -> CursorOwner:
+        return opened.enter_context(store.take(name, joined))
+
+    return JobSubscription(name, store.read(name), take, topics, outages)
+
+
+def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChecks:
+    """Return the checks that a job with a subscription makes while it runs."""
+    return SubscriptionChecks(
+        job.kafka,
+        subscription,
+        input_topics(job),
+        job.outages,
+        copy_to=job.settings.evicted_topic,
+        replication_factor=job.settings.replication_factor,
+    )

@@ -1,0 +1,361 @@
+"""One round of all checks: quota, time to live, expiration, detection.
+
+A subscription without a consumer gets its acks here: it is taken over for that, which fences
+whoever had it. One that has a consumer is left alone. Its job makes the same checks and acks what
+is due by itself, in order with its own acks: `cuts` and `due_acks` are for it, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer._errors import UnknownSubscriptionError
+from sequitur.consumer.subscription.detection import Finding, FindingKind, detect
+from sequitur.consumer.subscription.expiry import is_unused, ttl_cutoff_ms
+from sequitur.consumer.subscription.quota import age_cutoff_ms, check_quota, cuts_by_size
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.survey import Cuts, DueAck, Held, due_acks
+from sequitur.pipelines._errors import SubscriptionFencedError
+from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
+from sequitur.pipelines.subscriptions.registry_store import BacklogStates
+from sequitur.pipelines.subscriptions.skipped_copies import copy_skipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sequitur.consumer import SourcePartition
+    from sequitur.consumer.subscription.quota import QuotaCheck
+    from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionRecord
+    from sequitur.consumer.subscription.survey import Survey
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.subscriptions.backlog import Surveyor
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
+
+VALID_FOR_MS: Final = 30_000
+"""So long producers wait for the next round; then they go on."""
+_NOTED_EACH_MS: Final = 30_000
+"""The time of the last connection is written no more often: expiration counts in minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRound:
+    """What a round found and did.
+
+    Attributes:
+        now_ms: When it was.
+        quotas: The backlog of each topic beside its quota.
+        acked: What was acked for subscriptions without a consumer; in a dry run what would be.
+        findings: What was found and done, in words.
+        expired: The subscriptions that were deleted.
+    """
+
+    now_ms: int
+    quotas: tuple[QuotaCheck, ...] = ()
+    acked: tuple[DueAck, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    expired: tuple[str, ...] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "now_ms": self.now_ms,
+            "backlogs": [
+                {
+                    "topic": one.topic,
+                    "backlogSize": one.size_bytes,
+                    "isEstimate": one.is_estimate,
+                    "age_s": one.age_s,
+                    "proximity": one.proximity,
+                    "isExceeded": one.is_exceeded,
+                    "subscription": one.subscription,
+                    **one.quota.to_document(),
+                }
+                for one in self.quotas
+            ],
+            "acked": [{**one._asdict(), "why": one.why.value} for one in self.acked],
+            "findings": [one.to_document() for one in self.findings],
+            "expired": list(self.expired),
+        }
+
+
+def quota_checks(survey: Survey) -> list[QuotaCheck]:
+    """Return the backlog of each topic beside its quota."""
+    return [
+        check_quota(
+            survey.backlog(topic),
+            survey.registry.policies_of(topic).backlog_quota,
+            now_ms=survey.now_ms,
+        )
+        for topic in _topics(survey)
+    ]
+
+
+def cuts(survey: Survey, topics: KafkaTopics) -> Cuts:
+    """Return up to where messages are to be acked that nobody processes.
+
+    Args:
+        survey: Of the topics.
+        topics: Tells which offsets are how old.
+
+    Raises:
+        TopicError: The brokers do not answer.
+    """
+    evicted: dict[SourcePartition, int] = {}
+    alive_from: dict[SourcePartition, int] = {}
+    for check in quota_checks(survey):
+        partitions = survey.partitions(check.topic)
+        ttl_s = survey.registry.policies_of(check.topic).message_ttl_s
+        cutoff_ms = ttl_cutoff_ms(ttl_s, now_ms=survey.now_ms)
+        if cutoff_ms is not None:
+            found = topics.offsets_since(partitions, cutoff_ms)
+            alive_from |= {one: min(found[one], survey.logs[one].end) for one in partitions}
+        if not check.evicts:
+            continue
+        if check.is_too_large and check.quota.limit_bytes is not None:
+            by_size = cuts_by_size(survey.backlog(check.topic), check.quota.limit_bytes)
+            evicted |= {
+                one: by_size[one.partition] for one in partitions if one.partition in by_size
+            }
+        if check.is_too_old and check.quota.limit_s is not None:
+            since_ms = age_cutoff_ms(check.quota.limit_s, now_ms=survey.now_ms)
+            for one, offset in topics.offsets_since(partitions, since_ms).items():
+                evicted[one] = max(min(offset, survey.logs[one].end), evicted.get(one, 0))
+    return Cuts(evicted, alive_from)
+
+
+class Checks:
+    """Rounds of checks. One process at a time: see `watch`.
+
+    Args:
+        surveyor: Asks Kafka.
+        copy_to: Topic that messages are copied to before they are evicted; None: they are not.
+        valid_for_ms: How long producers wait for the next round before they go on.
+        dry_run: Tell what is to be done, and do nothing.
+    """
+
+    def __init__(
+        self,
+        surveyor: Surveyor,
+        *,
+        copy_to: str | None = None,
+        valid_for_ms: int = VALID_FOR_MS,
+        dry_run: bool = False,
+    ) -> None:
+        self._surveyor = surveyor
+        self._copy_to = copy_to
+        self._valid_for_ms = valid_for_ms
+        self._is_dry = dry_run
+        self._states: BacklogStates | None = None
+        self._told: set[str] = set()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._states is not None:
+            self._states.close()
+
+    def run(self, *, now_ms: int | None = None) -> CheckRound:
+        """Make all checks once.
+
+        Args:
+            now_ms: The time; by default this machine's.
+
+        Raises:
+            CursorError: A stored cursor was changed, or is of another version.
+            StateFormatError: A record of the registry is of another version.
+            SubscriptionFencedError: Another process makes the checks now.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        survey = self._surveyor.survey(now_ms=now_ms)
+        acked, findings = [], []
+        wanted = cuts(survey, self._surveyor.topics)
+        for record in list(survey.registry.subscriptions.values()):
+            if not due_acks(survey, record, wanted):
+                continue
+            survey, done, found = self._ack(survey, record, wanted)
+            acked += done
+            findings += found
+        if acked and not self._is_dry:
+            survey = self._surveyor.with_oldest(survey)
+        checks = quota_checks(survey)
+        if not self._is_dry:
+            self._publish(checks, survey.now_ms)
+        findings += [_over_quota(one) for one in checks if one.is_exceeded]
+        findings += _detected(survey)
+        expired = self._expire(survey)
+        findings += [
+            Finding(FindingKind.EXPIRED_SUBSCRIPTION, None, name, "nobody used it")
+            for name in expired
+        ]
+        if not self._is_dry:
+            self._note_connected(survey)
+        return CheckRound(
+            survey.now_ms, tuple(checks), tuple(acked), tuple(findings), tuple(expired)
+        )
+
+    def _ack(
+        self, survey: Survey, record: SubscriptionRecord, wanted: Cuts
+    ) -> tuple[Survey, list[DueAck], list[Finding]]:
+        """Ack what is due to a subscription, unless it has a consumer."""
+        due = due_acks(survey, record, wanted)
+        if self._is_dry:
+            return survey, due, _acked(due)
+        # Asked again, since to take it over would fence a consumer that has come meanwhile.
+        if self._surveyor.groups.connected([record.name]):
+            return survey, [], [_owned(record.name, due)]
+        try:
+            with self._surveyor.cursors.take(record.name) as owner:
+                survey, due = self._ack_as(owner, survey, record, wanted)
+        except SubscriptionFencedError:
+            return survey, [], [_owned(record.name, due)]
+        return survey, due, _acked(due)
+
+    def _ack_as(
+        self, owner: CursorOwner, survey: Survey, record: SubscriptionRecord, wanted: Cuts
+    ) -> tuple[Survey, list[DueAck]]:
+        """Ack what is due by the cursors that its new owner has found."""
+        stored = owner.stored
+        state = SubscriptionState(epoch=record.epoch) if stored is None else stored.state
+        held = {} if stored is None else _held(stored.cursors)
+        survey = survey.with_held(record.name, held, epoch=state.epoch)
+        due = due_acks(survey, record, wanted)
+        written: dict[SourcePartition, Held] = {}
+        for where in survey.logs:
+            of_partition = [one for one in due if (one.topic, one.partition) == where]
+            if not of_partition:
+                continue
+            cursor, sizes = survey.held_of(record.name, where)
+            skipped = [one for one in of_partition if one.why is FindingKind.EVICTED]
+            if self._copy_to is not None and skipped:
+                copy_skipped(self._surveyor.kafka, self._copy_to, skipped, cursor)
+            cursor.ack_cumulative(of_partition[-1].stop - 1, end=survey.logs[where].end)
+            written[where] = Held(cursor, sizes)
+        if written:
+            owner.write(
+                replace(state, written_ms=survey.now_ms),
+                [PartitionCursor(one.cursor, one.sizes) for one in written.values()],
+            )
+        held = {**held, **written}
+        return survey.with_held(record.name, held, epoch=state.epoch), due
+
+    def _publish(self, checks: Sequence[QuotaCheck], now_ms: int) -> None:
+        """Tell producers; of topics that have lost their quota the record is deleted."""
+        limited = [one for one in checks if one.has_limit]
+        states = {
+            one.topic: one.state(now_ms=now_ms, valid_for_ms=self._valid_for_ms) for one in limited
+        }
+        gone = self._told - states.keys()
+        if not states and not gone:
+            return
+        if self._states is None:
+            self._surveyor.registry.ensure()
+            self._states = BacklogStates(self._surveyor.kafka)
+        self._states.write({**states, **dict.fromkeys(gone)})
+        self._told = set(states)
+
+    def _expire(self, survey: Survey) -> list[str]:
+        """Delete the subscriptions that nobody uses; return their names."""
+        expired = []
+        for record in survey.registry.subscriptions.values():
+            is_connected = record.name in survey.connected
+            if not is_unused(
+                survey.registry, record, is_connected=is_connected, now_ms=survey.now_ms
+            ):
+                continue
+            if self._is_dry or self._delete_unused(record.name, survey.now_ms):
+                expired.append(record.name)
+        return expired
+
+    def _delete_unused(self, name: str, now_ms: int) -> bool:
+        """Delete a subscription if it is unused still; whether it was."""
+        is_deleted = False
+
+        def delete(registry: Registry) -> Changes:
+            nonlocal is_deleted
+            record = registry.require(name)
+            is_connected = bool(self._surveyor.groups.connected([name]))
+            is_deleted = is_unused(registry, record, is_connected=is_connected, now_ms=now_ms)
+            return registry.deleted(name, is_connected=is_connected) if is_deleted else {}
+
+        try:
+            self._surveyor.registry.change(delete)
+        except UnknownSubscriptionError:
+            return False
+        if is_deleted:
+            self._surveyor.forget(name)
+        return is_deleted
+
+    def _note_connected(self, survey: Survey) -> None:
+        """Write when subscriptions were last connected."""
+        due = [
+            name
+            for name in survey.connected
+            if survey.now_ms - survey.registry.require(name).last_connected_ms >= _NOTED_EACH_MS
+        ]
+
+        def note(registry: Registry) -> Changes:
+            changes: Changes = {}
+            for name in due:
+                if name in registry.subscriptions:
+                    changes |= registry.connected(name, now_ms=survey.now_ms)
+            return changes
+
+        if due:
+            self._surveyor.registry.change(note)
+
+
+def _topics(survey: Survey) -> list[str]:
+    return sorted({where.topic for where in survey.logs})
+
+
+def _held(cursors: Mapping[SourcePartition, PartitionCursor]) -> dict[SourcePartition, Held]:
+    return {where: Held(one.cursor, one.sizes) for where, one in cursors.items()}
+
+
+def _detected(survey: Survey) -> list[Finding]:
+    found = []
+    for topic in _topics(survey):
+        backlog = survey.backlog(topic)
+        thresholds = survey.registry.policies_of(topic).thresholds
+        for record in survey.registry.on(topic):
+            cursors = survey.cursors(record.name, topic)
+            found += detect(
+                backlog, cursors, thresholds, subscription=record.name, now_ms=survey.now_ms
+            )
+    return found
+
+
+def _over_quota(check: QuotaCheck) -> Finding:
+    return Finding(
+        FindingKind.BACKLOG_QUOTA,
+        check.topic,
+        check.subscription,
+        check.state(now_ms=0, valid_for_ms=0).figures,
+        {"policy": check.quota.policy.value, "proximity": check.proximity},
+    )
+
+
+def _acked(due: Iterable[DueAck]) -> list[Finding]:
+    return [
+        Finding(
+            one.why,
+            one.topic,
+            one.subscription,
+            f"partition {one.partition}: {one.messages:,} messages from {one.first} to before "
+            f"{one.stop} are acked and not processed",
+            {"partition": one.partition, "first": one.first, "stop": one.stop,
+             "messages": one.messages},
+        )
+        for one in due
+    ]  # fmt: skip
+
+
+def _owned(subscription: str, due: Sequence[DueAck]) -> Finding:
+    messages = sum(one.messages for one in due)
+    return Finding(
+        FindingKind.OWNED,
+        None,
+        subscription,
+        f"it has a consumer, which acks {messages:,} messages that have expired or are evicted",
+        {"messages": messages},
+    )

@@ -1,0 +1,170 @@
+"""A compacted topic as a table: created on first use, read whole, by key.
+
+What a transaction has written counts once it is committed. A reader waits for transactions of
+others that are open when it begins, so that it never misses what was committed before that behind
+them.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import TopicError, UnansweredError
+from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.producer.kafka.arrivals import arrivals
+from sequitur.producer.kafka.error_codes import Action, Request, action_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.producer import KafkaSettings
+
+_POLL_S: Final = 0.1
+_RECORDS: Final = 1_000
+_PATIENCE_S: Final = 60.0
+"""For a transaction of a process that died: `TRANSACTION_TIMEOUT_MS`, and a broker's round of ten
+seconds that ends such ones."""
+
+_WAITED_FOR: Final = {Action.RETRY, Action.RETRY_BRIEFLY}
+
+
+class KeptRecord(NamedTuple):
+    """The newest value of a key, and the place of its record."""
+
+    value: bytes
+    partition: int
+    offset: int
+
+
+class CompactedTopic:
+    """Newest value of each key.
+
+    Args:
+        kafka: How to reach the brokers.
+        name: The topic's.
+        partitions: How many it gets if it is not there.
+        outages: How long what passes is waited for.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, name: str, *, partitions: int, outages: Outages | None = None
+    ) -> None:
+        self.name = name
+        self._kafka = kafka
+        self._wanted = partitions
+        self._topics = KafkaTopics(kafka, outages)
+
+    def ensure(self, *, replication_factor: int = -1) -> None:
+        """Create the topic if it is missing.
+
+        Raises:
+            TopicError: It cannot be created, or one of that name is not compacted.
+        """
+        self._topics.ensure(
+            self.name,
+            partitions=self._wanted,
+            replication_factor=replication_factor,
+            config={"cleanup.policy": "compact"},
+        )
+        if not self._topics.is_compacted(self.name):
+            raise TopicError(
+                f"topic {self.name!r} is not compacted (cleanup.policy): it would lose what is to "
+                "be kept; set cleanup.policy = compact there"
+            )
+
+    def exists(self) -> bool:
+        """Tell whether the topic is there."""
+        return self._topics.partitions(self.name) is not None
+
+    def partition_of(self, name: str) -> int:
+        """Return the partition that everything called `name` is in."""
+        return zlib.crc32(name.encode()) % self._topics.require(self.name)
+
+    def read(self, partition: int | None = None) -> dict[bytes, bytes]:
+        """Return the newest value of each key; nothing where the topic is not there yet.
+
+        Args:
+            partition: Only what is in this one.
+
+        Raises:
+            TopicError: The brokers do not answer, or a transaction stays open.
+        """
+        return {key: one.value for key, one in self.read_records(partition).items()}
+
+    def read_records(self, partition: int | None = None) -> dict[bytes, KeptRecord]:
+        """Return the newest record of each key, and where it stands; see `read`."""
+        there = self._topics.partitions(self.name)
+        if there is None:
+            return {}
+        wanted = [SourcePartition(self.name, one) for one in range(there)]
+        if partition is not None:
+            wanted = [wanted[partition]]
+        first = self._topics.low_watermarks(wanted)
+        # Beyond what a reader of committed records is told: it waits for open transactions.
+        ends = self._topics.high_watermarks(wanted)
+        return self._read({one: ends[one] for one in wanted if first[one] < ends[one]})
+
+    def _read(self, ends: dict[SourcePartition, int]) -> dict[bytes, KeptRecord]:
+        found: dict[bytes, KeptRecord] = {}
+        if not ends:
+            return found
+        consumer = Consumer(
+            {
+                **self._kafka.librdkafka(),
+                "group.id": "sequitur-reader",  # required; nothing is committed under it
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(*one, 0) for one in ends])
+            deadline_s = time.monotonic() + _PATIENCE_S
+            while ends:
+                for message in arrivals(consumer, _RECORDS, timeout_s=_POLL_S):
+                    if (error := message.error()) is not None:
+                        self._look_at(message, error, ends)
+                        continue
+                    deadline_s = time.monotonic() + _PATIENCE_S
+                    key, value = message.key(), message.value()
+                    if key is None:
+                        continue
+                    if value is None:
+                        found.pop(key, None)
+                    else:
+                        place = cast("int", message.partition()), cast("int", message.offset())
+                        found[key] = KeptRecord(value, *place)
+                if time.monotonic() > deadline_s:
+                    raise UnansweredError(
+                        f"topic {self.name!r} is not read to its end in {_PATIENCE_S:g} s: no "
+                        "broker answers, or a transaction in it stays open"
+                    )
+        except KafkaException as error:
+            raise UnansweredError(f"topic {self.name!r} cannot be read: {error}") from error
+        finally:
+            consumer.close()
+        return found
+
+    def _look_at(
+        self, message: Message, error: KafkaError, ends: dict[SourcePartition, int]
+    ) -> None:
+        """Note that a partition is read to its end, which may lie behind markers; or what passes.
+
+        Raises:
+            TopicError: It does not pass.
+        """
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public codes, under these names
+            where = SourcePartition(self.name, cast("int", message.partition()))
+            if cast("int", message.offset()) >= ends.get(where, 0):
+                ends.pop(where, None)
+        elif action_of(Request.TOPICS, code) not in _WAITED_FOR:
+            raise TopicError(f"topic {self.name!r} cannot be read: {error}")

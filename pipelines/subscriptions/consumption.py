@@ -1,0 +1,388 @@
+"""A subscription while it is consumed: one thread reads, one writes cursors, any number receive.
+
+All state is behind one lock, and four conditions are built on it. No request to Kafka is made under
+the lock, so a broker that is away stops receivers only once they have all that was read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
+
+from sequitur.consumer._errors import PositionRangeError
+from sequitur.pipelines._errors import SubscriptionClosedError, UnansweredError
+from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from confluent_kafka import Message
+
+    from sequitur.consumer import CursorStats, SourcePartition
+    from sequitur.consumer.subscription.dispatch import Dispatch, DispatchCounts, HandedOut
+    from sequitur.pipelines.subscriptions.opening import OpenedSubscription, SubscriptionOpening
+    from sequitur.pipelines.subscriptions.partition_reader import Arrival, PartitionReader
+
+_POLL_S: Final = 0.1
+_MOST_AT_ONCE: Final = 500
+_LOOKS_EACH_S: Final = 0.25
+"""So often the writing thread looks whether a takeover is known: calls learn of it from there."""
+NEW_PARTITIONS_EACH_S: Final = 5.0
+
+
+class Consumption:
+    """Threads begin with it and end with `close`, or when they cannot go on.
+
+    Args:
+        opening: Knows the partitions.
+        opened: What this process has.
+        reader: Reads them.
+        dispatch: Holds what was read.
+        refill: The reader goes on when there is room for so many messages.
+        write_interval_s: How often cursors are written.
+    """
+
+    def __init__(
+        self,
+        opening: SubscriptionOpening,
+        opened: OpenedSubscription,
+        reader: PartitionReader,
+        dispatch: Dispatch[Message],
+        *,
+        refill: int,
+        write_interval_s: float,
+    ) -> None:
+        self._opening = opening
+        self._owner = opened.owner
+        self._state = opened.state
+        self._reader = reader
+        self._refill = refill
+        self._write_interval_s = write_interval_s
+
+        self._lock = threading.Lock()
+        self._has_messages = threading.Condition(self._lock)
+        self._has_room = threading.Condition(self._lock)
+        self._is_due = threading.Condition(self._lock)
+        self._is_written = threading.Condition(self._lock)
+        # From here on all of it changes only under the lock.
+        self._dispatch = dispatch
+        self._partitions = opened.partitions
+        self._unread = set(opened.partitions)
+        self._written: dict[SourcePartition, int] = dict.fromkeys(opened.partitions, 0)
+        self._written_acks: dict[SourcePartition, int] = {}
+        self._requested = self._completed = 0
+        self._refused: tuple[int, UnansweredError | None] = 0, None
+        self._failure: Exception | None = None
+        self._origin: TracebackType | None = None
+        self._ends = False
+        self._is_closed = False
+
+        self._threads = [
+            threading.Thread(target=work, name=f"subscription-{what}", daemon=True)
+            for what, work in (("reader", self._read), ("writer", self._write))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def receive(self, timeout_s: float | None) -> HandedOut[Message] | None:
+        """Return the next message; None if none comes within the time.
+
+        Args:
+            timeout_s: How long to wait; None for ever.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                self._check()
+                now_s = time.monotonic()
+                handed = self._dispatch.take(now_s * 1000)
+                if self._dispatch.room >= self._refill:
+                    self._has_room.notify()
+                if handed is not None:
+                    return handed
+                if until_s is not None and now_s >= until_s:
+                    return None
+                change_ms = self._dispatch.next_change_ms()
+                changes_s = None if change_ms is None else change_ms / 1000
+                first_s = min(
+                    (one for one in (until_s, changes_s) if one is not None), default=None
+                )
+                self._has_messages.wait(None if first_s is None else max(first_s - now_s, 0))
+
+    def ack(self, where: SourcePartition, offset: int) -> bool:
+        """Ack a message; False if it was acked before."""
+        self._learn_end(where, offset)
+        with self._lock:
+            self._check()
+            is_new = self._partitions[where].ack(offset)
+            self._dispatch.ack(where, offset)
+            self._let_go_on()
+            return is_new
+
+    def ack_cumulative(self, where: SourcePartition, offset: int) -> int:
+        """Ack a message and all before it; return how many were not acked before."""
+        self._learn_end(where, offset)
+        with self._lock:
+            self._check()
+            added = self._partitions[where].ack_cumulative(offset)
+            self._dispatch.ack_cumulative(where, offset)
+            self._let_go_on()
+            return added
+
+    def negative_ack(
+        self, where: SourcePartition, offset: int, redelivery_count: int | None
+    ) -> bool:
+        """Have a message handed out again; False if it is not out, or is so anew."""
+        with self._lock:
+            self._check()
+            self._require(where)
+            now_ms = time.monotonic() * 1000
+            failed = self._dispatch.negative_ack(
+                where, offset, now_ms, redelivery_count=redelivery_count
+            )
+            self._let_go_on()
+            return failed
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Write what was acked so far, and return when it is stored.
+
+        Raises:
+            UnansweredError: The brokers do not answer.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            self._check()
+            self._requested += 1
+            this = self._requested
+            self._is_due.notify()
+            while self._completed < this:
+                refused, error = self._refused
+                if refused >= this and error is not None:
+                    raise UnansweredError(*error.args) from error
+                left_s = None if until_s is None else until_s - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise UnansweredError(f"acks are not stored after {timeout_s:g} s")
+                self._is_written.wait(left_s)
+                self._check_failure()
+
+    def stats(self) -> tuple[dict[SourcePartition, CursorStats], int, DispatchCounts, bool]:
+        """Return the cursors' counts, how much is out, what was counted, and whether it is blocked.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        with self._lock:
+            self._check()
+            partitions = list(self._partitions)
+        ends = self._opening.topics.high_watermarks(partitions)
+        with self._lock:
+            for where, end in ends.items():
+                self._partitions[where].know_end(end)
+            cursors = {
+                where: part.cursor.stats(part.end) for where, part in self._partitions.items()
+            }
+            dispatch = self._dispatch
+            return cursors, dispatch.unacked, replace(dispatch.counts), dispatch.is_blocked
+
+    def close(self) -> None:
+        """Write what was acked, and end.
+
+        Raises:
+            SubscriptionFencedError: Another process has taken the subscription over, and acks that
+                were not stored are void.
+            TopicError: The brokers refuse, or do not answer: acks were not stored.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._end()
+        for thread in self._threads:
+            thread.join()
+        self._owner.close()
+        parts = self._partitions.items()
+        if any(part.acks != self._written_acks.get(where, 0) for where, part in parts):
+            self._check_failure()
+            if self._refused[1] is not None:
+                raise self._refused[1]
+
+    def _learn_end(self, where: SourcePartition, offset: int) -> None:
+        """Ask where a partition ends if an ack lies beyond what is known of it."""
+        with self._lock:
+            self._check()
+            self._require(where)
+            if offset < self._partitions[where].end:
+                return
+        end = self._opening.topics.high_watermarks([where])[where]
+        with self._lock:
+            self._partitions[where].know_end(end)
+
+    def _require(self, where: SourcePartition) -> None:
+        if where not in self._partitions:
+            raise PositionRangeError(
+                f"partition {where.partition} of {where.topic!r} is not known to the subscription"
+            )
+
+    def _check(self) -> None:
+        """Check that this process may go on.
+
+        Raises:
+            SubscriptionClosedError: It was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        self._check_failure()
+        if self._ends:
+            raise SubscriptionClosedError(
+                f"subscription {self._owner.subscription!r} was closed: open it again"
+            )
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(self._origin)
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            if self._failure is None:
+                # Each call raises it: without what earlier ones have put on its traceback.
+                self._failure, self._origin = error, error.__traceback__
+            self._end()
+
+    def _end(self) -> None:
+        self._ends = True
+        for condition in (self._has_messages, self._has_room, self._is_due, self._is_written):
+            condition.notify_all()
+
+    def _let_go_on(self) -> None:
+        """Wake up whoever waits for what an ack has made possible."""
+        self._has_messages.notify_all()
+        if self._dispatch.room >= self._refill:
+            self._has_room.notify()
+
+    def _read(self) -> None:
+        """Read for as long as there is room: the first thread's work."""
+        try:
+            while True:
+                with self._lock:
+                    self._has_room.wait_for(
+                        lambda: self._ends or self._dispatch.room >= self._refill
+                    )
+                    if self._ends:
+                        return
+                    room = min(self._dispatch.room, _MOST_AT_ONCE)
+                    new = {
+                        where: self._partitions[where].cursor.committed_offset
+                        for where in self._unread
+                    }
+                    self._unread.clear()
+                if new:
+                    self._reader.add(new)
+                with suppress(UnansweredError):  # it is asked again
+                    arrivals = self._reader.read(room, _POLL_S)
+                    with self._lock:
+                        self._take_in(arrivals)
+        except Exception as error:  # noqa: BLE001 - a thread that ends tells everybody why
+            self._fail(error)
+        finally:
+            self._reader.close()
+
+    def _take_in(self, arrivals: Iterable[Arrival]) -> None:
+        read = set()
+        for where, first, offset, message in arrivals:
+            part = self._partitions[where]
+            read.add(where)
+            if message is None:
+                part.read(first, offset, None)
+            elif part.read(first, offset, _size(message)):
+                self._dispatch.add(where, offset, message.key(), message)
+        for where in read:
+            self._partitions[where].count_sizes()
+        if read:
+            self._has_messages.notify_all()
+
+    def _write(self) -> None:
+        """Write cursors every so often, and look for what is new: the second thread's work."""
+        writes_s = time.monotonic() + self._write_interval_s
+        looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
+        try:
+            while True:
+                now_s = time.monotonic()
+                with self._lock:
+                    pause_s = min(writes_s - now_s, _LOOKS_EACH_S)
+                    self._is_due.wait_for(lambda: self._ends or self._is_asked(), max(pause_s, 0))
+                    ends, this = self._ends, self._requested
+                    writes = ends or self._is_asked() or time.monotonic() >= writes_s
+                self._owner.check()
+                if writes:
+                    self._write_once(this)
+                    writes_s = time.monotonic() + self._write_interval_s
+                if ends:
+                    return
+                if time.monotonic() >= looks_s:
+                    self._look_for_partitions()
+                    looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._fail(error)
+
+    def _is_asked(self) -> bool:
+        return self._requested > max(self._completed, self._refused[0])
+
+    def _write_once(self, this: int) -> None:
+        """Write the cursors that have changed since they were written.
+
+        Args:
+            this: Number of the newest call of `flush` that it is for.
+        """
+        with self._lock:
+            changes = {where: self._partitions[where].changes for where in self._dirty()}
+            acks = {where: self._partitions[where].acks for where in changes}
+            # Copies: this takes a while, and acks go on.
+            cursors = [
+                PartitionCursor(
+                    self._partitions[where].cursor.copy(), self._partitions[where].sizes
+                )
+                for where in changes
+            ]
+        try:
+            if cursors:
+                state = replace(self._state, written_ms=int(time.time() * 1000))
+                self._owner.write(state, cursors)
+        except UnansweredError as error:
+            with self._lock:
+                self._refused = this, error
+                self._is_written.notify_all()
+            return
+        with self._lock:
+            self._written |= changes
+            self._written_acks |= acks
+            self._completed = this
+            self._is_written.notify_all()
+
+    def _dirty(self) -> list[SourcePartition]:
+        """Return the partitions that are not stored as they are."""
+        return [
+            where
+            for where, part in self._partitions.items()
+            if part.changes != self._written.get(where)
+        ]
+
+    def _look_for_partitions(self) -> None:
+        """Take up partitions that were added."""
+        try:
+            added = self._opening.added(self._partitions)
+        except UnansweredError:
+            return  # it is asked again
+        with self._lock:
+            self._partitions |= added
+            self._unread |= added.keys()
+            self._has_room.notify()
+
+
+def _size(message: Message) -> int:
+    """Return the bytes of key, value and headers."""
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers()) or ()
+    size = len(message.key() or b"") + len(message.value() or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in headers)

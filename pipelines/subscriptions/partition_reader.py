@@ -1,0 +1,128 @@
+"""Reads partitions from where it is told on, and says between which offsets there is nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import SubscriptionError, TopicError
+from sequitur.producer.kafka.error_codes import Action, Request, action_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka import Message
+
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.producer import KafkaSettings
+
+_WAITED_FOR: Final = {Action.RETRY, Action.RETRY_BRIEFLY}
+_FETCH_WAIT_MS: Final = 100
+_MOST_READ_AHEAD_KB: Final = 16_384
+
+
+class Arrival(NamedTuple):
+    """What was found in a partition.
+
+    Attributes:
+        where: The partition.
+        first: From here on nothing is there, up to before `offset`.
+        offset: That of the message; where reading has got to if there is none.
+        message: The message; None if there is none.
+    """
+
+    where: SourcePartition
+    first: int
+    offset: int
+    message: Message | None
+
+
+class PartitionReader:
+    """Reads committed records. One thread at a time.
+
+    Args:
+        kafka: How to reach the brokers.
+        topics: Tells where a partition begins and ends when its records are gone.
+        group: Named to the brokers; nothing is committed under it.
+    """
+
+    def __init__(self, kafka: KafkaSettings, topics: KafkaTopics, group: str) -> None:
+        self._topics = topics
+        self._next: dict[SourcePartition, int] = {}
+        self._lost: set[SourcePartition] = set()
+        self._consumer = Consumer(
+            {
+                **kafka.librdkafka(),
+                "group.id": group,  # required
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": _FETCH_WAIT_MS,
+                "queued.max.messages.kbytes": _MOST_READ_AHEAD_KB,
+            }
+        )
+
+    def add(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Read further partitions, each from an offset on."""
+        self._next |= positions
+        self._consumer.incremental_assign(
+            [TopicPartition(*where, offset) for where, offset in positions.items()]
+        )
+
+    def read(self, count: int, timeout_s: float) -> list[Arrival]:
+        """Return what comes within a time; of each partition in order.
+
+        Raises:
+            SubscriptionError: A partition ends before what is to be read next.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        arrivals = [self._found_again(where) for where in sorted(self._lost)]
+        try:
+            messages = self._consumer.consume(count, timeout_s)
+        except KafkaException as error:
+            raise TopicError(f"the subscription's topics cannot be read: {error}") from error
+        for message in messages:
+            where = SourcePartition(cast("str", message.topic()), cast("int", message.partition()))
+            first, offset = self._next.get(where), cast("int", message.offset())
+            reason = message.error()
+            if reason is None or reason.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
+                if first is None or offset < first:
+                    continue  # read before the position was changed
+                arrivals.append(Arrival(where, first, offset, message if reason is None else None))
+                self._next[where] = offset + (reason is None)
+            elif (action := action_of(Request.POSITION, reason.code())) is Action.GO_WITHOUT:
+                self._lost.add(where)
+            elif action not in _WAITED_FOR:
+                raise TopicError(f"{where.topic}-{where.partition} cannot be read: {reason}")
+        return arrivals
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+    def _found_again(self, where: SourcePartition) -> Arrival:
+        """Read on where the partition begins now: retention, or somebody, has deleted records.
+
+        Raises:
+            SubscriptionError: It ends before what is to be read next.
+            TopicError: The brokers do not answer; it is tried again with the next call.
+        """
+        first = self._next[where]
+        begins = self._topics.low_watermarks([where])[where]
+        ends = self._topics.high_watermarks([where])[where]
+        if ends < first:
+            raise SubscriptionError(
+                f"{where.topic}-{where.partition} ends before {ends}, and the subscription has "
+                f"read up to before {first}: the topic was created anew, or brokers have lost "
+                "records; reset the subscription"
+            )
+        offset = max(first, begins)
+        self._lost.discard(where)
+        self._next[where] = offset
+        self._consumer.incremental_unassign([TopicPartition(*where)])
+        self._consumer.incremental_assign([TopicPartition(*where, offset)])
+        return Arrival(where, first, offset, None)

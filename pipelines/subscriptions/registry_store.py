@@ -1,0 +1,149 @@
+"""The registry in its compacted topic, and its one way to be changed.
+
+Whoever changes it takes the transactional id of the registry, reads it, and writes. Somebody who
+does the same meanwhile takes the id away, and the write is refused: what was read is old. Then it
+is begun again. So of two admins each sees what the other has done.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from sequitur.consumer.subscription.registry import Registry
+from sequitur.pipelines._errors import SubscriptionFencedError
+from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
+from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
+from sequitur.producer.kafka.backoff import Backoff
+from sequitur.producer.quota.control import CONTROL_TOPIC, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sequitur.consumer.subscription.registry import Changes
+    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.producer import KafkaSettings
+    from sequitur.producer.quota.control import BacklogState
+
+REGISTRY_ID: Final = "sequitur-registry"
+"""The transactional id under which the registry is changed."""
+BACKLOG_ID: Final = "sequitur-registry/backlog"
+"""That under which backlog states are written: they come again and again, and would otherwise take
+the registry away from whoever changes it."""
+_PARTITION: Final = 0
+_PATIENCE_S: Final = 60.0
+_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
+
+
+class RegistryStore:
+    """The registry of a cluster.
+
+    Args:
+        kafka: How to reach the brokers.
+        replication_factor: How many replicas the topic gets if it is not there; -1 for the
+            broker's default.
+        outages: How long what passes is waited for.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
+    ) -> None:
+        self._kafka = kafka
+        self._outages = outages
+        self._replication_factor = replication_factor
+        self._topic = CompactedTopic(kafka, CONTROL_TOPIC, partitions=1, outages=outages)
+
+    def ensure(self) -> None:
+        """Create the topic if it is missing.
+
+        Raises:
+            TopicError: It cannot be created, or the one that is there is not compacted.
+        """
+        self._topic.ensure(replication_factor=self._replication_factor)
+
+    def read(self) -> Registry:
+        """Return what is registered; nothing where the topic is not there yet.
+
+        Raises:
+            StateFormatError: A record is not one that this version knows.
+            TopicError: The brokers do not answer.
+        """
+        return Registry.of(self._topic.read())
+
+    def change(self, make: Callable[[Registry], Changes]) -> Registry:
+        """Change the registry.
+
+        Args:
+            make: Gets the registry and returns what is to be written; raises what is wrong with
+                that. It is asked again if somebody else has changed the registry meanwhile.
+
+        Returns:
+            The registry as it was before the change.
+
+        Raises:
+            StateFormatError: A record is not one that this version knows.
+            SubscriptionFencedError: Others have changed it again and again.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self.ensure()
+        deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
+        while True:
+            try:
+                return self._changed(make)
+            except SubscriptionFencedError:
+                if time.monotonic() > deadline_s:
+                    raise
+                failures += 1
+                time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
+
+    def _changed(self, make: Callable[[Registry], Changes]) -> Registry:
+        writer = FencedWriter(
+            self._kafka, REGISTRY_ID, name="the registry of subscriptions", outages=self._outages
+        )
+        try:
+            registry = self.read()
+            changes = make(registry)
+            if changes:
+                writer.write(
+                    TopicWrite(CONTROL_TOPIC, _PARTITION, key, value)
+                    for key, value in changes.items()
+                )
+            return registry
+        finally:
+            writer.close()
+
+
+class BacklogStates:
+    """What producers are told about backlogs; the newest that was opened alone may write.
+
+    Args:
+        kafka: How to reach the brokers.
+        outages: How long what passes is waited for.
+
+    Raises:
+        TopicError: The brokers refuse, or do not answer.
+    """
+
+    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
+        self._writer = FencedWriter(kafka, BACKLOG_ID, name="states of backlogs", outages=outages)
+
+    def write(self, states: Mapping[str, BacklogState | None]) -> None:
+        """Write the state of topics; None deletes that of a topic without a quota.
+
+        Raises:
+            SubscriptionFencedError: Somebody else writes them now.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        records = [
+            TopicWrite(
+                CONTROL_TOPIC, _PARTITION, key_of(topic), None if state is None else state.encode()
+            )
+            for topic, state in states.items()
+        ]
+        if records:
+            self._writer.write(records)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._writer.close()

@@ -1,0 +1,195 @@
+"""`sequitur retention run`: delete what all subscriptions have acked and no retention keeps.
+
+Kafka deletes by DeleteRecords, up to an offset of a partition; its segments go when all of them is
+before it. Nothing is deleted that a subscription has not acked. Two more things are refused unless
+the caller says otherwise by name: topics whose own retention deletes messages whether they are
+acked or not, and cuts in front of what another consumer group has committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.retention import (
+    Holder,
+    PartitionLog,
+    PartitionPlan,
+    held_back,
+    plan_partition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sequitur.consumer.subscription.survey import Survey
+    from sequitur.pipelines.kafka.topics import OwnRetention
+    from sequitur.pipelines.subscriptions.backlog import Surveyor
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was not deleted, and why.
+
+    Attributes:
+        topic: Of which topic.
+        why: Whose records they are.
+        sentence: In words, with what allows it.
+    """
+
+    topic: str
+    why: Holder
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRun:
+    """What was deleted, or would be.
+
+    Attributes:
+        plans: Of each partition.
+        refusals: What stays though it is acked.
+        is_dry: Whether nothing was deleted.
+    """
+
+    plans: tuple[PartitionPlan, ...]
+    refusals: tuple[Refusal, ...]
+    is_dry: bool
+
+    @property
+    def records(self) -> int:
+        """How many offsets are deleted."""
+        return sum(one.records for one in self.plans)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "dryRun": self.is_dry,
+            "records": self.records,
+            "bytesEstimate": sum(one.size_bytes for one in self.plans),
+            "partitions": [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "before": one.before,
+                    "after": one.after,
+                    "acked": one.acked,
+                    "records": one.records,
+                    "bytesEstimate": one.size_bytes,
+                    "heldBy": None if one.held_by is None else one.held_by.value,
+                    "holder": one.holder,
+                }
+                for one in self.plans
+            ],
+            "refused": [
+                {"topic": one.topic, "why": one.why.value, "message": one.sentence}
+                for one in self.refusals
+            ],
+        }
+
+
+def run_retention(
+    surveyor: Surveyor,
+    topics: Collection[str] | None = None,
+    *,
+    dry_run: bool = False,
+    despite_topic_retention: bool = False,
+    despite_other_groups: bool = False,
+    now_ms: int | None = None,
+) -> RetentionRun:
+    """Delete what may go of topics.
+
+    Args:
+        surveyor: Asks Kafka.
+        topics: Which; by default all that subscriptions are on.
+        dry_run: Say what would go, and delete nothing.
+        despite_topic_retention: Also of topics whose own retention deletes what is not acked.
+        despite_other_groups: Also what consumer groups have not committed that are no
+            subscriptions.
+        now_ms: The time; by default this machine's.
+
+    Raises:
+        CursorError: A stored cursor was changed, or is of another version.
+        TopicError: The brokers refuse, or do not answer.
+    """
+    survey = surveyor.survey(topics, now_ms=now_ms)
+    committed = {} if despite_other_groups else _committed_by_others(surveyor, survey)
+    plans: list[PartitionPlan] = []
+    refusals: list[Refusal] = []
+    for topic in sorted({where.topic for where in survey.logs}):
+        planned = _plans(surveyor, survey, topic)
+        own = surveyor.topics.own_retention(topic)
+        refused = _refused_topic(survey, topic, own, is_allowed=despite_topic_retention)
+        if refused is not None:
+            refusals.append(refused)
+            planned = [held_back(one, one.before, Holder.TOPIC, None) for one in planned]
+        for one in planned:
+            plan = one
+            for group, offsets in committed.items():
+                offset = offsets.get(SourcePartition(one.topic, one.partition))
+                if offset is not None and offset < plan.after:
+                    plan = held_back(plan, offset, Holder.GROUP, group)
+                    refusals.append(_refused_group(plan, group, offset))
+            plans.append(plan)
+    if not dry_run:
+        wanted = {
+            SourcePartition(one.topic, one.partition): one.after for one in plans if one.deletes
+        }
+        surveyor.topics.delete_before(wanted)
+    return RetentionRun(tuple(plans), tuple(refusals), is_dry=dry_run)
+
+
+def _plans(surveyor: Surveyor, survey: Survey, topic: str) -> list[PartitionPlan]:
+    """Return what subscriptions and policies let go."""
+    retention = survey.registry.policies_of(topic).retention
+    partitions = survey.partitions(topic)
+    young: Mapping[SourcePartition, int] = {}
+    if retention.time_s:
+        since_ms = survey.now_ms - retention.time_s * 1000
+        young = surveyor.topics.offsets_since(partitions, since_ms)
+    names = [one.name for one in survey.registry.on(topic)]
+    plans = []
+    for where in partitions:
+        known = survey.logs[where]
+        young_from = young.get(where, known.start)
+        log = PartitionLog(*where, known.start, known.end, known.size_bytes or 0, young_from)
+        acked = {name: survey.first_unacked(name, where) for name in names}
+        plans.append(plan_partition(log, acked, retention))
+    return plans
+
+
+def _committed_by_others(
+    surveyor: Surveyor, survey: Survey
+) -> dict[str, dict[SourcePartition, int]]:
+    """Return what groups have committed that are no subscriptions."""
+    others = (one for one in surveyor.groups.names() if one not in survey.registry.subscriptions)
+    return {group: surveyor.groups.committed(group) for group in others}
+
+
+def _refused_topic(
+    survey: Survey, topic: str, own: OwnRetention, *, is_allowed: bool
+) -> Refusal | None:
+    if own.is_compacted and not own.deletes:
+        sentence = (
+            f"topic {topic!r} is compacted (cleanup.policy): Kafka deletes no records there by "
+            "offset"
+        )
+        return Refusal(topic, Holder.TOPIC, sentence)
+    if not own.sentences or is_allowed:
+        return None
+    age_s = survey.backlog(topic).age_s(survey.now_ms)
+    sentence = (
+        f"topic {topic!r} has {' and '.join(own.sentences)}: Kafka deletes messages there whether "
+        f"they are acked or not; the oldest that is not acked is {age_s:,.0f} s old; set -1, or "
+        "give --despite-topic-retention"
+    )
+    return Refusal(topic, Holder.TOPIC, sentence)
+
+
+def _refused_group(plan: PartitionPlan, group: str, offset: int) -> Refusal:
+    sentence = (
+        f"{plan.topic}-{plan.partition}: consumer group {group!r} has committed {offset} and would "
+        "lose what is behind it; let it go on, delete the group, or give --despite-other-groups"
+    )
+    return Refusal(plan.topic, Holder.GROUP, sentence)

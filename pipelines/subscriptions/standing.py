@@ -1,0 +1,125 @@
+"""How a subscription stands: what is registered, what is stored, and where its topics end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sequitur.consumer import SourcePartition
+from sequitur.consumer._errors import SubscriptionConnectedError
+from sequitur.consumer.subscription.registry import Registry
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.survey import Held, Log, Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sequitur.consumer.subscription.registry import SubscriptionRecord
+    from sequitur.pipelines.kafka.groups import ConsumerGroups
+    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.pipelines.subscriptions.backlog import Surveyor
+    from sequitur.pipelines.subscriptions.cursor_store import StoredSubscription
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A subscription at one moment.
+
+    Attributes:
+        record: What is registered.
+        stored: What is stored; None if nothing is.
+        survey: Its topics and cursors.
+    """
+
+    record: SubscriptionRecord
+    stored: StoredSubscription | None
+    survey: Survey
+
+    @property
+    def state(self) -> SubscriptionState:
+        """What its cursors share."""
+        if self.stored is None:
+            return SubscriptionState(epoch=self.record.epoch)
+        return self.stored.state
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it is in; the registry's may lag while a reset is under way."""
+        return max(self.state.epoch, self.record.epoch)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its group has a member."""
+        return self.record.name in self.survey.connected
+
+    def held(self, where: SourcePartition) -> Held:
+        """Return its cursor of a partition, and the bytes that it has counted."""
+        return self.survey.held_of(self.record.name, where)
+
+    @property
+    def partitions(self) -> list[SourcePartition]:
+        """The partitions of its topics."""
+        return sorted(self.survey.logs)
+
+
+def standing_of(surveyor: Surveyor, name: str) -> Standing:
+    """Return how a subscription stands now.
+
+    Raises:
+        UnknownSubscriptionError: There is none of that name.
+        CursorError: What is stored was changed, or is of another version.
+        TopicError: The brokers do not answer.
+    """
+    surveyor.registry.read().require(name)
+    return standing_with(surveyor, name, surveyor.cursors.read(name))
+
+
+def standing_with(surveyor: Surveyor, name: str, stored: StoredSubscription | None) -> Standing:
+    """Return how a subscription stands with what was read of it before; see `standing_of`."""
+    record = surveyor.registry.read().require(name)
+    epoch = record.epoch if stored is None else stored.state.epoch
+    survey = Survey(
+        now_ms=now_ms(),
+        # A reset whose process died before it wrote the registry counts: its cursors do.
+        registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
+        connected=frozenset(surveyor.groups.connected([name])),
+        logs=logs_of(surveyor.topics, record.topics),
+    )
+    if stored is not None:
+        held = {where: Held(one.cursor, one.sizes) for where, one in stored.cursors.items()}
+        survey = survey.with_held(name, held, epoch=epoch)
+    return Standing(record, stored, survey)
+
+
+def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, Log]:
+    """Return where the partitions of topics begin and end; topics that are not there have none.
+
+    Raises:
+        TopicError: The brokers do not answer.
+    """
+    wanted = [
+        SourcePartition(name, one) for name in names for one in range(topics.partitions(name) or 0)
+    ]
+    starts, ends = topics.low_watermarks(wanted), topics.high_watermarks(wanted)
+    return {one: Log(starts[one], ends[one]) for one in wanted}
+
+
+def refuse_connected(groups: ConsumerGroups, name: str) -> None:
+    """Refuse what would take a subscription away from its consumer.
+
+    Raises:
+        SubscriptionConnectedError: It has one.
+        TopicError: The brokers do not answer.
+    """
+    if groups.connected([name]):
+        raise SubscriptionConnectedError(
+            f"subscription {name!r} has a consumer: stop that one, or take the subscription away "
+            "from it (--fence). One that has ended counts until its session times out, 45 seconds "
+            "as a rule"
+        )
+
+
+def now_ms() -> int:
+    """Return the time, epoch milliseconds."""
+    return int(time.time() * 1000)

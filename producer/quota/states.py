@@ -1,0 +1,64 @@
+"""What a producer knows of the backlogs of topics: the control records it has read, without I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sequitur.producer.quota.control import PROXIMITY_FROM, BacklogState, ToDo, topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class BacklogStates:
+    """The last state of each topic, as long as it counts.
+
+    Attributes:
+        limited: The states by which a producer does not go on, by topic. Others only read it.
+    """
+
+    __slots__ = ("_known", "limited")
+
+    def __init__(self) -> None:
+        self._known: dict[str, BacklogState] = {}
+        self.limited: dict[str, BacklogState] = {}
+
+    def take(self, key: bytes | None, value: bytes | None, now_ms: int) -> None:
+        """Take a record of the control topic; one without a value lifts what was known.
+
+        Raises:
+            ControlRecordError: It cannot be read; what was known before counts on.
+        """
+        topic = topic_of(key)
+        if topic is None:
+            return
+        state = None if value is None else BacklogState.decode(topic, value).read_at(now_ms)
+        self._known.pop(topic, None)
+        self.limited.pop(topic, None)
+        if state is None or state.is_stale(now_ms):
+            return
+        self._known[topic] = state
+        if state.to_do(now_ms) is not ToDo.GO_ON:
+            self.limited[topic] = state
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what does not count any more."""
+        for topic in [topic for topic, state in self._known.items() if state.is_stale(now_ms)]:
+            del self._known[topic]
+            self.limited.pop(topic, None)
+
+    def forget(self) -> None:
+        """Forget all."""
+        self._known.clear()
+        self.limited.clear()
+
+    def proximity(self, topics: Iterable[str]) -> float | None:
+        """Return how near these topics are to their quotas: the largest share of one.
+
+        Returns:
+            None below half, and without a quota.
+        """
+        states = (self._known.get(topic) for topic in topics)
+        shares = (state.proximity for state in states if state is not None)
+        largest = max((share for share in shares if share is not None), default=0.0)
+        return largest if largest >= PROXIMITY_FROM else None

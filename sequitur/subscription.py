@@ -1,0 +1,396 @@
+"""A subscription after Apache Pulsar's: messages are received, and acked one by one.
+
+What is acked is kept in a cursor for each partition, so it does not come again, whatever the order
+of the acks; and a message that fails comes again after a while, without its key's order being lost.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+
+from sequitur.consumer import CursorStats
+from sequitur.consumer._errors import CumulativeAckError
+from sequitur.consumer.subscription.dispatch import (
+    NEGATIVE_ACK_BACKOFF,
+    Dispatch,
+    DispatchLimits,
+    OrderRule,
+)
+from sequitur.consumer.subscription.position import Edge, Position
+from sequitur.consumer.subscription.registry import SubscriptionType
+from sequitur.pipelines.subscriptions.consumption import Consumption
+from sequitur.pipelines.subscriptions.opening import SubscriptionOpening
+from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
+from sequitur.producer import KafkaSettings
+from sequitur.producer.kafka.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from confluent_kafka import Message as KafkaMessage
+
+    from sequitur.consumer import SourcePartition
+
+__all__ = [
+    "Backoff",
+    "CursorStats",
+    "Edge",
+    "Message",
+    "Position",
+    "Subscription",
+    "SubscriptionStats",
+    "SubscriptionType",
+]
+
+_ORDER_RULES: Final = {
+    SubscriptionType.EXCLUSIVE: OrderRule.TAKEN_BACK,
+    SubscriptionType.FAILOVER: OrderRule.TAKEN_BACK,
+    SubscriptionType.SHARED: OrderRule.NONE,
+    SubscriptionType.KEY_SHARED: OrderRule.ONE_OUT,
+}
+_REFILL_SHARE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was received.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        offset: Its offset there.
+        key: Its key, None when it has none.
+        value: Its value, None for a tombstone.
+        headers: Name and value of each header, in order.
+        timestamp_ms: The record's timestamp, epoch milliseconds.
+        redelivery_count: How often it was handed out before, since the subscription was opened.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    redelivery_count: int
+
+    @property
+    def position(self) -> Position:
+        """Where it stands, to ack it by; as text `topic:partition:offset`."""
+        return Position(self.partition, self.offset, self.topic)
+
+
+Acked: TypeAlias = Message | Position | str
+"""What can be acked: a message, its position, or that as text (`0:17`, `orders:0:17`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStats:
+    """A subscription at one moment.
+
+    Attributes:
+        name: Its name.
+        type: How its messages are handed out.
+        cursors: The counts of each partition's cursor, by topic and partition.
+        unacked_messages: Messages that are out and not acked.
+        is_blocked: Whether nothing is handed out since too many are not acked.
+        messages_out: How many messages were handed out since it was opened.
+        messages_redelivered: How many of them had been out before.
+        negative_acks: How many failed by a negative ack.
+        ack_timeouts: How many failed since no ack came in time.
+        taken_back: How many were out behind a failed one of their key.
+    """
+
+    name: str
+    type: SubscriptionType
+    cursors: Mapping[tuple[str, int], CursorStats]
+    unacked_messages: int
+    is_blocked: bool
+    messages_out: int
+    messages_redelivered: int
+    negative_acks: int
+    ack_timeouts: int
+    taken_back: int
+
+    @property
+    def backlog(self) -> int:
+        """How many messages are not acked: Pulsar's msgBacklog."""
+        return sum(one.backlog for one in self.cursors.values())
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the fields that Pulsar has under its names, and the cursors by position."""
+        return {
+            "type": self.type.value,
+            "msgBacklog": self.backlog,
+            "unackedMessages": self.unacked_messages,
+            "blockedSubscriptionOnUnackedMsgs": self.is_blocked,
+            "msgOutCounter": self.messages_out,
+            "messagesRedelivered": self.messages_redelivered,
+            "cursors": {
+                f"{topic}:{partition}": one.to_document()
+                for (topic, partition), one in self.cursors.items()
+            },
+        }
+
+
+class Subscription:
+    """Messages of some topics, from where their acks end.
+
+    At least once: acks are written every `write_interval`, by `flush`, and by `close`. What was
+    acked and not written when the process dies comes again.
+
+    One process has a subscription at a time. Whoever opens it takes it over, and goes on from the
+    acks that are stored; the one that had it gets `SubscriptionFencedError` from every call, within
+    a few seconds if it acks nothing. That is so for all types, `Exclusive` too. Any number of
+    threads may use one object.
+
+    Order: messages of a key of a partition come in order, and with the types `Exclusive`,
+    `Failover` and `Key_Shared` remain so when one of them fails: no later one is handed out before
+    it. With `Exclusive` and `Failover` several of a key are out at a time, so those behind a failed
+    one come a second time; an ack of one of them that is made meanwhile counts. With `Key_Shared`
+    one of a key is out at a time. With `Shared`, and without keys, there is no order.
+
+    Args:
+        kafka: How to reach the brokers, or their addresses alone.
+        name: The subscription's, and the id of its consumer group: letters, digits, '.', '_', '-'.
+        topics: The topic, or several.
+        type: As in Pulsar. Several receivers are threads of one process.
+        position: Where a new subscription begins: at the first message that is there, or behind
+            the last one. One that is there goes on where it was. Partitions that are added later
+            are read from their beginning.
+        negative_ack_backoff: After how long a message that failed comes again.
+        ack_timeout: A message without an ack for so long has failed; None for never, as in Pulsar.
+        receiver_queue_size: So many messages are read ahead. Messages of a key that wait behind a
+            failed one count, so a large number lets other keys go on meanwhile.
+        max_unacked_messages: No more are handed out while so many are not acked; 0 for no limit.
+        write_interval: How often acks are written.
+        replication_factor: How many replicas the topics of subscriptions get if they are not there
+            yet; -1 for the brokers' default.
+
+    Raises:
+        CursorError: What is stored was changed, or is of another version.
+        SubscriptionError: It is on other topics, of another type, or a Spark job's.
+        SubscriptionNameError: The name may not be one.
+        TopicError: A topic does not exist, or the brokers do not answer.
+        ValueError: A setting is out of range.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings | str,
+        name: str,
+        topics: str | Sequence[str],
+        *,
+        type: SubscriptionType | Literal["Exclusive", "Failover", "Shared", "Key_Shared"] = (  # noqa: A002 - Pulsar's word
+            SubscriptionType.EXCLUSIVE
+        ),
+        position: Edge | Literal["earliest", "latest"] = Edge.EARLIEST,
+        negative_ack_backoff: Backoff = NEGATIVE_ACK_BACKOFF,
+        ack_timeout: timedelta | None = None,
+        receiver_queue_size: int = 1_000,
+        max_unacked_messages: int = 50_000,
+        write_interval: timedelta = timedelta(seconds=1),
+        replication_factor: int = -1,
+    ) -> None:
+        if isinstance(kafka, str):
+            kafka = KafkaSettings(bootstrap_servers=kafka)
+        self._name = name
+        self._type = SubscriptionType(type)
+        self._topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        limits = DispatchLimits(
+            receiver_queue=receiver_queue_size,
+            unacked=max_unacked_messages,
+            ack_timeout_ms=0 if ack_timeout is None else ack_timeout / timedelta(milliseconds=1),
+        )
+        if write_interval <= timedelta(0):
+            raise ValueError(f"write_interval {write_interval}: expected more than nothing")
+        opening = SubscriptionOpening(
+            kafka, name, self._topics, type=self._type, replication_factor=replication_factor
+        )
+        opened = opening.open(Edge(position))
+        self._consumption = Consumption(
+            opening,
+            opened,
+            PartitionReader(kafka, opening.topics, name),
+            Dispatch(
+                _ORDER_RULES[self._type],
+                limits=limits,
+                backoff=negative_ack_backoff,
+                random=random.random,
+            ),
+            refill=max(receiver_queue_size // _REFILL_SHARE, 1),
+            write_interval_s=write_interval.total_seconds(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:  # else that one is what went wrong first
+                raise
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self._name
+
+    @property
+    def type(self) -> SubscriptionType:
+        """How messages are handed out."""
+        return self._type
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it is on."""
+        return self._topics
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Return the next message.
+
+        Args:
+            timeout_s: How long to wait for one; None for ever.
+
+        Returns:
+            None if none comes in that time: there is none, messages wait for their next attempt, or
+            `max_unacked_messages` are not acked (`stats().is_blocked`).
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+            TopicError: A topic cannot be read.
+        """
+        handed = self._consumption.receive(timeout_s)
+        return None if handed is None else _message(handed.message, handed.redelivery_count)
+
+    def acknowledge(self, message: Acked) -> bool:
+        """Ack a message: it does not come again.
+
+        Args:
+            message: A message, or a position, also one that was not received.
+
+        Returns:
+            False if it was acked before.
+
+        Raises:
+            AckBeyondEndError: There is no message at that position yet.
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        return self._consumption.ack(*self._place(message))
+
+    def acknowledge_cumulative(self, message: Acked) -> int:
+        """Ack a message and all before it in its partition, received or not.
+
+        Args:
+            message: A message, or a position.
+
+        Returns:
+            How many were not acked before.
+
+        Raises:
+            CumulativeAckError: The type is `Shared` or `Key_Shared`: an earlier message may still
+                be with another receiver.
+            AckBeyondEndError: There is no message at that position yet.
+            MarkDeleteBackError: All up to a later position is acked.
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        if not self._type.takes_cumulative_acks:
+            raise CumulativeAckError(
+                f"subscription {self._name!r} is of type {self._type}: an earlier message may be "
+                "with another receiver, so each message is acked by itself"
+            )
+        return self._consumption.ack_cumulative(*self._place(message))
+
+    def negative_acknowledge(self, message: Acked) -> bool:
+        """Say that a message failed: it comes again after `negative_ack_backoff`.
+
+        Args:
+            message: A message, or a position.
+
+        Returns:
+            False if that changes nothing: it is acked, was taken back, or has been handed out again
+            since this message was received.
+
+        Raises:
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        count = message.redelivery_count if isinstance(message, Message) else None
+        return self._consumption.negative_ack(*self._place(message), count)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Write all acks that were made before, and return when they are stored.
+
+        Args:
+            timeout_s: How long to wait; None for as long as brokers are waited for, half a minute.
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over: what was not stored is void.
+            TopicError: The brokers refuse, or do not answer in time. In the latter case it is
+                tried again in the background.
+        """
+        self._consumption.flush(timeout_s)
+
+    def stats(self) -> SubscriptionStats:
+        """Return the counts of now.
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+            TopicError: The brokers do not answer.
+        """
+        cursors, unacked, counts, is_blocked = self._consumption.stats()
+        return SubscriptionStats(
+            name=self._name,
+            type=self._type,
+            cursors={(where.topic, where.partition): one for where, one in cursors.items()},
+            unacked_messages=unacked,
+            is_blocked=is_blocked,
+            messages_out=counts.handed_out,
+            messages_redelivered=counts.redelivered,
+            negative_acks=counts.negative_acks,
+            ack_timeouts=counts.timed_out,
+            taken_back=counts.taken_back,
+        )
+
+    def close(self) -> None:
+        """Write all acks, and end; a second call does nothing.
+
+        Raises:
+            SubscriptionFencedError: Another process has taken the subscription over, and there are
+                acks that were not stored.
+            TopicError: There are acks that the brokers do not store.
+        """
+        self._consumption.close()
+
+    def _place(self, message: Acked) -> tuple[SourcePartition, int]:
+        if isinstance(message, str):
+            message = Position.parse(message)
+        position = message.position if isinstance(message, Message) else message
+        return position.within(self._topics), position.offset
+
+
+def _message(message: KafkaMessage, redelivery_count: int) -> Message:
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return Message(
+        topic=cast("str", message.topic()),
+        partition=cast("int", message.partition()),
+        offset=cast("int", message.offset()),
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(headers or ()),
+        timestamp_ms=message.timestamp()[1],
+        redelivery_count=redelivery_count,
+    )

@@ -1,0 +1,1 @@
+"""Subscriptions on a real broker."""

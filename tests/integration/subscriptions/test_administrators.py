@@ -1,0 +1,242 @@
+"""Administrators beside a job, and two at once, on a real broker: one wins, the other is told."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from sequitur.cli import app
+from sequitur.consumer import SourcePartition
+from sequitur.consumer._errors import SubscriptionChangedError, SubscriptionConnectedError
+from sequitur.consumer.subscription.position import Edge, Position, ToPositions
+from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.pipelines._errors import SubscriptionFencedError
+from sequitur.pipelines.subscriptions import cursor_moves
+from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
+from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves, finish_reset
+from tests.support.subscribed_topics import SubscribedTopics, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.pipelines.subscriptions.cursor_moves import Moved, Plan
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
+    from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
+
+
+@pytest.fixture
+def topics(broker: Broker) -> SubscribedTopics:
+    """A registry of this test alone."""
+    return SubscribedTopics(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def orders(topics: SubscribedTopics, make_topic: MakeTopic) -> str:
+    """A topic of ten messages."""
+    topic = make_topic(1, retention_ms=-1)
+    topics.fill(topic, 10)
+    return topic
+
+
+@pytest.fixture
+def name(topics: SubscribedTopics, orders: str) -> str:
+    """A subscription that has acked 0 to 3 of them, and whose name no other test has."""
+    name = f"sub-of-{orders}"
+    record = SubscriptionRecord(name, (orders,), SubscriptionType.EXCLUSIVE, topics.now_ms)
+    SubscriptionAdmin(topics.surveyor).create(record, at=Edge.EARLIEST)
+    topics.acks(name, orders, (0, 4))
+    return name
+
+
+@contextlib.contextmanager
+def _job(topics: SubscribedTopics, name: str, topic: str) -> Iterator[CursorOwner]:
+    """A job that is connected, and may write until somebody takes the subscription over."""
+    with topics.surveyor.cursors.take(name, [topic]) as owner:
+        wait_until(lambda: bool(topics.surveyor.groups.connected([name])))
+        yield owner
+
+
+def _acks_on(owner: CursorOwner, offset: int) -> None:
+    """Ack one more message, as a job does after a step."""
+    assert owner.stored is not None
+    (one,) = owner.stored.cursors.values()
+    one.cursor.ack(offset, end=10)
+    owner.write(replace(owner.stored.state, step=offset), [one])
+
+
+_CHANGES = (
+    ("reset", "--to-earliest", "--yes"),
+    ("skip", "--all", "--yes"),
+    ("expire", "-t", "0", "--yes"),
+    ("delete", "--yes"),
+)
+
+
+@pytest.mark.parametrize("words", _CHANGES, ids=lambda words: words[0])
+def test_a_command_is_refused_while_a_job_is_connected(
+    topics: SubscribedTopics, orders: str, name: str, words: tuple[str, ...]
+) -> None:
+    """The job is not disturbed; a preview, and to look at messages, are not refused."""
+    environ = {"KAFKA_BOOTSTRAP_SERVERS": topics.kafka.bootstrap_servers}
+
+    def run(*given: str) -> BaseException | None:
+        return CliRunner().invoke(app, ["subscription", *given], env=environ).exception
+
+    with _job(topics, name, orders) as job:
+        refused = run(words[0], name, *words[1:])
+        assert isinstance(refused, SubscriptionConnectedError), refused
+        if words[0] != "delete":
+            assert run(words[0], name, *words[1:-1], "--dry-run") is None
+        assert run("peek", name) is None
+        _acks_on(job, 4)
+    assert topics.committed(name, orders) == 5
+
+
+@pytest.mark.parametrize("words", _CHANGES[:3], ids=lambda words: words[0])
+def test_a_job_is_fenced_and_goes_on_from_the_new_cursors(
+    topics: SubscribedTopics, orders: str, name: str, words: tuple[str, ...]
+) -> None:
+    """It stops by name with its next write, which changes nothing; its next life finds these."""
+    environ = {"KAFKA_BOOTSTRAP_SERVERS": topics.kafka.bootstrap_servers}
+    with _job(topics, name, orders) as job:
+        done = CliRunner().invoke(
+            app, ["subscription", words[0], name, *words[1:], "--fence"], env=environ
+        )
+        assert done.exit_code == 0, (done.output, done.exception)
+        is_reset = words[0] == "reset"
+        why = "was reset: it is in epoch 1, and acks of epoch 0 are refused" if is_reset else name
+        with pytest.raises(SubscriptionFencedError, match=why):
+            _acks_on(job, 4)
+    expected = 0 if is_reset else 10
+    assert topics.committed(name, orders) == expected
+    with topics.surveyor.cursors.take(name) as again:
+        assert again.stored is not None
+        assert again.stored.state.epoch == (1 if is_reset else 0)
+        where = SourcePartition(orders, 0)
+        assert again.stored.cursors[where].cursor.committed_offset == expected
+
+
+@pytest.mark.slow  # a member stays in its group for 45 s
+def test_a_job_whose_subscription_is_deleted_is_told_so(
+    topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By force; the group goes once its member has."""
+    seen = threading.Event()
+    groups = topics.surveyor.groups
+    delete = groups.delete
+
+    def looked(group: str) -> None:
+        seen.set()
+        delete(group)
+
+    monkeypatch.setattr(groups, "delete", looked)
+    admin = SubscriptionAdmin(topics.surveyor)
+    with ThreadPoolExecutor(1) as pool:
+        with _job(topics, name, orders) as job:
+            deletion = pool.submit(admin.delete, name, force=True)
+            assert seen.wait(60)
+            with pytest.raises(SubscriptionFencedError, match="was deleted"):
+                _acks_on(job, 4)
+        deletion.result(150)
+    assert groups.committed(name) == {}
+    assert topics.surveyor.cursors.read(name) is None
+
+
+def _plans(topics: SubscribedTopics, name: str) -> tuple[Plan, Plan]:
+    moves = CursorMoves(topics.surveyor)
+    first = moves.plan_reset(name, ToPositions((Position(0, 2),)))
+    return first, moves.plan_reset(name, Edge.LATEST)
+
+
+def test_the_second_of_two_resets_is_told(topics: SubscribedTopics, orders: str, name: str) -> None:
+    """It was planned for an epoch that is over, and changes nothing."""
+    first, second = _plans(topics, name)
+    CursorMoves(topics.surveyor).carry_out(first)
+    with pytest.raises(SubscriptionChangedError, match="is in epoch 1, and this was for epoch 0"):
+        CursorMoves(topics.surveyor).carry_out(second)
+    assert topics.committed(name, orders) == 2
+
+
+def test_a_skip_that_was_planned_for_other_cursors_is_told(
+    topics: SubscribedTopics, orders: str, name: str
+) -> None:
+    """Else it would skip messages that its preview did not show."""
+    moves = CursorMoves(topics.surveyor)
+    one, two = moves.plan_skip(name, 3), moves.plan_skip(name, 3)
+    moves.carry_out(one)
+    with pytest.raises(SubscriptionChangedError, match="have moved meanwhile"):
+        moves.carry_out(two)
+    assert topics.committed(name, orders) == 7
+
+
+def test_two_administrators_at_once(topics: SubscribedTopics, orders: str, name: str) -> None:
+    """In threads, in any interleaving: what is stored is what one of them has said, whole."""
+    plans = _plans(topics, name)
+    start = threading.Barrier(2)
+
+    def carry_out(plan: Plan) -> Moved | Exception:
+        start.wait()
+        try:
+            return CursorMoves(topics.surveyor).carry_out(plan)
+        except (SubscriptionChangedError, SubscriptionFencedError) as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(carry_out, plans))
+    won = [one for one in found if not isinstance(one, Exception)]
+    assert len(won) == 1, found
+    assert topics.committed(name, orders) == won[0].moves[0].target
+    record = topics.surveyor.registry.read().require(name)
+    stored = topics.surveyor.cursors.read(name)
+    assert stored is not None
+    assert (record.epoch, stored.state.epoch) == (1, 1)
+
+
+def test_a_reset_whose_process_died_is_finished(
+    topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between cursors and registry nothing expires; the next one, or a job, ends it."""
+    first, _second = _plans(topics, name)
+
+    def dies(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cursor_moves, "finish_reset", dies)
+        with pytest.raises(SystemExit):
+            CursorMoves(topics.surveyor).carry_out(first)
+    registry = topics.surveyor.registry
+    assert registry.read().require(name).epoch == 0
+    survey = topics.surveyor.survey([orders])
+    assert survey.is_being_reset(survey.registry.require(name))
+    stored = topics.surveyor.cursors.read(name)
+    assert stored is not None
+    assert topics.committed(name, orders) == 2
+    finish_reset(registry, name, stored.state)
+    record = registry.read().require(name)
+    assert (record.epoch, record.reset_ms) == (1, stored.state.written_ms)
+    finish_reset(registry, name, SubscriptionState(epoch=0, written_ms=1))
+    assert registry.read().require(name) == record
+
+
+def test_the_next_command_finishes_it(
+    topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A skip goes on from the cursors of the new epoch, and notes that one in the registry."""
+    first, _second = _plans(topics, name)
+    with monkeypatch.context() as patched:
+        patched.setattr(cursor_moves, "finish_reset", lambda *_: None)
+        CursorMoves(topics.surveyor).carry_out(first)
+    moves = CursorMoves(topics.surveyor)
+    moved = moves.carry_out(moves.plan_skip(name, 1))
+    assert (moved.epoch, moved.moves[0].committed, moved.moves[0].target) == (1, 2, 3)
+    assert topics.surveyor.registry.read().require(name).epoch == 1
+    assert topics.committed(name, orders) == 3

@@ -1,0 +1,359 @@
+"""Rounds of checks on a real broker: quota, time to live, expiration, diagnosis."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.consumer import SourcePartition
+from sequitur.consumer._errors import SubscriptionExistsError
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.policies import (
+    BacklogPolicy,
+    BacklogQuota,
+    DetectionThresholds,
+    TopicPolicies,
+)
+from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.pipelines._errors import SubscriptionFencedError
+from sequitur.pipelines.subscriptions.backlog import read_spans, reader
+from sequitur.pipelines.subscriptions.checks import Checks
+from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from sequitur.pipelines.subscriptions.watch import watch
+from sequitur.producer.quota.control import ToDo
+from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_until
+
+if TYPE_CHECKING:
+    from sequitur.consumer.subscription.registry import Changes, Registry
+    from sequitur.pipelines.subscriptions.checks import CheckRound
+    from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
+
+
+@pytest.fixture
+def topics(broker: Broker) -> SubscribedTopics:
+    """A registry of this test alone."""
+    return SubscribedTopics(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A topic of one partition."""
+    return make_topic(1, retention_ms=-1)
+
+
+def _kinds(found: CheckRound) -> list[FindingKind]:
+    return [one.kind for one in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("policy", "to_do"),
+    [
+        (BacklogPolicy.PRODUCER_REQUEST_HOLD, ToDo.HOLD),
+        (BacklogPolicy.PRODUCER_EXCEPTION, ToDo.REFUSE),
+    ],
+)
+def test_producers_are_held_until_there_is_room(
+    topics: SubscribedTopics, topic: str, policy: BacklogPolicy, to_do: ToDo
+) -> None:
+    """By size: the state names who holds how much; acks make room, and they go on."""
+    topics.fill(topic, 100, size=1_000)
+    topics.subscribe("slow", topic)
+    topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(50_000, None, policy)))
+    found = topics.check()
+    (check,) = found.quotas
+    assert check.is_exceeded
+    assert check.proximity == 1.0
+    state = topics.told(topic)
+    assert state is not None
+    assert state.to_do(topics.now_ms) is to_do
+    assert (state.subscription, state.limit_bytes) == ("slow", 50_000)
+    assert state.backlog_bytes is not None
+    assert state.backlog_bytes > 100_000
+    assert FindingKind.BACKLOG_QUOTA in _kinds(found)
+    topics.acks("slow", topic, (0, 70))
+    (check,) = topics.check().quotas
+    assert not check.is_exceeded
+    assert 0.5 < check.proximity < 1.0
+    state = topics.told(topic)
+    assert state is not None
+    assert state.to_do(topics.now_ms) is ToDo.GO_ON
+
+
+def test_a_quota_by_age_counts_from_the_oldest_that_is_not_acked(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """Whoever has acked it frees the producers, though the topic has it still."""
+    topics.fill(topic, 10, ages_s=lambda one: 600 if one == 0 else 5)
+    topics.subscribe("slow", topic)
+    quota = BacklogQuota(None, 60, BacklogPolicy.PRODUCER_EXCEPTION)
+    topics.policies(None, TopicPolicies(backlog_quota=quota))
+    (check,) = topics.check().quotas
+    assert (check.is_too_old, check.subscription) == (True, "slow")
+    assert check.age_s == pytest.approx(600, abs=1)
+    topics.acks("slow", topic, (0, 1))
+    (check,) = topics.check().quotas
+    assert not check.is_exceeded
+    assert check.age_s == pytest.approx(5, abs=1)
+
+
+def test_a_topic_that_loses_its_quota_loses_its_state(topics: SubscribedTopics, topic: str) -> None:
+    """Else producers would wait until it is stale."""
+    topics.fill(topic, 10)
+    topics.subscribe("slow", topic)
+    topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(10)))
+    checks = Checks(topics.surveyor)
+    checks.run()
+    assert topics.told(topic) is not None
+    topics.policies(topic, TopicPolicies())
+    checks.run()
+    checks.close()
+    assert topics.told(topic) is None
+
+
+def test_eviction_moves_the_slowest_below_nine_tenths(
+    topics: SubscribedTopics, make_topic: MakeTopic, topic: str
+) -> None:
+    """What it skips is previewed, counted and copied; who is further on does not move."""
+    copies = make_topic(1)
+    topics.fill(topic, 100, size=1_000)
+    for name in ("slow", "quick"):
+        topics.subscribe(name, topic)
+    topics.acks("slow", topic, (2, 12))
+    topics.acks("quick", topic, (0, 90))
+    quota = BacklogQuota(50_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
+    topics.policies(topic, TopicPolicies(backlog_quota=quota))
+    (preview,) = topics.check(dry_run=True).acked
+    assert topics.committed("slow", topic) == 0
+    found = topics.check(copy_to=copies)
+    assert found.acked == (preview,)
+    assert (preview.subscription, preview.why) == ("slow", FindingKind.EVICTED)
+    assert preview.messages == preview.stop - 10
+    assert topics.committed("slow", topic) == preview.stop
+    assert topics.committed("quick", topic) == 90
+    (check,) = found.quotas
+    assert check.size_bytes < 45_000
+    assert not check.is_exceeded
+    assert 50 < preview.stop < 70
+    where = SourcePartition(copies, 0)
+    end = topics.surveyor.topics.high_watermarks([where])[where]
+    with reader(topics.kafka) as consumer:
+        copied = list(read_spans(consumer, {where: (0, end)}))
+    skipped = [0, 1, *range(12, preview.stop)]
+    assert [dict(one.headers() or ())["sequitur-source-offset"] for one in copied] == [
+        str(one).encode() for one in skipped
+    ]
+    assert (copied[0].value() or b"").startswith(b"0..")
+    state = topics.told(topic)
+    assert state is not None
+    assert state.policy is None
+
+
+def test_eviction_by_age(topics: SubscribedTopics, topic: str) -> None:
+    """What is older than nine tenths of the limit is skipped."""
+    topics.fill(topic, 10, ages_s=lambda one: 1_000 - one * 100)
+    topics.subscribe("slow", topic)
+    quota = BacklogQuota(None, 600, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
+    topics.policies(topic, TopicPolicies(backlog_quota=quota))
+    found = topics.check()
+    assert [(one.first, one.stop, one.messages) for one in found.acked] == [(0, 5, 5)]
+    (check,) = found.quotas
+    assert check.age_s == pytest.approx(500, abs=1)
+
+
+def test_a_time_to_live_frees_the_backlog(topics: SubscribedTopics, topic: str) -> None:
+    """The article's remedy, holes among what has expired too; the quota is free again with it."""
+    topics.fill(topic, 10, ages_s=lambda one: 120 if one < 6 else 10)
+    topics.subscribe("slow", topic)
+    topics.acks("slow", topic, (3, 5))
+    policies = TopicPolicies(message_ttl_s=60, backlog_quota=BacklogQuota(None, 100))
+    topics.policies(topic, policies)
+    found = topics.check()
+    assert [(one.first, one.stop, one.messages) for one in found.acked] == [(0, 6, 4)]
+    assert _kinds(found) == [FindingKind.EXPIRED_MESSAGES]
+    assert topics.committed("slow", topic) == 6
+    (check,) = found.quotas
+    assert not check.is_exceeded
+    assert check.age_s == pytest.approx(10, abs=1)
+    assert topics.check().acked == ()
+
+
+def test_a_time_to_live_leaves_what_a_reset_asked_for(topics: SubscribedTopics, topic: str) -> None:
+    """apache/pulsar#23030: until all from before the reset is acked."""
+    topics.fill(topic, 10, ages_s=lambda _one: 120)
+    topics.subscribe("slow", topic)
+    topics.policies(topic, TopicPolicies(message_ttl_s=60))
+
+    def reset(registry: Registry) -> Changes:
+        return registry.reset("slow", epoch=1, now_ms=topics.now_ms)
+
+    topics.surveyor.registry.change(reset)
+    assert topics.check().acked == ()
+    topics.fill(topic, 1, ages_s=lambda _one: -60)
+    assert topics.check(after_s=600).acked == ()
+
+
+def test_a_connected_subscription_is_left_to_its_job(topics: SubscribedTopics, topic: str) -> None:
+    """Neither acked for, which would fence it, nor deleted, however long ago it was created."""
+    topics.fill(topic, 10, ages_s=lambda _one: 120)
+    topics.subscribe("used", topic, created_ms=0)
+    policies = TopicPolicies(message_ttl_s=60, subscription_expiration_time_minutes=1)
+    topics.policies(None, policies)
+    with topics.connected("used", topic):
+        found = topics.check()
+        assert (found.acked, found.expired) == ((), ())
+        assert _kinds(found) == [FindingKind.OWNED]
+        assert topics.surveyor.registry.read().require("used").last_connected_ms == topics.now_ms
+    assert topics.committed("used", topic) is None
+
+
+def test_a_forgotten_subscription_expires(topics: SubscribedTopics, topic: str) -> None:
+    """The article's `test-subs`: it goes with its cursors and its group, and holds nothing more."""
+    topics.fill(topic, 10)
+    topics.subscribe("test-subs", topic, created_ms=topics.now_ms - 61 * MINUTE_MS)
+    topics.subscribe("prod-subs-1", topic, created_ms=topics.now_ms - 59 * MINUTE_MS)
+    topics.acks("test-subs", topic, (0, 1))
+    topics.policies(None, TopicPolicies(subscription_expiration_time_minutes=60))
+    assert topics.check(dry_run=True).expired == ("test-subs",)
+    assert topics.committed("test-subs", topic) == 1
+    found = topics.check()
+    assert found.expired == ("test-subs",)
+    assert _kinds(found) == [FindingKind.EXPIRED_SUBSCRIPTION]
+    assert list(topics.surveyor.registry.read().subscriptions) == ["prod-subs-1"]
+    assert topics.surveyor.cursors.read("test-subs") is None
+    assert "test-subs" not in topics.surveyor.groups.names()
+    assert topics.check().expired == ()
+
+
+def test_an_ack_hole_and_a_slow_subscription_are_found(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """The diagnosis: backlogSize has all since the hole, msgBacklog one message."""
+    topics.fill(topic, 100, size=1_000)
+    for name in ("hole", "slow"):
+        topics.subscribe(name, topic)
+    topics.acks("hole", topic, (0, 3), (4, 100))
+    topics.acks("slow", topic, (0, 10))
+    thresholds = DetectionThresholds(50, 0, 50, 0.1, 0)
+    topics.policies(topic, TopicPolicies(thresholds=thresholds))
+    found = topics.check()
+    assert {(one.kind, one.subscription) for one in found.findings} == {
+        (FindingKind.ACK_HOLE, "hole"),
+        (FindingKind.SLOW_SUBSCRIPTION, "slow"),
+    }
+    backlog = topics.surveyor.survey([topic]).backlog(topic)
+    assert backlog.messages("hole") == 1
+    assert backlog.size_bytes > 97 * 1_000
+    assert found.to_document()["backlogs"][0]["isEstimate"]
+
+
+def test_bytes_that_were_counted_come_before_estimates(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """Of what was read it is known; the rest is estimated, and the sum says so."""
+    topics.fill(topic, 100, size=1_000)
+    topics.subscribe("sub1", topic)
+    topics.acks("sub1", topic, (50, 100), counted=7_000)
+    (part,) = topics.surveyor.survey([topic]).backlog(topic).parts
+    assert (part.size_bytes, part.is_estimate, part.messages) == (7_000, False, 50)
+    topics.fill(topic, 100, size=1_000)
+    (part,) = topics.surveyor.survey([topic]).backlog(topic).parts
+    assert part.is_estimate
+    assert part.size_bytes == pytest.approx(7_000 + 100_000, rel=0.2)
+
+
+def test_two_admins_at_once_lose_nothing(topics: SubscribedTopics, topic: str) -> None:
+    """Each change sees what the other has written; of two that create one the second fails."""
+    wrong: list[BaseException] = []
+
+    def admin(number: int) -> None:
+        store = RegistryStore(topics.kafka)
+        for turn in range(4):
+            record = SubscriptionRecord(
+                f"sub-{number}-{turn}", (topic,), SubscriptionType.SHARED, topics.now_ms
+            )
+            store.change(lambda registry, record=record: registry.created(record))  # type: ignore[misc]
+            try:
+                same = SubscriptionRecord(
+                    f"both-{turn}", (topic,), SubscriptionType.SHARED, created_ms=number
+                )
+                store.change(lambda registry, same=same: registry.created(same))  # type: ignore[misc]
+            except SubscriptionExistsError as error:
+                wrong.append(error)
+
+    admins = [threading.Thread(target=admin, args=(number,)) for number in range(2)]
+    for one in admins:
+        one.start()
+    for one in admins:
+        one.join()
+    expected = {f"sub-{number}-{turn}" for number in range(2) for turn in range(4)}
+    found = topics.surveyor.registry.read().subscriptions
+    assert set(found) == expected | {f"both-{turn}" for turn in range(4)}
+    assert len(wrong) == 4
+
+
+def test_what_was_read_before_anothers_change_is_not_written(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """It is begun again, and sees the change."""
+    seen: list[set[str]] = []
+
+    def change(registry: Registry) -> Changes:
+        seen.append(set(registry.subscriptions))
+        if len(seen) == 1:
+            topics.subscribe("meanwhile", topic)
+        record = SubscriptionRecord("own", (topic,), SubscriptionType.SHARED, topics.now_ms)
+        return registry.created(record)
+
+    topics.surveyor.registry.change(change)
+    assert seen == [set(), {"meanwhile"}]
+    assert set(topics.surveyor.registry.read().subscriptions) == {"own", "meanwhile"}
+
+
+def test_one_process_at_a_time_makes_the_checks(topics: SubscribedTopics, topic: str) -> None:
+    """The other one takes over when it ends."""
+    topics.subscribe("sub1", topic)
+    rounds: list[int] = []
+    stops = [threading.Event(), threading.Event()]
+
+    def run(number: int) -> None:
+        watch(
+            topics.kafka,
+            tell=lambda _found: rounds.append(number),
+            stop=stops[number].is_set,
+            interval_s=0.05,
+            group=f"checks-{topic}",
+        )
+
+    watchers = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    watchers[0].start()
+    wait_until(lambda: len(rounds) > 1)
+    watchers[1].start()
+    wait_until(lambda: len(topics.surveyor.groups.connected([f"checks-{topic}"])) == 1)
+    leader = rounds[-1]
+    stops[leader].set()
+    watchers[leader].join()
+    wait_until(lambda: (1 - leader) in rounds)
+    stops[1 - leader].set()
+    watchers[1 - leader].join()
+    # Nobody came between: who led once did so until it ended.
+    assert rounds == sorted(rounds, key=lambda one: one != leader)
+
+
+def test_a_leader_that_was_cut_off_may_not_tell_producers(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """It has lost the transactional id to the one that leads now."""
+    topics.fill(topic, 10)
+    topics.subscribe("slow", topic)
+    topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(10)))
+    old, new = Checks(topics.surveyor), Checks(topics.surveyor)
+    old.run()
+    new.run()
+    with pytest.raises(SubscriptionFencedError):
+        old.run()
+    new.run()
+    old.close()
+    new.close()

@@ -1,0 +1,323 @@
+"""Cursors in a compacted topic and in a group's offsets, on a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    OffsetSpec,
+)
+
+from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError
+from sequitur.pipelines.kafka.outages import Outages
+from sequitur.pipelines.subscriptions import fenced_writer
+from sequitur.pipelines.subscriptions.cursor_store import (
+    CursorStore,
+    PartitionCursor,
+    transactional_id,
+)
+from sequitur.producer import KafkaSettings
+from tests.support.cursors import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import MakeBroker
+    from tests.support.brokers import Broker
+
+_TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def kafka(broker: Broker) -> KafkaSettings:
+    """How to reach the test's broker."""
+    return KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+
+
+@pytest.fixture
+def name() -> str:
+    """A subscription that no other test has."""
+    return f"sub-{uuid.uuid4().hex[:8]}"
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, "it does not come about"
+        time.sleep(0.05)
+
+
+def _cursor(name: str, topic: str, partition: int, *offsets: int, end: int = 1 << 20) -> Cursor:
+    cursor = Cursor(CursorIdentity(name, topic, partition))
+    cursor.ack_offsets(np.array(offsets, np.int64), end=end)
+    return cursor
+
+
+def _committed(kafka: KafkaSettings, group: str, topic: str, partition: int) -> tuple[int, str]:
+    consumer = Consumer({**kafka.librdkafka(), "group.id": group})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+        return found.offset, found.metadata or ""
+    finally:
+        consumer.close()
+
+
+def test_what_is_written_is_read_back(kafka: KafkaSettings, name: str, topic: str) -> None:
+    """State, cursors and sizes are read as they were written; Kafka's tools show the offset."""
+    store = CursorStore(kafka)
+    assert store.read(name) is None
+    state = SubscriptionState(epoch=2, checkpoint="c1", step=7, frontier_ms=99, transaction=4)
+    sizes = CountedSizes().read(20, 3072)
+    cursor = _cursor(name, topic, 1, 0, 1, 2, 3, 5, 6)
+    with store.take(name) as owner:
+        assert owner.stored is None
+        owner.write(state, [PartitionCursor(cursor, sizes)])
+    found = store.read(name)
+    assert found is not None
+    assert found.state == state
+    where = SourcePartition(topic, 1)
+    assert list(found.cursors) == [where]
+    assert state_of(found.cursors[where].cursor) == state_of(cursor)
+    assert found.cursors[where].sizes == sizes
+    offset, metadata = _committed(kafka, name, topic, 1)
+    assert (offset, metadata.startswith("sequitur-cursor/1 whole ")) == (4, True)
+    assert store.read_all()[name].state == state
+
+
+def test_a_large_cursor_is_kept_whole_in_chunks(
+    kafka: KafkaSettings, name: str, topic: str
+) -> None:
+    """Ranges beyond what metadata holds are all read back, and old chunks are deleted."""
+    store = CursorStore(kafka)
+    where = SourcePartition(topic, 0)
+    # Squares do not compress well: some hundred kB.
+    large = _cursor(name, topic, 0, *(1 + n * n for n in range(1, 200_000)), end=1 << 40)
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(), [PartitionCursor(large)])
+        stored = store.read(name)
+        assert stored is not None
+        assert state_of(stored.cursors[where].cursor) == state_of(large)
+        _wait_until(lambda: " chunks " in _committed(kafka, name, topic, 0)[1])
+        small = _cursor(name, topic, 0, 3)
+        owner.write(SubscriptionState(), [PartitionCursor(small)])
+    stored = store.read(name)
+    assert stored is not None
+    assert state_of(stored.cursors[where].cursor) == state_of(small)
+    left = [key for key in store._topic.read() if name.encode() in key]
+    assert sorted(left) == sorted(
+        [
+            f'["cursor","{name}","{topic}",0]'.encode(),
+            f'["owner","{name}"]'.encode(),
+            f'["state","{name}"]'.encode(),
+        ]
+    )
+
+
+def test_former_owner_is_fenced(kafka: KafkaSettings, name: str, topic: str) -> None:
+    """Whoever had a subscription before writes nothing any more, and learns why."""
+    store = CursorStore(kafka)
+    first = store.take(name)
+    first.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
+    with store.take(name) as second:
+        assert second.stored is not None
+        assert second.stored.state.step == 1
+        with pytest.raises(SubscriptionFencedError, match=f"subscription '{name}' was taken over"):
+            first.write(SubscriptionState(step=2), [PartitionCursor(_cursor(name, topic, 0, 0, 1))])
+        assert first.is_fenced
+        with pytest.raises(SubscriptionFencedError):
+            first.write(SubscriptionState(step=3), [])
+        second.write(SubscriptionState(step=5), [PartitionCursor(_cursor(name, topic, 0, 0, 1, 2))])
+    first.close()
+    stored = store.read(name)
+    assert stored is not None
+    assert stored.state.step == 5
+    assert _committed(kafka, name, topic, 0)[0] == 3
+
+
+def test_static_member_of_an_older_life_is_fenced(
+    kafka: KafkaSettings, name: str, topic: str
+) -> None:
+    """A connected owner is a static member; a newer one takes its place, and it notices."""
+    store, admin = CursorStore(kafka), AdminClient(kafka.librdkafka())
+
+    def members() -> list[str]:
+        described = admin.describe_consumer_groups([name])[name].result(30)
+        return [one.group_instance_id for one in described.members]
+
+    first = store.take(name, [topic])
+    _wait_until(lambda: members() == [name])
+    first.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
+    second = store.take(name, [topic])
+    _wait_until(lambda: first.is_fenced)
+    with pytest.raises(SubscriptionFencedError):
+        first.check()
+    second.write(SubscriptionState(step=2), [PartitionCursor(_cursor(name, topic, 0, 0, 1))])
+    assert members() == [name]
+    for owner in (first, second):
+        owner.close()
+
+
+def test_transaction_that_a_dead_owner_left_is_not_read(
+    kafka: KafkaSettings, name: str, topic: str
+) -> None:
+    """What a process wrote and had not committed when it died counts for nothing."""
+    store = CursorStore(kafka)
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
+    dying = Producer({**kafka.librdkafka(), "transactional.id": transactional_id(name)})
+    dying.init_transactions(30)
+    dying.begin_transaction()
+    dying.produce(
+        "sequitur-cursors",
+        SubscriptionState(step=9).encode(),
+        f'["state","{name}"]'.encode(),
+        partition=store._topic.partition_of(name),
+    )
+    dying.flush(30)  # it is in the log now, and in no committed transaction
+    with store.take(name) as owner:
+        assert owner.stored is not None
+        assert owner.stored.state.step == 1
+    with pytest.raises(KafkaException):
+        dying.commit_transaction(30)
+
+
+def test_open_transaction_of_another_subscription_hides_nothing(
+    kafka: KafkaSettings, name: str, topic: str
+) -> None:
+    """A cursor behind another's open transaction is read once that has ended; never one before."""
+    store = CursorStore(kafka)
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
+        options = {"transactional.id": f"other-{name}", "transaction.timeout.ms": 2_000}
+        other = Producer({**kafka.librdkafka(), **options})
+        other.init_transactions(30)
+        other.begin_transaction()
+        other.produce("sequitur-cursors", b"", b"?", partition=store._topic.partition_of(name))
+        other.flush(30)
+        owner.write(SubscriptionState(step=2), [PartitionCursor(_cursor(name, topic, 0, 0, 1))])
+    stored = store.read(name)  # waits until the broker ends the open one
+    assert stored is not None
+    assert stored.state.step == 2
+
+
+def test_removed_subscription_leaves_nothing(kafka: KafkaSettings, name: str, topic: str) -> None:
+    """Cursors of a subscription that was removed are gone."""
+    store = CursorStore(kafka)
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(), [PartitionCursor(_cursor(name, topic, 0, 0))])
+        owner.remove()
+    assert store.read(name) is None
+
+
+def test_cursor_that_is_removed_leaves_nothing(kafka: KafkaSettings, name: str, topic: str) -> None:
+    """Nor do its chunks; one that is written in the same transaction stays."""
+    store = CursorStore(kafka)
+    large = _cursor(name, topic, 0, *(1 + n * n for n in range(1, 20_000)), end=1 << 40)
+    other = _cursor(name, topic, 1, 0)
+    gone, left = SourcePartition(topic, 0), SourcePartition(topic, 1)
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(), [PartitionCursor(large), PartitionCursor(other)])
+        owner.write(SubscriptionState(), [PartitionCursor(other)], removed=[gone, left])
+        assert owner.stored is not None
+        assert [*owner.stored.cursors] == [left]
+    stored = store.read(name)
+    assert stored is not None
+    assert [*stored.cursors] == [left]
+    keys = [key for key in store._topic.read() if name.encode() in key]
+    assert sorted(keys) == sorted(
+        [
+            f'["cursor","{name}","{topic}",1]'.encode(),
+            f'["owner","{name}"]'.encode(),
+            f'["state","{name}"]'.encode(),
+        ]
+    )
+
+
+def test_cursor_of_another_subscription_is_refused(
+    kafka: KafkaSettings, name: str, topic: str
+) -> None:
+    """An owner writes its own cursors only."""
+    with (
+        CursorStore(kafka).take(name) as owner,
+        pytest.raises(SubscriptionError, match=f"other on {topic}-0"),
+    ):
+        owner.write(SubscriptionState(), [PartitionCursor(_cursor("other", topic, 0, 0))])
+
+
+def test_brokers_that_restart_are_waited_for(make_broker: MakeBroker, name: str) -> None:
+    """A cursor that is written while the broker is away is written once it is back."""
+    broker = make_broker()
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    store = _patient(kafka)
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(step=1), _of_the_topic_itself(name, 0))
+        broker.kill()
+        broken = threading.Thread(
+            target=owner.write, args=(SubscriptionState(step=2), _of_the_topic_itself(name, 0, 1))
+        )
+        broken.start()
+        broken.join(3)
+        assert broken.is_alive()
+        broker.start()
+        broken.join(_TIMEOUT_S)
+        assert not broken.is_alive()
+    stored = store.read(name)
+    assert stored is not None
+    assert stored.state.step == 2
+
+
+def test_transaction_that_brokers_ended_is_no_takeover(
+    make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that took longer than a transaction may is made again: nobody has taken over."""
+    monkeypatch.setattr(fenced_writer, "TRANSACTION_TIMEOUT_MS", 1_000)
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    broker = make_broker(often)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    store = _patient(kafka)
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(step=1), _of_the_topic_itself(name, 0))
+        producer = owner._writer._producer
+        producer.begin_transaction()
+        producer.produce("sequitur-cursors", b"", b"?", partition=0)
+        producer.flush(30)
+        assert not _is_ended(kafka)
+        _wait_until(lambda: _is_ended(kafka))
+        owner._writer._begun = True  # as an attempt leaves it that got no answer
+        owner.write(SubscriptionState(step=2), _of_the_topic_itself(name, 0, 1))
+        assert not owner.is_fenced
+        with store.take(name) as other:
+            assert other.stored is not None
+            assert other.stored.state.step == 2
+            with pytest.raises(SubscriptionFencedError):
+                owner.write(SubscriptionState(step=3), _of_the_topic_itself(name, 0, 1))
+
+
+def _patient(kafka: KafkaSettings) -> CursorStore:
+    return CursorStore(kafka, outages=Outages(120, 0, wait=threading.Event().wait, tell=len))
+
+
+def _of_the_topic_itself(name: str, *offsets: int) -> list[PartitionCursor]:
+    """Return a cursor on a topic that is there on each broker."""
+    return [PartitionCursor(_cursor(name, "sequitur-cursors", 0, *offsets))]
+
+
+def _is_ended(kafka: KafkaSettings) -> bool:
+    """Tell whether no transaction is open in the first partition of the cursors' topic."""
+    admin, where = AdminClient(kafka.librdkafka()), TopicPartition("sequitur-cursors", 0)
+
+    def end(level: IsolationLevel) -> int:
+        asked = admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=level)  # type: ignore[no-untyped-call] # has no annotations
+        return int(asked[where].result(30).offset)
+
+    return end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED)

@@ -1,0 +1,160 @@
+"""Retention on a real broker: what is deleted is what all have acked and nobody keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from sequitur.consumer.subscription.policies import Retention, TopicPolicies
+from sequitur.consumer.subscription.retention import Holder
+from sequitur.pipelines.subscriptions.retention_run import RetentionRun, run_retention
+from tests.support.subscribed_topics import SubscribedTopics
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
+
+_MB = 1 << 20
+
+
+@pytest.fixture
+def topics(broker: Broker) -> SubscribedTopics:
+    """A registry of this test alone."""
+    return SubscribedTopics(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A topic of one partition that Kafka itself deletes nothing of."""
+    return make_topic(1, retention_ms=-1, max_message_bytes=2 * _MB)
+
+
+def _two_subscriptions(topics: SubscribedTopics, topic: str, *, second: int = 7) -> None:
+    """The article's figure 2: of ten messages 0 to 3 are acked, and 0 to 6."""
+    topics.subscribe("Subscription-1", topic)
+    topics.subscribe("Subscription-2", topic)
+    topics.acks("Subscription-1", topic, (0, 4))
+    topics.acks("Subscription-2", topic, (0, second))
+
+
+def test_deletable_is_what_both_have_acked(topics: SubscribedTopics, topic: str) -> None:
+    """0 to 3; a dry run says so and deletes nothing, and the run deletes just that."""
+    topics.fill(topic, 10)
+    _two_subscriptions(topics, topic)
+    dry = run_retention(topics.surveyor, [topic], dry_run=True)
+    (plan,) = dry.plans
+    assert (plan.before, plan.after, plan.records) == (0, 4, 4)
+    assert (plan.held_by, plan.holder) == (Holder.SUBSCRIPTION, "Subscription-1")
+    assert plan.size_bytes > 4 * 100
+    assert topics.start_of(topic) == 0
+    assert not run_retention(topics.surveyor, [topic]).refusals
+    assert topics.start_of(topic) == 4
+    (again,) = run_retention(topics.surveyor, [topic]).plans
+    assert not again.deletes
+
+
+@pytest.mark.parametrize(
+    "retention", [Retention(60, -1), Retention(-1, 2), Retention(60, 2)], ids=str
+)
+def test_retention_keeps_4_to_6(topics: SubscribedTopics, topic: str, retention: Retention) -> None:
+    """Figure 5: all have acked 0 to 6; 0 to 3 are too old, or beyond the size, and are dropped."""
+    topics.fill(topic, 10, ages_s=lambda one: 7_200 if one < 4 else 60, size=350_000)
+    _two_subscriptions(topics, topic)
+    topics.acks("Subscription-1", topic, (4, 7))
+    topics.policies(topic, TopicPolicies(retention=retention))
+    (plan,) = run_retention(topics.surveyor, now_ms=topics.now_ms).plans
+    assert (plan.after, plan.acked, plan.held_by) == (4, 7, Holder.RETENTION)
+    assert topics.start_of(topic) == 4
+
+
+def test_the_namespaces_retention_holds_where_a_topic_has_none(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """And the topic's own comes before it."""
+    topics.fill(topic, 10)
+    _two_subscriptions(topics, topic)
+    topics.policies(None, TopicPolicies(retention=Retention(-1, -1)))
+    assert run_retention(topics.surveyor, [topic]).records == 0
+    topics.policies(topic, TopicPolicies(retention=Retention()))
+    assert run_retention(topics.surveyor, [topic]).records == 4
+    assert topics.start_of(topic) == 4
+
+
+def test_a_topic_whose_own_retention_deletes_is_refused(
+    topics: SubscribedTopics, make_topic: MakeTopic
+) -> None:
+    """What is not acked goes there in spite of all: it is said, and done only if told to."""
+    topic = make_topic(1, retention_ms=604_800_000, retention_bytes=1 << 40)
+    topics.fill(topic, 10)
+    _two_subscriptions(topics, topic)
+    refused = run_retention(topics.surveyor, [topic])
+    (why,) = refused.refusals
+    assert why.why is Holder.TOPIC
+    assert "retention.ms = 604800000 and retention.bytes" in why.sentence
+    assert (refused.records, topics.start_of(topic)) == (0, 0)
+    assert run_retention(topics.surveyor, [topic], despite_topic_retention=True).records == 4
+    assert topics.start_of(topic) == 4
+
+
+def test_a_compacted_topic_is_refused_whatever_is_said(
+    topics: SubscribedTopics, make_topic: MakeTopic
+) -> None:
+    """Kafka deletes nothing by offset there."""
+    topic = make_topic(1, cleanup_policy="compact")
+    topics.subscribe("Subscription-1", topic)
+    (why,) = run_retention(topics.surveyor, [topic], despite_topic_retention=True).refusals
+    assert "compacted" in why.sentence
+
+
+def test_a_cut_in_front_of_another_group_is_refused(topics: SubscribedTopics, topic: str) -> None:
+    """It has read up to 2 and would lose 2 and 3; a group that is further on is none."""
+    topics.fill(topic, 10)
+    _two_subscriptions(topics, topic)
+    for group, offset in (("mirror", 2), ("reports", 9)):
+        other = Consumer({**topics.kafka.librdkafka(), "group.id": f"{group}-{topic}"})
+        other.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        other.close()
+    run = run_retention(topics.surveyor, [topic])
+    assert [(one.after, one.held_by, one.holder) for one in run.plans] == [
+        (2, Holder.GROUP, f"mirror-{topic}")
+    ]
+    (why,) = run.refusals
+    assert "would lose" in why.sentence
+    assert topics.start_of(topic) == 2
+    assert run_retention(topics.surveyor, [topic], despite_other_groups=True).records == 2
+    assert topics.start_of(topic) == 4
+
+
+def test_a_subscription_that_has_stored_nothing_holds_everything(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """A forgotten one; so does one that is between two epochs, whose acks are void."""
+    topics.fill(topic, 10)
+    _two_subscriptions(topics, topic)
+    topics.subscribe("test-subs", topic)
+    (plan,) = run_retention(topics.surveyor, [topic]).plans
+    assert (plan.deletes, plan.holder) == (False, "test-subs")
+    topics.acks("test-subs", topic, (0, 10))
+    topics.surveyor.registry.change(
+        lambda registry: registry.reset("test-subs", epoch=1, now_ms=topics.now_ms)
+    )
+    assert run_retention(topics.surveyor, [topic]).records == 0
+
+
+def test_a_slow_subscription_among_caught_up_partitions(
+    topics: SubscribedTopics, make_topic: MakeTopic
+) -> None:
+    """19 of 20 partitions have caught up; just the last keeps what it has."""
+    topic = make_topic(20, retention_ms=-1)
+    topics.subscribe("prod-subs", topic)
+    for number in range(20):
+        topics.fill(topic, 5, partition=number)
+    topics.acks_up_to("prod-subs", topic, [5] * 19 + [1])
+    run: RetentionRun = run_retention(topics.surveyor, [topic])
+    assert [one.after for one in run.plans] == [5] * 19 + [1]
+    assert [one.holder for one in run.plans if one.held_by is not None] == ["prod-subs"]
+    document = run.to_document()
+    assert document["records"] == 96
+    assert document["partitions"][19]["heldBy"] == "subscription"

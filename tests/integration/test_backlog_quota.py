@@ -1,0 +1,323 @@
+"""Backlog quotas on a real broker: records of the control topic act on the producers of others."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from sequitur.producer import (
+    BacklogQuotaError,
+    IdempotentProducer,
+    KafkaSettings,
+    Persisted,
+    ProducerClosedError,
+    ProducerSettings,
+)
+from sequitur.producer.quota.gate import QuotaGate, QuotaStatistics, wall_clock_ms
+from sequitur.producer.quota.reader import ControlReader
+from tests.support.control_topic import ControlTopic, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.conftest import MakeBroker
+    from tests.support.brokers import Broker
+
+_POLL_S = 0.01
+
+
+@pytest.fixture
+def control(broker: Broker) -> ControlTopic:
+    """The control topic of the shared broker."""
+    return ControlTopic(broker.bootstrap_servers)
+
+
+@pytest.fixture
+async def producer(broker: Broker, control: ControlTopic) -> AsyncIterator[IdempotentProducer]:
+    """A producer that keeps to quotas; the topic of its control records is there."""
+    del control
+    async with _producer(broker) as producer:
+        yield producer
+
+
+def _producer(broker: Broker, **settings: Any) -> IdempotentProducer:
+    return IdempotentProducer(
+        broker.bootstrap_servers, ProducerSettings(backlog_quota=True, **settings)
+    )
+
+
+def _create_topic(broker: Broker) -> AdminClient:
+    """Create topic `t`; return what did it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    return admin
+
+
+def _gate(producer: IdempotentProducer) -> QuotaGate:
+    assert producer._core is not None
+    assert producer._core.quota is not None
+    return producer._core.quota
+
+
+def _quota(producer: IdempotentProducer) -> QuotaStatistics:
+    quota = producer.statistics().quota
+    assert quota is not None
+    return quota
+
+
+async def _until(holds: Callable[[], object]) -> None:
+    while not holds():  # noqa: ASYNC110 - nothing tells when it does
+        await asyncio.sleep(_POLL_S)
+
+
+async def _send(producer: IdempotentProducer, topic: str, value: bytes = b"event") -> None:
+    assert isinstance(await (await producer.send(topic, value)), Persisted)
+
+
+async def _held(producer: IdempotentProducer, topic: str) -> asyncio.Task[None]:
+    """Return a send that waits for the quota."""
+    before = _gate(producer).statistics([]).held
+    sending = asyncio.create_task(_send(producer, topic))
+    await _until(lambda: _gate(producer).statistics([]).held > before)
+    return sending
+
+
+async def test_a_record_holds_sends_and_the_next_one_lets_them_go(
+    producer: IdempotentProducer, control: ControlTopic, topic: str
+) -> None:
+    """What was accepted before the record goes out; it is lifted by a state, or by its deletion."""
+    for lift in (partial(control.write, topic, None), partial(control.lift, topic)):
+        await _send(producer, topic)
+        control.write(topic, "producer_request_hold")
+        await _until(producer.blocked_reason)
+        delivered = producer.statistics().persisted
+        held = await _held(producer, topic)
+        await asyncio.sleep(0.5)
+        assert not held.done()
+        assert producer.statistics().persisted == delivered
+        assert "(producer_request_hold)" in (producer.blocked_reason() or "")
+        lift()
+        await held
+        assert producer.blocked_reason() is None
+
+
+async def test_a_hold_ends_with_the_time_for_delivery(
+    broker: Broker, control: ControlTopic, topic: str
+) -> None:
+    """With the figures; the event was not accepted."""
+    async with _producer(broker, delivery_timeout=timedelta(seconds=1)) as producer:
+        await _send(producer, topic)
+        control.write(topic, "producer_request_hold")
+        await _until(producer.blocked_reason)
+        with pytest.raises(BacklogQuotaError, match="12 MiB of at most 10 MiB"):
+            await producer.send(topic, b"refused")
+        assert producer.statistics().accepted == 1
+
+
+async def test_a_record_has_sends_raise_until_it_is_lifted(
+    producer: IdempotentProducer, control: ControlTopic, topic: str
+) -> None:
+    """At once, and with the figures."""
+    await _send(producer, topic)
+    control.write(topic, "producer_exception", age_s=90.5, limit_s=60)
+    await _until(producer.blocked_reason)
+    with pytest.raises(BacklogQuotaError) as refused:
+        await producer.send(topic, b"refused")
+    state = refused.value.state
+    assert (state.subscription, state.backlog_bytes, state.limit_bytes) == (
+        "billing",
+        12 << 20,
+        10 << 20,
+    )
+    assert (state.age_s, state.limit_s) == (90.5, 60)
+    control.lift(topic)
+    await producer.wait_for_quota(topic)
+    await _send(producer, topic)
+    assert producer.statistics().accepted == 2
+
+
+async def test_a_proximity_is_told_before_the_quota_is_reached(
+    producer: IdempotentProducer, control: ControlTopic, topic: str
+) -> None:
+    """From half on; sends go on."""
+    await _send(producer, topic)
+    control.write(topic, None, backlog_bytes=6 << 20)
+    await _until(lambda: _quota(producer).proximity)
+    assert _quota(producer).proximity == 0.6
+    await _send(producer, topic)
+    control.write(topic, None, backlog_bytes=4 << 20)
+    await _until(lambda: _quota(producer).proximity is None)
+
+
+async def test_a_record_counts_for_its_time_alone(
+    broker: Broker, control: ControlTopic, topic: str
+) -> None:
+    """By a clock set by hand, and nobody writes another record."""
+    now_ms = wall_clock_ms()
+    gate = QuotaGate(lambda: now_ms)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    reader = ControlReader(kafka, gate, client_id="test", random=Random(1))
+    reader.start()
+    control.write(topic, "producer_request_hold", issued_ms=now_ms, valid_for_ms=10_000)
+    await _until(lambda: gate.limits(topic))
+    waiting = asyncio.create_task(gate.lifted(topic))
+    now_ms += 10_000
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    now_ms += 1
+    await waiting
+    assert not gate.limits(topic)
+    await reader.close(1)
+
+
+async def test_a_held_send_goes_on_when_the_record_is_stale(
+    producer: IdempotentProducer, control: ControlTopic, topic: str
+) -> None:
+    """As when the one who checks quotas has died."""
+    control.write(topic, "producer_request_hold", valid_for_ms=3_000)
+    await _until(lambda: _gate(producer).limits(topic))
+    await (await _held(producer, topic))
+    assert _quota(producer).held == 1
+
+
+async def test_a_topic_that_is_created_later_is_found(make_broker: MakeBroker) -> None:
+    """Until then nothing is limited; the producer started without it, and has not created it."""
+    broker = make_broker({"auto.create.topics.enable": "true"})
+    control = ControlTopic(broker.bootstrap_servers, creates=False)
+    admin = _create_topic(broker)
+    async with _producer(broker) as producer:
+        await _send(producer, "t")
+        await asyncio.sleep(1.5)  # it has looked for the topic again meanwhile
+        await _send(producer, "t")
+        assert "sequitur-subscriptions" not in admin.list_topics(timeout=30).topics
+        control.create()
+        control.write("t", "producer_request_hold")
+        await _until(producer.blocked_reason)
+        held = await _held(producer, "t")
+        control.lift("t")
+        await held
+
+
+@pytest.mark.parametrize("value", [b"{", b'{"format":9}', b""])
+async def test_a_bad_record_is_passed_over(
+    producer: IdempotentProducer, control: ControlTopic, topic: str, value: bytes
+) -> None:
+    """What was known before it counts on, and what comes behind it is read."""
+    control.write(topic, "producer_request_hold")
+    control.write_raw(key_of(topic), value)
+    control.write_raw(b'["backlog"]', value)
+    control.write_raw(b"\xff", value)
+    control.write(f"{topic}-behind", "producer_request_hold")
+    await _until(lambda: _gate(producer).limits(f"{topic}-behind"))
+    held = await _held(producer, topic)
+    control.lift(f"{topic}-behind")
+    control.lift(topic)
+    await held
+
+
+async def test_records_of_aborted_transactions_are_not_read(
+    producer: IdempotentProducer, control: ControlTopic, topic: str
+) -> None:
+    """A checker that is fenced has said nothing."""
+    with control.aborted():
+        control.write(topic, "producer_exception")
+    control.write(f"{topic}-behind", "producer_request_hold")
+    await _until(lambda: _gate(producer).limits(f"{topic}-behind"))
+    assert not _gate(producer).limits(topic)
+    control.lift(f"{topic}-behind")
+
+
+async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
+    broker: Broker, control: ControlTopic, topic: str
+) -> None:
+    """What the topic holds at the start is taken in one piece."""
+    control.write(topic, "producer_exception")
+    control.write(topic, None)
+    taken: list[list[tuple[Any, Any]]] = []
+
+    class Gate(QuotaGate):
+        def take(self, records: Any) -> None:
+            taken.append(list(records))
+            super().take(records)
+            assert not self.limits(topic)
+
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    reader = ControlReader(kafka, Gate(), client_id="test", random=Random(1))
+    reader.start()
+    await _until(lambda: taken)
+    assert [key for key, _ in taken[0]].count(key_of(topic)) == 2
+    await reader.close(1)
+
+
+async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) -> None:
+    """And the reader goes on where it was when it is back."""
+    broker = make_broker()
+    _create_topic(broker)
+    control = ControlTopic(broker.bootstrap_servers)
+    async with _producer(broker) as producer:
+        await _send(producer, "t")
+        control.write("t", "producer_request_hold")
+        await _until(producer.blocked_reason)
+        held = await _held(producer, "t")
+        broker.stop()
+        await asyncio.sleep(1)
+        assert producer.blocked_reason() is not None
+        assert not held.done()
+        broker.start()
+        control.write("other", "producer_request_hold")
+        await _until(lambda: _gate(producer).limits("other"))
+        assert not held.done()
+        control.lift("t")
+        await held
+
+
+async def test_a_control_topic_that_is_made_anew_is_read_anew(make_broker: MakeBroker) -> None:
+    """What the former one said does not count any more."""
+    broker = make_broker()
+    control = ControlTopic(broker.bootstrap_servers)
+    async with _producer(broker) as producer:
+        control.write("t", "producer_exception")
+        await _until(lambda: _gate(producer).limits("t"))
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+        admin.delete_topics(["sequitur-subscriptions"])["sequitur-subscriptions"].result(30)
+        await asyncio.sleep(1)
+        control.create()
+        control.write("other", "producer_exception")
+        await _until(lambda: _gate(producer).limits("other"))
+        assert not _gate(producer).limits("t")
+
+
+async def test_a_producer_closes_while_a_send_is_held(
+    producer: IdempotentProducer, control: ControlTopic, topic: str
+) -> None:
+    """The send says so; what was accepted before is in the log."""
+    accepted = await producer.send(topic, b"before")
+    control.write(topic, "producer_request_hold")
+    await _until(lambda: _gate(producer).limits(topic))
+    held = await _held(producer, topic)
+    await producer.close()
+    with pytest.raises(ProducerClosedError):
+        await held
+    assert isinstance(accepted.result(), Persisted)
+    assert producer.statistics().persisted == 1
+
+
+async def test_the_reader_ends_with_its_producer(
+    broker: Broker, control: ControlTopic, topic: str
+) -> None:
+    """Its task is over, and so are its connections."""
+    del control
+    async with _producer(broker) as producer:
+        await _send(producer, topic)
+    assert producer._control is not None
+    assert producer._control._reading is not None
+    assert producer._control._reading.cancelled()
+    connections = producer._control._wire._client._conns.values()
+    assert not any(connection.connected() for connection in connections)

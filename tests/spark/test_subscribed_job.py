@@ -1,0 +1,246 @@
+"""A job with a subscription: what left it is acked, and without its checkpoint it goes on there."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import shutil
+import sqlite3
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.position import Edge
+from sequitur.pipelines._errors import (
+    SubscriptionError,
+    SubscriptionFencedError,
+    TopologyTaskError,
+)
+from sequitur.pipelines.ordering.subscribed import JobSubscription
+from sequitur.pipelines.subscriptions.backlog import Surveyor
+from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
+from sequitur.pipelines.subscriptions.cursor_store import (
+    CursorStore,
+    StoredSubscription,
+)
+from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from tests.spark import transactional_bolts
+from tests.spark.conftest import Event, Job, event, time_of, wait_until
+
+if TYPE_CHECKING:
+    from sequitur.consumer import Cursor, StepEntry
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_700_000_000_000
+_S = 1_000
+
+
+@pytest.fixture
+def subscribed(job: Job) -> Job:
+    """A job with a subscription; its events are in one partition."""
+    return job.with_settings(delay="10 s", subscription=f"sub-{uuid4().hex[:8]}")
+
+
+def _event(at: object) -> Event:
+    """Return an event of so many seconds after the first."""
+    return event(T0 + at * _S if isinstance(at, int) else at, partition=0)
+
+
+def _stored(job: Job) -> StoredSubscription:
+    assert job.settings.subscription is not None
+    found = CursorStore(job.kafka).read(job.settings.subscription)
+    assert found is not None
+    return found
+
+
+def _cursor(job: Job, partition: int = 0) -> Cursor:
+    return _stored(job).cursors[SourcePartition(job.topic, partition)].cursor
+
+
+def _lose_checkpoint(job: Job) -> None:
+    shutil.rmtree(Path(job.settings.checkpoint))
+
+
+def _times(job: Job) -> list[int]:
+    return [(time_of(record) - T0) // _S for record in job.released()]
+
+
+def test_what_left_the_job_is_acked_and_what_is_held_is_not(subscribed: Job) -> None:
+    """Released, late and quarantined rows are acked; held ones are holes, and Kafka shows them."""
+    job = subscribed
+    sent = [0, 30, 1, 25, 29, "never", 40, 35]
+    job.produce(_event(one) for one in sent)
+    report = job.run()
+    assert (report.totals.released, report.totals.held) == (5, 2)
+    cursor = _cursor(job)
+    assert list(cursor.unacked_ranges(0, 8)) == [(6, 8)]
+    assert cursor.stats(8).to_document()["msgBacklog"] == 2
+    consumer = Consumer({**job.kafka.librdkafka(), "group.id": job.settings.subscription})
+    (committed,) = consumer.committed([TopicPartition(job.topic, 0)], timeout=30)
+    consumer.close()
+    assert committed.offset == cursor.committed_offset == 6
+    job.run(drain=True)
+    assert _cursor(job).committed_offset == 8
+
+
+def test_job_without_its_checkpoint_goes_on_at_the_cursor(subscribed: Job) -> None:
+    """Nothing acked is processed again, held rows come, and what is behind the frontier is late."""
+    job = subscribed
+    job.produce(_event(one) for one in (0, 30, 1, 40, 20, 50))
+    job.run()
+    assert _times(job) == [0, 1, 20, 30, 40]
+    assert list(_cursor(job).unacked_ranges(0, 6)) == [(5, 6)]
+    _lose_checkpoint(job)
+    job.produce(_event(one) for one in (5, 45, 70))
+    report = job.run(drain=True)
+    assert _times(job) == [0, 1, 20, 30, 40, 45, 50, 70]
+    assert (report.totals.late, report.totals.skipped) == (1, 0)
+    assert _cursor(job).committed_offset == 9
+    assert _stored(job).state.repeated == 0
+
+
+def test_newer_life_of_a_subscription_stops_the_older(subscribed: Job) -> None:
+    """A job whose subscription another one takes ends by name, and writes no cursor behind that."""
+    job = subscribed
+    job.produce(_event(one) for one in (0, 30))
+    stop = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        life = pool.submit(job.run, available_now=False, stop=stop)
+        try:
+            wait_until(lambda: len(job.steps) > 1)
+            assert job.settings.subscription is not None
+            with CursorStore(job.kafka).take(job.settings.subscription, [job.topic]) as other:
+                assert other.stored is not None
+                other.write(replace(other.stored.state, step=99), [])
+                wait_until(life.done)
+        finally:
+            stop.set()
+        with pytest.raises(SubscriptionFencedError, match="was taken over"):
+            life.result()
+    assert _stored(job).state.step == 99
+
+
+def test_another_checkpoint_is_refused(subscribed: Job, tmp_path: Path) -> None:
+    """A checkpoint with a log, that the cursors were not written by, is not gone on with."""
+    job = subscribed
+    job.produce([_event(0)])
+    job.run()
+    kept = tmp_path / "kept"
+    shutil.copytree(job.settings.checkpoint, kept)
+    _lose_checkpoint(job)
+    job.produce([_event(20)])
+    job.run()
+    old = job.with_settings(checkpoint=str(kept))
+    with pytest.raises(SubscriptionError, match="another checkpoint"):
+        old.run()
+    job.run(drain=True)
+    assert _times(job) == [0, 20]
+
+
+def test_rows_that_expired_are_skipped_wherever_they_are(subscribed: Job) -> None:
+    """A time to live acks rows that are held and rows that were not read yet; they are counted."""
+    job = subscribed
+    now_ms = time.time_ns() // 1_000_000
+    old, new = now_ms - 3_600_000, now_ms
+    job.produce(replace(_event(one), timestamp_ms=old) for one in (0, 30, 25))
+    job.run()
+    assert _times(job) == [0]
+    registry = RegistryStore(job.kafka)
+    registry.change(lambda found: found.with_policies(job.topic, TopicPolicies(message_ttl_s=600)))
+    job.produce(replace(_event(one), timestamp_ms=old) for one in (31, 32))
+    job.produce(replace(_event(one), timestamp_ms=new) for one in (33, 60))
+    with job.running():
+        wait_until(lambda: _cursor(job).committed_offset >= 5)
+        job.produce([replace(_event(90), timestamp_ms=new)])
+        wait_until(lambda: _times(job) == [0, 33, 60])
+    report = job.run(drain=True)
+    assert _times(job) == [0, 33, 60, 90]
+    totals = report.totals
+    assert (totals.read, totals.released, totals.skipped, totals.held) == (8, 4, 4, 0)
+
+
+def test_reset_begins_everything_anew(subscribed: Job) -> None:
+    """Behind a reset the job has a folder of its own, and gives the rows again from the target."""
+    job = subscribed
+    job.produce(_event(one) for one in (0, 30, 25, 50))
+    job.run()
+    assert _times(job) == [0, 25, 30]
+    assert job.settings.subscription is not None
+    moves = CursorMoves(Surveyor(job.kafka))
+    moves.carry_out(moves.plan_reset(job.settings.subscription, Edge.EARLIEST), fence=True)
+    report = job.run(drain=True)
+    assert _times(job) == [0, 25, 30, 0, 25, 30, 50]
+    assert (report.totals.read, report.totals.late) == (4, 0)
+    assert [one.name for one in Path(job.settings.checkpoint, "epochs").iterdir()] == ["000001"]
+
+
+def _count(folder: Path) -> tuple[int, int]:
+    """Return the count of all events that a database has, and the transaction that wrote it."""
+    with contextlib.closing(sqlite3.connect(folder / "state.db")) as database:
+        ((value, txid),) = database.execute("SELECT value, txid FROM global_count")
+    return value, txid
+
+
+@pytest.mark.parametrize("is_opaque", [False, True])
+def test_transactions_go_on_behind_a_lost_checkpoint(
+    subscribed: Job, tmp_path: Path, is_opaque: bool
+) -> None:
+    """Transaction ids go on where the cursor was, and databases know the job still."""
+    topology = transactional_bolts.global_count(tmp_path, is_opaque=is_opaque)
+    job = subscribed.running_topology(topology)
+    job.produce(_event(one) for one in (0, 30, 40, 35))
+    job.run()
+    before = _count(tmp_path)
+    assert before[0] == 2
+    _lose_checkpoint(job)
+    job.produce([_event(70)])
+    job.run(drain=True)
+    after = _count(tmp_path)
+    assert after[0] == 5
+    assert after[1] > before[1]
+
+
+@pytest.mark.parametrize("is_opaque", [False, True])
+def test_transaction_that_was_committed_and_not_acked_counts_once(
+    subscribed: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_opaque: bool
+) -> None:
+    """Events of a transaction behind the last cursor come again, and are counted once all the same.
+
+    The job dies between the commit in the database and the cursor, and its checkpoint is gone. With
+    states that are not opaque it is refused by name.
+    """
+    topology = transactional_bolts.global_count(tmp_path, is_opaque=is_opaque)
+    job = subscribed.running_topology(topology)
+    job.produce(_event(one) for one in (0, 30))
+    job.run()
+    assert _count(tmp_path)[0] == 1
+
+    acked, step = JobSubscription.step_is_done, _stored(job).state.step
+
+    def die(self: JobSubscription, checkpoint: Any, entry: StepEntry, **more: Any) -> None:
+        if entry.step > step:
+            raise RuntimeError("dead")
+        acked(self, checkpoint, entry, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobSubscription, "step_is_done", die)
+        job.produce(_event(one) for one in (60, 50))
+        with pytest.raises(RuntimeError, match="dead"):
+            job.run()
+    assert _count(tmp_path)[0] == 3
+    _lose_checkpoint(job)
+    if not is_opaque:
+        with pytest.raises(TopologyTaskError, match="with another batch"):
+            job.run(drain=True)
+        return
+    job.run(drain=True)
+    assert _count(tmp_path)[0] == 4

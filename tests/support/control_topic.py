@@ -1,0 +1,88 @@
+"""The control topic of backlog quotas, written by a client that shares no code with ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import KafkaError, NewTopic
+
+CONTROL_TOPIC: Final = "sequitur-subscriptions"
+_TIMEOUT_S: Final = 30.0
+_HOUR_MS: Final = 3_600_000
+
+
+class ControlTopic:
+    """Writes control records to a broker.
+
+    Args:
+        bootstrap_servers: The broker.
+        creates: Whether to create the topic, if it is not there.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, creates: bool = True) -> None:
+        self._options: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap_servers,
+            "log_level": 0,
+        }
+        self._producer = Producer(self._options)
+        if creates:
+            self.create()
+
+    def create(self) -> None:
+        """Create the topic, if it is not there."""
+        new = NewTopic(
+            CONTROL_TOPIC,
+            num_partitions=1,
+            replication_factor=1,
+            config={"cleanup.policy": "compact"},
+        )
+        admin = AdminClient(self._options)
+        try:
+            admin.create_topics([new])[CONTROL_TOPIC].result(_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def write(self, topic: str, policy: str | None, **figures: Any) -> None:
+        """Write the state of a topic, issued now; returns once the broker has it."""
+        state = {
+            "format": 1,
+            "issued_ms": int(time.time() * 1000),
+            "valid_for_ms": _HOUR_MS,
+            "subscription": "billing",
+            "backlog_bytes": 12 << 20,
+            "limit_bytes": 10 << 20,
+        }
+        if policy is not None:
+            state["policy"] = policy
+        self.write_raw(key_of(topic), json.dumps(state | figures).encode())
+
+    def lift(self, topic: str) -> None:
+        """Delete the state of a topic."""
+        self.write_raw(key_of(topic), None)
+
+    def write_raw(self, key: bytes, value: bytes | None) -> None:
+        """Write any record."""
+        self._producer.produce(CONTROL_TOPIC, key=key, value=value)
+        assert self._producer.flush(_TIMEOUT_S) == 0
+
+    @contextlib.contextmanager
+    def aborted(self) -> Any:
+        """Write in a transaction that is aborted at the end."""
+        outside = self._producer
+        self._producer = Producer({**self._options, "transactional.id": "an-aborted-checker"})
+        self._producer.init_transactions(_TIMEOUT_S)
+        self._producer.begin_transaction()
+        yield
+        self._producer.abort_transaction(_TIMEOUT_S)
+        self._producer = outside
+
+
+def key_of(topic: str) -> bytes:
+    """Return the key of a topic's state."""
+    return json.dumps(["backlog", topic], separators=(",", ":")).encode()

@@ -1,0 +1,165 @@
+"""A topic with subscriptions on a real broker, for tests of what follows from their cursors."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.pipelines.subscriptions.backlog import Surveyor
+from sequitur.pipelines.subscriptions.checks import Checks
+from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
+from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
+from sequitur.producer import KafkaSettings
+from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sequitur.consumer.subscription.policies import TopicPolicies
+    from sequitur.consumer.subscription.registry import Changes, Registry
+    from sequitur.pipelines.subscriptions.checks import CheckRound
+
+_TIMEOUT_S = 60.0
+MINUTE_MS = 60_000
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        begun_s = time.monotonic()
+        if holds():
+            return
+        assert time.monotonic() < deadline_s, "it does not come about"
+        # A look may read topics whole: most of the machine is left to what is waited for.
+        time.sleep(max(0.05, 2 * (time.monotonic() - begun_s)))
+
+
+class SubscribedTopics:
+    """Topics and subscriptions of one test; the registry is empty when it begins."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
+        self.surveyor = Surveyor(self.kafka)
+        self.now_ms = int(time.time() * 1000)
+        self.clear()
+
+    def clear(self) -> None:
+        """Delete subscriptions and policies."""
+
+        def nothing(registry: Registry) -> Changes:
+            changes: Changes = {one.key: None for one in registry.subscriptions.values()}
+            for topic in registry.policies:
+                changes |= registry.with_policies(topic, type(registry.set_policies(topic))())
+            return changes
+
+        self.surveyor.registry.change(nothing)
+
+    def fill(
+        self,
+        topic: str,
+        count: int,
+        *,
+        partition: int = 0,
+        ages_s: Callable[[int], float] = lambda _number: 0,
+        size: int = 100,
+    ) -> None:
+        """Write records, with the ages that they are to have now."""
+        client = Producer({**self.kafka.librdkafka(), "linger.ms": 5})
+        for number in range(count):
+            value = f"{number}".encode().ljust(size, b".")
+            stamp_ms = self.now_ms - int(ages_s(number) * 1000)
+            client.produce(topic, value, partition=partition, timestamp=stamp_ms)
+        assert client.flush(30) == 0
+
+    def subscribe(
+        self, name: str, *topics: str, created_ms: int | None = None, epoch: int = 0
+    ) -> SubscriptionRecord:
+        """Create a subscription that has acked nothing."""
+        made_ms = self.now_ms if created_ms is None else created_ms
+        record = SubscriptionRecord(
+            name, topics, SubscriptionType.EXCLUSIVE, made_ms, epoch, last_connected_ms=made_ms
+        )
+        self.surveyor.registry.change(lambda registry: registry.created(record))
+        return record
+
+    def acks(
+        self, name: str, topic: str, *ranges: tuple[int, int], partition: int = 0, counted: int = 0
+    ) -> None:
+        """Ack ranges of a subscription, as a job stores it; `counted` bytes were read with them."""
+        where = SourcePartition(topic, partition)
+        with self.surveyor.cursors.take(name) as owner:
+            stored = owner.stored
+            known = None if stored is None else stored.cursors.get(where)
+            cursor = Cursor(CursorIdentity(name, *where)) if known is None else known.cursor
+            sizes = CountedSizes() if known is None else known.sizes
+            for first, stop in ranges:
+                cursor.ack_range(first, stop, end=1 << 40)
+                sizes = sizes.read(stop, counted) if counted else sizes
+            state = SubscriptionState() if stored is None else stored.state
+            owner.write(state, [PartitionCursor(cursor, sizes)])
+
+    def reads(self, name: str, topic: str, stop: int, *, size: int, partition: int = 0) -> None:
+        """Let a subscription have read up to before an offset, and have counted so many bytes."""
+        where = SourcePartition(topic, partition)
+        with self.surveyor.cursors.take(name) as owner:
+            assert owner.stored is not None
+            cursor = owner.stored.cursors[where].cursor
+            cursor.seek(stop, end=stop)
+            sizes = CountedSizes().read(stop, size).behind(cursor.committed_offset)
+            owner.write(owner.stored.state, [PartitionCursor(cursor, sizes)])
+
+    def acks_up_to(self, name: str, topic: str, offsets: Sequence[int]) -> None:
+        """Ack what is before an offset of each partition, for a subscription that acked nothing."""
+        with self.surveyor.cursors.take(name) as owner:
+            written = []
+            for partition, offset in enumerate(offsets):
+                cursor = Cursor(CursorIdentity(name, topic, partition))
+                cursor.ack_range(0, offset, end=1 << 40)
+                written.append(PartitionCursor(cursor))
+            owner.write(SubscriptionState(), written)
+
+    @contextlib.contextmanager
+    def connected(self, name: str, *topics: str) -> Iterator[None]:
+        """Have a consumer of the subscription, as a job is one."""
+        with self.surveyor.cursors.take(name, topics):
+            wait_until(lambda: bool(self.surveyor.groups.connected([name])))
+            yield
+
+    def policies(self, topic: str | None, policies: TopicPolicies) -> None:
+        """Set all policies of a topic, or of the namespace."""
+        self.surveyor.registry.change(lambda registry: registry.with_policies(topic, policies))
+
+    def check(
+        self, *, after_s: float = 0, copy_to: str | None = None, dry_run: bool = False
+    ) -> CheckRound:
+        """Make one round of checks, so long after the beginning of the test."""
+        checks = Checks(self.surveyor, copy_to=copy_to, dry_run=dry_run)
+        try:
+            return checks.run(now_ms=self.now_ms + int(after_s * 1000))
+        finally:
+            checks.close()
+
+    def committed(self, name: str, topic: str, partition: int = 0) -> int | None:
+        """Return where a subscription's stored cursor stands."""
+        stored = self.surveyor.cursors.read(name)
+        found = None if stored is None else stored.cursors.get(SourcePartition(topic, partition))
+        return None if found is None else found.cursor.committed_offset
+
+    def told(self, topic: str) -> BacklogState | None:
+        """Return what producers of a topic read."""
+        records = CompactedTopic(self.kafka, CONTROL_TOPIC, partitions=1).read()
+        value = records.get(key_of(topic))
+        return None if value is None else BacklogState.decode(topic, value)
+
+    def start_of(self, topic: str, partition: int = 0) -> int:
+        """Return the first offset that is there."""
+        where = SourcePartition(topic, partition)
+        return self.surveyor.topics.low_watermarks([where])[where]

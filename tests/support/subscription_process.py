@@ -1,0 +1,132 @@
+"""A receiver of a subscription in a process of its own, which acks at random and says what it did.
+
+    python -m tests.support.subscription_process BOOTSTRAP NAME TOPIC TYPE SEED
+
+It prints `received POSITION` before it does anything with a message, `acks POSITION` before it acks
+one, `stored POSITION...` once the acks of these are stored, and `ended fenced` when another process
+has taken the subscription over. Else it does not end by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+from sequitur import Backoff, Position, Subscription, SubscriptionType
+from sequitur.errors import SubscriptionFencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TIMEOUT_S = 60.0
+_OFTEN = timedelta(milliseconds=50)
+
+
+class SubscriptionProcess:
+    """One such process, as a test sees it.
+
+    Attributes:
+        received: Position of each message that it got.
+        acked: Position of each that it has acked, or was about to.
+        stored: Position of each whose ack is stored.
+        end: Why it ended; empty as long as it has not by itself.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, name: str, topic: str, type_: SubscriptionType, seed: int
+    ) -> None:
+        self.received: list[Position] = []
+        self.acked: set[Position] = set()
+        self.stored: set[Position] = set()
+        self.end = ""
+        self._said = threading.Condition()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.support.subscription_process"),
+                *(bootstrap_servers, name, topic, type_.value, str(seed)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def wait_for(self, condition: Callable[[SubscriptionProcess], bool]) -> None:
+        """Wait until it has said enough."""
+        with self._said:
+            met = self._said.wait_for(lambda: condition(self), _TIMEOUT_S)
+        assert met, (len(self.received), len(self.stored), self.end)
+
+    def kill(self) -> None:
+        """End it by SIGKILL, and hear what it has said."""
+        self._process.kill()
+        self._process.wait(_TIMEOUT_S)
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._said:
+                match line.split():
+                    case ["received", position]:
+                        self.received.append(Position.parse(position))
+                    case ["acks", position]:
+                        self.acked.add(Position.parse(position))
+                    case ["stored", *positions]:
+                        self.stored |= set(map(Position.parse, positions))
+                    case ["ended", *reason]:
+                        self.end = " ".join(reason)
+                self._said.notify_all()
+
+
+def _say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def _receive(bootstrap_servers: str, name: str, topic: str, type_: str, seed: str) -> None:
+    """Ack two thirds of what comes, fail some, and leave the rest."""
+    random = Random(int(seed))
+    backoff = Backoff(initial_ms=5, maximum_ms=50)
+    with Subscription(
+        bootstrap_servers,
+        name,
+        topic,
+        type=SubscriptionType(type_),
+        negative_ack_backoff=backoff,
+        write_interval=_OFTEN,
+    ) as subscription:
+        acked: list[Position] = []
+        while True:
+            message = subscription.receive(0.05)
+            if message is None:
+                if acked:
+                    subscription.flush()
+                    _say("stored", *acked)
+                    acked = []
+                continue
+            _say("received", message.position)
+            chance = random.random()
+            if chance < 2 / 3:
+                _say("acks", message.position)
+                subscription.acknowledge(message)
+                acked.append(message.position)
+            elif chance < 0.9:
+                subscription.negative_acknowledge(message)
+            if len(acked) > 40:
+                subscription.flush()
+                _say("stored", *acked)
+                acked = []
+
+
+if __name__ == "__main__":
+    try:
+        _receive(*sys.argv[1:])
+    except SubscriptionFencedError:
+        _say("ended", "fenced")

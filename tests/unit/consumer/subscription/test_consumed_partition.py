@@ -1,0 +1,93 @@
+"""A partition as it is read and acked: what is not there is acked, bytes are counted once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sequitur.consumer import AckBeyondEndError, Cursor, CursorIdentity
+from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
+from sequitur.consumer.subscription.sizes import CountedSizes
+from tests.support.cursors import state_of
+
+IDENTITY = CursorIdentity("billing", "orders", 0)
+
+
+def test_gaps_are_acked_as_absent() -> None:
+    """Offsets that reading has jumped over hold nothing; so do those before where it has got to."""
+    part = ConsumedPartition.begin(IDENTITY, 10)
+    assert part.read(10, 13, 5)
+    assert part.read(14, 16, 5)
+    assert not part.read(17, 20, None)
+    assert part.end == 20
+    assert list(part.cursor.acked_ranges()) == [(14, 16), (17, 20)]
+    assert (part.cursor.mark_delete, part.cursor.read_position) == (12, 20)
+    assert part.cursor.counts.absent == 8
+    assert part.ack(13)
+    assert part.ack(16)
+    assert part.cursor.mark_delete == 19
+
+
+def test_what_is_read_again_is_no_repeated_ack() -> None:
+    """A second life reads the gaps behind a hole again, and counts nothing of them."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.read(0, 2, 5)
+    part.read(3, 8, 5)
+    part.ack(8)
+    again = ConsumedPartition(part.cursor.copy(), part.sizes, end=9)
+    assert again.cursor.read_position == 2
+    assert again.read(2, 2, 5)
+    assert not again.read(3, 8, 5)  # it is acked
+    assert again.cursor.counts.repeated == 0
+    assert again.cursor.counts.absent == 7
+
+
+def test_bytes_are_counted_once() -> None:
+    """What an earlier life has counted is not counted again; what is acked falls away."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    for offset in range(4):
+        part.read(offset, offset, 100)
+    part.count_sizes()
+    assert part.sizes == CountedSizes(0, (4,), (400,))
+    again = ConsumedPartition(part.cursor.copy(), part.sizes, end=4)
+    for offset in range(6):
+        again.read(offset, offset, 100)
+    again.count_sizes()
+    assert again.sizes.size_from(0) == 600
+    again.ack_cumulative(4)
+    assert again.sizes == CountedSizes(5, (6,), (50 * 2,))
+
+
+def test_changes_tell_what_is_to_be_written() -> None:
+    """Each ack is a change, a repeated one too; a refused one, and nothing new, is none."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.know_end(5)
+    part.know_end(3)
+    assert (part.end, part.changes, part.acks) == (5, 0, 0)
+    with pytest.raises(AckBeyondEndError):
+        part.ack(5)
+    with pytest.raises(AckBeyondEndError):
+        part.ack_cumulative(5)
+    assert (part.changes, part.acks) == (0, 0)
+    assert part.ack(1)
+    assert not part.ack(1)
+    assert part.ack_cumulative(2) == 2
+    assert (part.changes, part.acks) == (3, 3)
+    part.read(3, 3, 1)
+    assert (part.changes, part.acks) == (4, 3)
+    part.read(3, 3, None)
+    assert part.changes == 4
+
+
+def test_copied_cursor_is_of_its_own() -> None:
+    """A copy is equal, and neither changes with the other."""
+    cursor = Cursor(IDENTITY)
+    cursor.ack_offsets(np.arange(1, 9_000, 2), end=10_000)
+    cursor.ack_absent(0, 1, end=10_000)
+    before = state_of(cursor)
+    copied = cursor.copy()
+    assert state_of(copied) == before
+    copied.ack_cumulative(5_000, end=10_000)
+    assert state_of(cursor) == before
+    cursor.ack(9_500, end=10_000)
+    assert not copied.is_acked(9_500)

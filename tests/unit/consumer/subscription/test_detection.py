@@ -1,0 +1,92 @@
+"""Diagnosis: a slow subscription, an ack hole, too many messages out."""
+
+from __future__ import annotations
+
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.detection import Finding, FindingKind, detect
+from sequitur.consumer.subscription.policies import DetectionThresholds
+from sequitur.consumer.subscription.quota import PartitionBacklog, TopicBacklog
+
+_NOW_MS = 10_000_000
+_OFF = DetectionThresholds(0, 0, 0, 0.1, 0)
+
+
+def _cursor(partition: int = 0, *, acked: int = 0, read: int = 0, end: int = 1_000) -> Cursor:
+    cursor = Cursor(CursorIdentity("sub1", "orders", partition))
+    if acked:
+        cursor.ack_cumulative(acked - 1, end=end)
+    cursor.seek(read, end=end)
+    return cursor
+
+
+def _found(
+    cursors: list[Cursor], thresholds: DetectionThresholds, *, end: int = 1_000, age_s: int = 0
+) -> list[Finding]:
+    parts = [
+        PartitionBacklog(
+            "sub1", "orders", one.identity.partition, one.committed_offset, end, one.backlog(end),
+            size_bytes=(end - one.committed_offset) * 10,
+            oldest_ms=_NOW_MS - age_s * 1000 if one.committed_offset < end else None,
+        )
+        for one in cursors
+    ]  # fmt: skip
+    backlog = TopicBacklog("orders", tuple(parts))
+    return detect(backlog, cursors, thresholds, subscription="sub1", now_ms=_NOW_MS)
+
+
+def test_a_slow_subscription_by_number_and_by_age() -> None:
+    """Each threshold by itself, and neither where it is 0."""
+    cursors = [_cursor(acked=400)]
+    by_number, by_age = DetectionThresholds(600, 0, 0, 0, 0), DetectionThresholds(0, 30, 0, 0, 0)
+    (one,) = _found(cursors, by_number, age_s=29)
+    assert one.kind is FindingKind.SLOW_SUBSCRIPTION
+    assert one.to_document()["msgBacklog"] == 600
+    assert not _found([_cursor(acked=401)], by_number)
+    assert [found.kind for found in _found(cursors, by_age, age_s=30)] == [one.kind]
+    assert not _found(cursors, by_age, age_s=29)
+    assert not _found(cursors, _OFF, age_s=29)
+
+
+def test_999_of_1000_partitions_have_caught_up() -> None:
+    """The article's worst case: which partition is behind is said, and that the others are not."""
+    cursors = [_cursor(number, acked=1_000) for number in range(999)]
+    cursors.append(_cursor(999, acked=100))
+    (one,) = _found(cursors, DetectionThresholds(500, 0, 0, 0, 0))
+    assert "999 of 1,000 partitions have caught up" in one.sentence
+    assert one.figures["partitionsBehind"] == [999]
+
+
+def test_an_ack_hole_is_a_long_way_with_little_that_is_not_acked() -> None:
+    """Figure 3, and the diagnosis: backlogSize grows while msgBacklog is small."""
+    thresholds = DetectionThresholds(0, 0, 900, 0.1, 0)
+    cursor = _cursor(acked=3)
+    cursor.ack_range(4, 1_000, end=1_000)
+    (one,) = _found([cursor], thresholds)
+    assert one.kind is FindingKind.ACK_HOLE
+    assert one.figures["position"] == "0:3"
+    assert one.figures["numberOfEntriesSinceFirstNotAckedMessage"] == 998
+    assert one.figures["unackedMessages"] == 1
+
+
+def test_what_is_no_ack_hole() -> None:
+    """A short way, much that is not acked, nothing acked behind, and a hole that was closed."""
+    thresholds = DetectionThresholds(0, 0, 900, 0.1, 0)
+    short = _cursor(acked=3)
+    short.ack_range(4, 500, end=1_000)
+    wide = _cursor(acked=3)
+    wide.ack_range(500, 1_000, end=1_000)
+    reads = _cursor(acked=3, read=1_000)
+    closed = _cursor(acked=3)
+    closed.ack_range(3, 1_000, end=1_000)
+    for cursor in (short, wide, reads, closed):
+        assert not _found([cursor], thresholds)
+
+
+def test_messages_that_are_out_are_limited() -> None:
+    """Read and not acked, over all partitions; what was never read does not count."""
+    cursors = [_cursor(0, acked=100, read=400), _cursor(1, acked=100, read=200)]
+    cursors[0].ack_range(200, 250, end=1_000)
+    (one,) = _found(cursors, DetectionThresholds(0, 0, 0, 0, 350))
+    assert one.kind is FindingKind.UNACKED_LIMIT
+    assert one.figures == {"unackedMessages": 350, "limit": 350}
+    assert not _found(cursors, DetectionThresholds(0, 0, 0, 0, 351))

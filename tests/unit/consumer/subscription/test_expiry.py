@@ -1,0 +1,84 @@
+"""Messages and subscriptions that pass away by time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.expiry import (
+    expired_before,
+    is_pinned,
+    is_unused,
+    ttl_cutoff_ms,
+)
+from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.registry import (
+    Registry,
+    SubscriptionRecord,
+    SubscriptionType,
+)
+
+_MINUTE_MS = 60_000
+_RECORD = SubscriptionRecord(
+    "test-subs", ("orders",), SubscriptionType.EXCLUSIVE, created_ms=0, last_connected_ms=0
+)
+
+
+def _cursor() -> Cursor:
+    cursor = Cursor(CursorIdentity("sub1", "orders", 0))
+    cursor.ack_range(5, 8, end=20)
+    return cursor
+
+
+def test_no_time_to_live_expires_nothing() -> None:
+    """0 is off."""
+    assert ttl_cutoff_ms(0, now_ms=90_000) is None
+    assert ttl_cutoff_ms(60, now_ms=90_000) == 30_000
+
+
+def test_what_is_older_is_acked_up_to_the_first_that_is_not() -> None:
+    """An ack of it frees the backlog, holes among it too."""
+    cursor = _cursor()
+    stop = expired_before(cursor, 10, end=20, is_pinned=False)
+    assert stop == 10
+    assert cursor.ack_cumulative(stop - 1, end=20) == 7
+    assert cursor.backlog(20) == 10
+    assert expired_before(cursor, 10, end=20, is_pinned=False) is None
+    assert expired_before(cursor, 99, end=20, is_pinned=False) == 20
+
+
+def test_a_reset_pins_what_it_asked_for() -> None:
+    """apache/pulsar#23030: else a time to live would skip the messages that are to come again."""
+    assert expired_before(_cursor(), 10, end=20, is_pinned=True) is None
+    reset = replace(_RECORD, reset_ms=5_000)
+    assert is_pinned(reset, 4_999)
+    assert not is_pinned(reset, 5_000)  # all from before the reset is acked
+    assert not is_pinned(reset, None)
+    assert not is_pinned(_RECORD, 4_999)
+
+
+def _is_unused(
+    record: SubscriptionRecord, minutes: int, *, now_ms: int, is_connected: bool = False
+) -> bool:
+    policies = TopicPolicies(subscription_expiration_time_minutes=minutes)
+    registry = Registry({record.name: record}, {None: policies})
+    return is_unused(registry, record, is_connected=is_connected, now_ms=now_ms)
+
+
+def test_a_forgotten_subscription_expires_after_minutes() -> None:
+    """Counted from its last consumer, or from its creation if it never had one."""
+    assert not _is_unused(_RECORD, 60, now_ms=60 * _MINUTE_MS - 1)
+    assert _is_unused(_RECORD, 60, now_ms=60 * _MINUTE_MS)
+    used = replace(_RECORD, last_connected_ms=_MINUTE_MS)
+    assert not _is_unused(used, 60, now_ms=60 * _MINUTE_MS)
+    made = replace(_RECORD, created_ms=_MINUTE_MS)
+    assert not _is_unused(made, 60, now_ms=60 * _MINUTE_MS)
+
+
+def test_a_connected_subscription_never_expires() -> None:
+    """However long ago somebody noted that it was connected; and none does where it is off."""
+    late_ms = 10_000 * _MINUTE_MS
+    assert not _is_unused(_RECORD, 60, now_ms=late_ms, is_connected=True)
+    assert not _is_unused(_RECORD, 0, now_ms=late_ms)
+    own = replace(_RECORD, expiration_time_minutes=5)
+    assert _is_unused(own, 0, now_ms=late_ms)

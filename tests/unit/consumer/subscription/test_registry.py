@@ -1,0 +1,243 @@
+"""The registry of subscriptions: its records, and the rules of a change."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequitur.consumer._errors import (
+    StateFormatError,
+    SubscriptionConnectedError,
+    SubscriptionExistsError,
+    SubscriptionNameError,
+    UnknownSubscriptionError,
+)
+from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.registry import (
+    Registry,
+    SubscriptionRecord,
+    SubscriptionType,
+    check_name,
+    read_key,
+)
+from tests.unit.consumer.subscription.test_policies import POLICIES
+
+if TYPE_CHECKING:
+    from sequitur.consumer.subscription.registry import Changes
+
+_NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,30}", fullmatch=True).filter(lambda one: one.strip("."))
+_COUNTS = st.integers(0, 1 << 50)
+_RECORDS = st.builds(
+    SubscriptionRecord,
+    name=_NAMES,
+    topics=st.lists(_NAMES, min_size=1, max_size=4, unique=True).map(tuple),
+    type=st.sampled_from(SubscriptionType),
+    created_ms=_COUNTS,
+    epoch=_COUNTS,
+    last_connected_ms=_COUNTS,
+    expiration_time_minutes=st.none() | _COUNTS,
+    reset_ms=st.none() | _COUNTS,
+)
+
+
+def _record(name: str = "billing", *topics: str, **more: int | None) -> SubscriptionRecord:
+    options = {"created_ms": 1_000, "last_connected_ms": 1_000, **more}
+    return SubscriptionRecord(name, topics or ("orders",), SubscriptionType.EXCLUSIVE, **options)  # type: ignore[arg-type]
+
+
+def _registry(*records: SubscriptionRecord, **policies: TopicPolicies) -> Registry:
+    """A registry of these records; the policies of the namespace are those of `default`."""
+    held: dict[str | None, TopicPolicies] = {
+        None if topic == "default" else topic: one for topic, one in policies.items()
+    }
+    return Registry({one.name: one for one in records}, held)
+
+
+def _after(registry: Registry, changes: Changes) -> Registry:
+    """The registry that is read once the changes are written."""
+    records = {one.key: one.encode() for one in registry.subscriptions.values()}
+    for topic, policies in registry.policies.items():
+        written = registry.with_policies(topic, policies)
+        records |= {key: value for key, value in written.items() if value is not None}
+    for key, value in changes.items():
+        if value is None:
+            records.pop(key, None)
+        else:
+            records[key] = value
+    return Registry.of(records)
+
+
+@given(_RECORDS)
+def test_a_record_is_read_as_it_was_written(record: SubscriptionRecord) -> None:
+    """All of it comes back, and the key names it."""
+    assert SubscriptionRecord.decode(record.encode()) == record
+    assert read_key(record.key) == ("subscription", record.name)
+
+
+def test_records_are_those_of_the_contract() -> None:
+    """Other programs read them, too."""
+    record = _record("test-subs", "a", "b", expiration_time_minutes=60)
+    assert record.key == b'["subscription","test-subs"]'
+    assert json.loads(record.encode()) == {
+        "format": 1, "name": "test-subs", "topics": ["a", "b"], "type": "Exclusive",
+        "created_ms": 1_000, "epoch": 0, "last_connected_ms": 1_000,
+        "expiration_time_minutes": 60, "reset_ms": None,
+    }  # fmt: skip
+
+
+@given(st.lists(_RECORDS, max_size=5), st.dictionaries(st.none() | _NAMES, POLICIES, max_size=3))
+def test_the_whole_registry_is_read_back(
+    records: list[SubscriptionRecord], policies: dict[str | None, TopicPolicies]
+) -> None:
+    """Backlog states, which stand in the same topic, are passed over."""
+    registry = Registry({one.name: one for one in records}, policies)
+    found = _after(registry, {b'["backlog","orders"]': b"{}"})
+    assert found.subscriptions == registry.subscriptions
+    set_there = {topic: one for topic, one in policies.items() if not one.is_empty}
+    assert found.policies == set_there
+
+
+@pytest.mark.parametrize("name", ["billing", "a", "A.b_c-9", "x" * 249, "..."])
+def test_names_of_group_members_are_taken(name: str) -> None:
+    """The instance id follows the rule of topic names."""
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "größe", "x" * 250, "a\n"])
+def test_other_names_are_refused(name: str) -> None:
+    """Kafka would refuse them when the first consumer connects."""
+    with pytest.raises(SubscriptionNameError, match="expected letters"):
+        _record(name)
+
+
+def test_it_is_on_a_topic() -> None:
+    """One on none would have no cursor, and hold nothing back."""
+    with pytest.raises(ValueError, match="on no topic"):
+        SubscriptionRecord("billing", (), SubscriptionType.SHARED, created_ms=0)
+
+
+def test_cumulative_acks_are_for_two_types() -> None:
+    """As in Pulsar."""
+    assert {one for one in SubscriptionType if one.takes_cumulative_acks} == {
+        SubscriptionType.EXCLUSIVE,
+        SubscriptionType.FAILOVER,
+    }
+
+
+def test_to_create_one_twice_is_refused() -> None:
+    """The second would move the first one's cursor."""
+    registry = _after(Registry(), Registry().created(_record()))
+    assert list(registry.subscriptions) == ["billing"]
+    with pytest.raises(SubscriptionExistsError, match="billing"):
+        registry.created(_record())
+
+
+def test_one_that_is_connected_is_deleted_by_force_only() -> None:
+    """Its consumer would go on without it."""
+    registry = _registry(_record())
+    with pytest.raises(SubscriptionConnectedError, match="has a consumer"):
+        registry.deleted("billing", is_connected=True)
+    for changes in (
+        registry.deleted("billing", is_connected=False),
+        registry.deleted("billing", is_connected=True, force=True),
+    ):
+        assert _after(registry, changes).subscriptions == {}
+    with pytest.raises(UnknownSubscriptionError, match="other"):
+        registry.deleted("other", is_connected=False)
+
+
+def test_a_reset_is_noted_once() -> None:
+    """Its epoch is that of the cursors; who notes an older one is late, and changes nothing."""
+    registry = _registry(_record())
+    after = _after(registry, registry.reset("billing", epoch=2, now_ms=9_000))
+    assert after.require("billing").epoch == 2
+    assert after.require("billing").reset_ms == 9_000
+    assert after.reset("billing", epoch=2, now_ms=9_500) == {}
+    assert after.reset("billing", epoch=1, now_ms=9_500) == {}
+    with pytest.raises(UnknownSubscriptionError, match="other"):
+        after.reset("other", epoch=1, now_ms=9_500)
+
+
+def test_the_last_connection_does_not_go_back() -> None:
+    """Clocks of two machines may differ."""
+    registry = _registry(_record(last_connected_ms=5_000))
+    later = _after(registry, registry.connected("billing", now_ms=6_000))
+    assert later.require("billing").last_connected_ms == 6_000
+    earlier = _after(registry, registry.connected("billing", now_ms=4_000))
+    assert earlier.require("billing").last_connected_ms == 5_000
+
+
+def test_policies_of_a_topic_of_the_namespace_and_of_none() -> None:
+    """In this order."""
+    registry = _registry(
+        orders=TopicPolicies(message_ttl_s=60),
+        default=TopicPolicies(message_ttl_s=5, subscription_expiration_time_minutes=30),
+    )
+    assert registry.policies_of("orders").message_ttl_s == 60
+    assert registry.policies_of("orders").subscription_expiration_time_minutes == 30
+    assert registry.policies_of("other").message_ttl_s == 5
+    assert Registry().policies_of("orders").message_ttl_s == 0
+
+
+def test_policies_of_which_none_is_left_have_no_record() -> None:
+    """A removed policy falls to the namespace's."""
+    registry = _registry(orders=TopicPolicies(message_ttl_s=60))
+    assert registry.with_policies("orders", TopicPolicies()) == {b'["policies","orders"]': None}
+    assert list(registry.with_policies(None, TopicPolicies(message_ttl_s=1))) == [
+        b'["policies",null]'
+    ]
+
+
+def test_the_longest_expiration_of_its_topics_counts() -> None:
+    """Its own comes first; a topic on which it never expires keeps it."""
+    minutes = [TopicPolicies(subscription_expiration_time_minutes=one) for one in (10, 40, 0)]
+    registry = _registry(a=minutes[0], b=minutes[1], c=minutes[2])
+    for record, expected in (
+        (_record("one", "a", "b"), 40),
+        (_record("one", "a", "b", "c"), 0),
+        (_record("one", "a", "b", expiration_time_minutes=7), 7),
+        (_record("one", "a", expiration_time_minutes=0), 0),
+    ):
+        assert registry.expiration_minutes(record) == expected
+
+
+def test_subscriptions_and_topics_are_found() -> None:
+    """By topic, in order of their names."""
+    registry = _registry(_record("b", "x", "y"), _record("a", "x"))
+    assert [one.name for one in registry.on("x")] == ["a", "b"]
+    assert [one.name for one in registry.on("y")] == ["b"]
+    assert registry.topics() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b'["subscription","a"]', b"x"),
+        (b'["subscription","a"]', b'{"format":2}'),
+        (b'["subscription","a"]', b'{"format":1,"name":"a"}'),
+        (b'["policies","a"]', b'{"format":9}'),
+        (b'["policies","a"]', b"\xff"),
+    ],
+)
+def test_records_that_are_none_are_refused(key: bytes, value: bytes) -> None:
+    """By name: a registry that is half understood would let messages be deleted."""
+    with pytest.raises(StateFormatError):
+        Registry.of({key: value})
+
+
+@pytest.mark.parametrize("key", [b"subscription", b"[1,2]", b'["subscription"]', b'["backlog"]'])
+def test_keys_that_nobody_here_writes_are_passed_over(key: bytes) -> None:
+    """One bad record in the topic keeps nobody from what stands beside it."""
+    record = _record()
+    registry = Registry.of({key: b"{}", record.key: record.encode()})
+    assert list(registry.subscriptions) == [record.name]
+
+
+def test_a_record_under_anothers_key_is_refused() -> None:
+    """It would be deleted with the other."""
+    with pytest.raises(StateFormatError, match="has the key of"):
+        Registry.of({b'["subscription","other"]': _record().encode()})

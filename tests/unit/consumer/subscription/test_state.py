@@ -1,0 +1,76 @@
+"""The state beside a subscription's cursors is read as it was written, or refused by name."""
+
+from __future__ import annotations
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sequitur.consumer import CursorDamagedError, CursorVersionError
+from sequitur.consumer.subscription.state import SubscriptionState
+from tests.support.examples import examples
+
+_NUMBERS = st.integers(-1, (1 << 63) - 1)
+_NAMES = st.text(max_size=12)
+_STATES = st.builds(
+    SubscriptionState,
+    epoch=_NUMBERS,
+    checkpoint=_NAMES,
+    step=_NUMBERS,
+    frontier_ms=st.integers(-(1 << 63), (1 << 63) - 1),
+    transaction=_NUMBERS,
+    transactions=_NAMES,
+    lives=_NUMBERS,
+    written_ms=_NUMBERS,
+    sent=st.dictionaries(_NAMES, st.dictionaries(st.integers(0, 999), _NUMBERS, max_size=3)),
+    topics=st.dictionaries(_NAMES, _NAMES, max_size=3),
+    repeated=_NUMBERS,
+)
+
+
+@settings(max_examples=examples(1.0))
+@given(state=_STATES)
+def test_what_was_written_is_read(state: SubscriptionState) -> None:
+    """Every field; names in any script."""
+    assert SubscriptionState.decode(state.encode()) == state
+
+
+@settings(max_examples=examples(2.0))
+@given(state=_STATES, data=st.data())
+def test_a_cut_or_a_changed_byte_is_refused(state: SubscriptionState, data: st.DataObject) -> None:
+    """Step 17 with a digit changed is step 16, which is JSON as well."""
+    stored = state.encode()
+    place = data.draw(st.integers(0, len(stored) - 1))
+    changed = bytearray(stored)
+    changed[place] ^= data.draw(st.integers(1, 255))
+    for damaged in (stored[:place], stored[place + 1 :], bytes(changed), stored + b" "):
+        with pytest.raises(CursorDamagedError):
+            SubscriptionState.decode(damaged)
+
+
+def test_every_changed_byte_of_a_state_is_refused() -> None:
+    """One bit of each byte, in turn."""
+    stored = SubscriptionState(step=17, sent={"out": {0: 5}}, topics={"in": "abc"}).encode()
+    for place in range(len(stored)):
+        changed = bytearray(stored)
+        changed[place] ^= 1
+        with pytest.raises(CursorDamagedError):
+            SubscriptionState.decode(bytes(changed))
+
+
+def _stored(body: bytes) -> bytes:
+    return b"%08x" % google_crc32c.value(body) + body
+
+
+def test_a_newer_format_is_refused_by_its_number() -> None:
+    """Whatever else is in it: the user needs the newer version."""
+    with pytest.raises(CursorVersionError, match=r"has format 2; this version knows 1"):
+        SubscriptionState.decode(_stored(b'{"format":2,"other":[]}'))
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"format":1}', b'{"format":"1"}', b"\xff"])
+def test_something_else_is_refused(body: bytes) -> None:
+    """Whole, and yet no state."""
+    with pytest.raises(CursorDamagedError, match="cannot be read"):
+        SubscriptionState.decode(_stored(body))

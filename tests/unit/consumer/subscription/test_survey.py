@@ -1,0 +1,109 @@
+"""What periodic checks judge by: backlogs of a survey, and the acks that follow."""
+
+from __future__ import annotations
+
+from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.registry import (
+    Registry,
+    SubscriptionRecord,
+    SubscriptionType,
+)
+from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.survey import Cuts, Held, Log, Survey, due_acks
+
+_HERE = SourcePartition("orders", 0)
+_RECORD = SubscriptionRecord("sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, epoch=2)
+
+
+def _survey(
+    held: Held | None = None,
+    *,
+    log: Log | None = None,
+    epoch: int = 2,
+    record: SubscriptionRecord = _RECORD,
+    oldest_ms: int | None = None,
+) -> Survey:
+    """One partition of 100 messages of 10 bytes, from which 20 are deleted."""
+    survey = Survey(
+        5_000,
+        Registry({"sub1": record}),
+        frozenset(),
+        {_HERE: log or Log(20, 100, 800)},
+    )
+    if held is not None:
+        survey = survey.with_held("sub1", {_HERE: held}, epoch=epoch)
+    first = survey.first_unacked("sub1", _HERE)
+    return survey.with_oldest({} if oldest_ms is None else {(_HERE, first): oldest_ms})
+
+
+def _held(*ranges: tuple[int, int], sizes: CountedSizes | None = None) -> Held:
+    cursor = Cursor(CursorIdentity("sub1", *_HERE))
+    for first, stop in ranges:
+        cursor.ack_range(first, stop, end=100)
+    return Held(cursor, sizes or CountedSizes())
+
+
+def test_a_subscription_without_cursor_has_acked_nothing_that_is_there() -> None:
+    """What Kafka has deleted is nobody's backlog."""
+    (part,) = _survey().backlog("orders").parts
+    assert (part.first_unacked, part.messages, part.size_bytes) == (20, 80, 800)
+    assert part.is_estimate
+
+
+def test_acks_of_an_epoch_that_is_over_do_not_count() -> None:
+    """A reset is under way: nothing is deleted by them, and nothing is acked meanwhile."""
+    survey = _survey(_held((0, 100)), epoch=1)
+    assert survey.is_being_reset(_RECORD)
+    assert survey.first_unacked("sub1", _HERE) == 20
+    assert due_acks(survey, _RECORD, Cuts({_HERE: 50}, {_HERE: 50})) == []
+
+
+def test_counted_bytes_and_estimated_ones() -> None:
+    """Before counting began, what was counted, and what was never read."""
+    sizes = CountedSizes(40).read(60, 7_000)
+    for ranges, expected, is_estimate in (
+        (((0, 30),), 100 + 7_000 + 400, True),
+        (((0, 50),), 3_500 + 400, True),
+        (((0, 70),), 300, True),
+        (((0, 100),), 0, False),
+    ):
+        (part,) = _survey(_held(*ranges, sizes=sizes)).backlog("orders").parts
+        assert (part.size_bytes, part.is_estimate) == (expected, is_estimate)
+    (part,) = (
+        _survey(_held((0, 40), sizes=sizes.read(100, 9)), log=Log(20, 100)).backlog("orders").parts
+    )
+    assert (part.size_bytes, part.is_estimate) == (7_009, False)
+
+
+def test_a_log_that_is_smaller_than_the_cursor_has_no_backlog() -> None:
+    """The topic was made anew, or the ends were asked before."""
+    (part,) = _survey(_held((0, 100)), log=Log(0, 60, 600)).backlog("orders").parts
+    assert (part.messages, part.size_bytes) == (0, 0)
+
+
+def test_expired_messages_come_before_evicted_ones() -> None:
+    """Each is counted once, and what is acked already is not counted; nothing is changed."""
+    held = _held((30, 40))
+    survey = _survey(held)
+    due = due_acks(survey, _RECORD, Cuts({_HERE: 70}, {_HERE: 50}))
+    assert [(one.first, one.stop, one.messages, one.why) for one in due] == [
+        (20, 50, 20, FindingKind.EXPIRED_MESSAGES),
+        (50, 70, 20, FindingKind.EVICTED),
+    ]
+    assert held.cursor.committed_offset == 0
+    only = due_acks(survey, _RECORD, Cuts({_HERE: 40}, {_HERE: 50}))
+    assert [one.why for one in only] == [FindingKind.EXPIRED_MESSAGES]
+    assert due_acks(survey, _RECORD, Cuts({_HERE: 20}, {_HERE: 20})) == []
+
+
+def test_a_reset_pins_against_expiry_and_not_against_eviction() -> None:
+    """Storage is limited, whatever was asked for."""
+    record = SubscriptionRecord(
+        "sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, epoch=2, reset_ms=4_000
+    )
+    cuts = Cuts({_HERE: 30}, {_HERE: 50})
+    pinned = _survey(_held((0, 20)), record=record, oldest_ms=3_999)
+    assert [one.why for one in due_acks(pinned, record, cuts)] == [FindingKind.EVICTED]
+    free = _survey(_held((0, 20)), record=record, oldest_ms=4_000)
+    assert [one.why for one in due_acks(free, record, cuts)] == [FindingKind.EXPIRED_MESSAGES]

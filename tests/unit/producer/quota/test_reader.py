@@ -1,0 +1,217 @@
+"""The reader of the control topic, on a cluster that answers by script: nothing stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v4, FetchResponse_v11
+from aiokafka.protocol.offset import OffsetResponse_v1
+from structlog.testing import capture_logs
+
+from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from sequitur.producer.kafka.record_batch import new_builder
+from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
+from sequitur.producer.quota.gate import QuotaGate
+from sequitur.producer.quota.reader import ControlReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+_HOLD = BacklogState(issued_ms=0, valid_for_ms=1000, policy="producer_request_hold").encode()
+
+
+def _batch(offset: int, key: bytes | None, value: bytes | None) -> bytes:
+    """One record, at an offset."""
+    builder = new_builder(1 << 20)
+    builder.append(0, 0, key, value, [])
+    return struct.pack(">q", offset) + bytes(builder.build())[8:]
+
+
+class _Wire:
+    """Stands for `Wire`: one broker, and what its log holds.
+
+    Attributes:
+        log: Batches of one record, by offset.
+        start: Offset of the first that is not deleted.
+        stable: Where readers of committed records end.
+        errors: Raised by the next requests, one by one.
+        errors_at: Raised once when this offset is asked for.
+        fetched: The offsets that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.stable = 0
+        self.start = 0
+        self.errors: list[Exception] = []
+        self.errors_at: dict[int, Exception] = {}
+        self.id: bytes | None = b"1"
+        self.unauthorized = False
+        self.version: type[Any] = FetchResponse_v11
+        self.fetched: list[int] = []
+
+    async def refresh(self, topics: Any) -> bool:
+        assert topics == [CONTROL_TOPIC]
+        await asyncio.sleep(0)
+        return True
+
+    def is_unauthorized(self, _topic: str) -> bool:
+        return self.unauthorized
+
+    def topic_id(self, _topic: str) -> bytes | None:
+        return self.id
+
+    def leader(self, _topic: str, _partition: int) -> int:
+        return 1
+
+    async def close(self) -> None:
+        pass
+
+    async def ask(self, _node: int, request: Any) -> Any:
+        await asyncio.sleep(0)
+        if self.errors:
+            raise self.errors.pop(0)
+        if not isinstance(request, FetchRequest):
+            ((_, ((_, time_ms),)),) = request._topics
+            offset = self.start if time_ms == -2 else self.stable
+            return OffsetResponse_v1([(CONTROL_TOPIC, [(0, 0, -1, offset)])])
+        ((_, ((_, offset, _),)),) = request.topics
+        self.fetched.append(offset)
+        if offset in self.errors_at:
+            raise self.errors_at.pop(offset)
+        batch = self.log[offset] if offset < len(self.log) else b""
+        if not batch:
+            await asyncio.sleep(0.005)
+        head = (0, 0, len(self.log), self.stable)
+        if self.version is FetchResponse_v4:
+            return FetchResponse_v4(0, [(CONTROL_TOPIC, [(*head, [], batch)])])
+        return FetchResponse_v11(0, 0, 0, [(CONTROL_TOPIC, [(*head, 0, [], -1, batch)])])
+
+
+class _Rig:
+    """A reader of that cluster, and its gate."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self.wire = wire
+        self.gate = QuotaGate(lambda: 0)
+        kafka = KafkaSettings(bootstrap_servers="unused:1")
+        self.reader = ControlReader(kafka, self.gate, client_id="test", random=Random(1))
+
+    def write(self, topic: str, value: bytes | None = _HOLD) -> None:
+        """One batch of one record."""
+        self.wire.log.append(_batch(len(self.wire.log), key_of(topic), value))
+        self.wire.stable = len(self.wire.log)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait for something."""
+        while not holds():  # noqa: ASYNC110 - nothing tells when it does
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Rig]:
+    """A reader that is not started yet."""
+    wire = _Wire()
+    monkeypatch.setattr("sequitur.producer.quota.reader.Wire", lambda *_args, **_options: wire)
+    rig = _Rig(wire)
+    yield rig
+    await rig.reader.close(1)
+    rig.gate.close()
+
+
+@pytest.mark.parametrize("version", [FetchResponse_v4, FetchResponse_v11])
+async def test_records_are_read_from_the_beginning_and_followed(rig: _Rig, version: Any) -> None:
+    """Each once, in the versions that brokers answer in."""
+    rig.wire.version = version
+    rig.write("a")
+    rig.write("b")
+    rig.reader.start()
+    await rig.until(lambda: rig.gate.limits("b"))
+    assert rig.gate.limits("a")
+    rig.write("a", None)
+    await rig.until(lambda: not rig.gate.limits("a"))
+    assert rig.wire.fetched[:3] == [0, 1, 2]
+    assert set(rig.wire.fetched[2:]) <= {2, 3}
+
+
+async def test_without_the_right_to_read_it_says_so_once(rig: _Rig) -> None:
+    """And nothing is limited; once it has the right, it reads."""
+    rig.write("t")
+    rig.wire.unauthorized = True
+    with capture_logs() as logs:
+        rig.reader.start()
+        await rig.until(lambda: rig.reader._failures >= 3)
+        rig.wire.unauthorized = False
+        await rig.until(lambda: rig.gate.limits("t"))
+    told = [(line["log_level"], line["event"]) for line in logs]
+    assert told == [
+        ("warning", "backlog quotas cannot be read"),
+        ("info", "backlog quotas are read"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [RetriableError("away"), FatalError("no"), RuntimeError("a mistake of ours")]
+)
+async def test_no_error_stops_it(rig: _Rig, error: Exception) -> None:
+    """It tries again, and reads on where it was; what it knows counts meanwhile."""
+    rig.write("a")
+    rig.reader.start()
+    await rig.until(lambda: rig.gate.limits("a"))
+    rig.wire.errors = [error, error]
+    await rig.until(lambda: not rig.wire.errors)
+    assert rig.gate.limits("a")
+    rig.wire.fetched.clear()
+    rig.write("b")
+    await rig.until(lambda: rig.gate.limits("b"))
+    assert 0 not in rig.wire.fetched
+
+
+async def test_a_damaged_batch_is_told_and_read_again(rig: _Rig) -> None:
+    """As after a disk that was mended."""
+    rig.write("t")
+    whole = rig.wire.log[0]
+    rig.wire.log[0] = whole[:-1] + bytes([whole[-1] ^ 1])
+    rig.reader.start()
+    await rig.until(lambda: rig.reader._failures >= 2)
+    assert not rig.gate.limits("t")
+    rig.wire.log[0] = whole
+    await rig.until(lambda: rig.gate.limits("t"))
+
+
+async def test_records_that_are_gone_are_passed_over(rig: _Rig) -> None:
+    """It begins where the log begins now."""
+    for topic in "abc":
+        rig.write(topic)
+    rig.wire.start = 2
+    rig.reader.start()
+    await rig.until(lambda: rig.gate.limits("c"))
+    assert rig.wire.fetched[0] == 2
+    assert not rig.gate.limits("a")
+
+
+async def test_a_reading_that_breaks_off_loses_no_record(rig: _Rig) -> None:
+    """What was read and not yet given to the gate is read again."""
+    for topic in "abc":
+        rig.write(topic)
+    rig.wire.errors_at[1] = RetriableError("away")
+    rig.reader.start()
+    await rig.until(lambda: rig.gate.limits("c"))
+    assert rig.wire.fetched[:5] == [0, 1, 0, 1, 2]
+    assert rig.gate.limits("a")
+
+
+async def test_a_topic_made_anew_is_read_from_its_beginning(rig: _Rig) -> None:
+    """And what the former one said counts no more."""
+    rig.write("a")
+    rig.reader.start()
+    await rig.until(lambda: rig.gate.limits("a"))
+    rig.wire.id = b"2"
+    rig.wire.log = [_batch(0, key_of("b"), _HOLD)]
+    rig.wire.errors = [RetriableError("the partition is not there")]
+    await rig.until(lambda: rig.gate.limits("b"))
+    assert not rig.gate.limits("a")

@@ -1,0 +1,89 @@
+"""What a producer knows of backlogs, after any records at any times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequitur.producer._errors import ControlRecordError
+from sequitur.producer.quota.control import BacklogState, ProducerPolicy, ToDo, key_of
+from sequitur.producer.quota.states import BacklogStates
+
+_POLICIES: list[ProducerPolicy | None] = [None, "producer_request_hold", "producer_exception"]
+
+
+def _state(policy: ProducerPolicy | None = "producer_request_hold", **given: Any) -> BacklogState:
+    return BacklogState(**({"issued_ms": 0, "valid_for_ms": 10, "policy": policy} | given))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.none()
+            | st.builds(
+                _state,
+                st.sampled_from(_POLICIES),
+                issued_ms=st.integers(0, 60),
+                valid_for_ms=st.integers(0, 20),
+            ),
+            st.integers(0, 10),
+        )
+    ),
+    st.integers(0, 30),
+)
+def test_of_each_topic_the_last_record_counts(
+    records: list[tuple[str, BacklogState | None, int]], later_ms: int
+) -> None:
+    """As long as it is not stale, and only where it has a policy."""
+    states, last, now_ms = BacklogStates(), dict[str, BacklogState](), 0
+    for topic, state, pause_ms in records:
+        now_ms += pause_ms
+        states.take(key_of(topic), None if state is None else state.encode(), now_ms)
+        last.pop(topic, None)
+        if state is not None:
+            last[topic] = state.read_at(now_ms)
+    now_ms += later_ms
+    states.expire(now_ms)
+    expected = {t: s for t, s in last.items() if s.to_do(now_ms) is not ToDo.GO_ON}
+    assert states.limited == expected
+
+
+def test_a_bad_record_leaves_the_one_before() -> None:
+    """Until it is stale; and records of other kinds are passed over."""
+    states = BacklogStates()
+    states.take(key_of("t"), _state().encode(), 0)
+    with pytest.raises(ControlRecordError, match="topic 't'"):
+        states.take(key_of("t"), b"{", 1)
+    states.take(b'["subscription","t"]', b"{", 1)
+    assert list(states.limited) == ["t"]
+    states.expire(10)
+    assert list(states.limited) == ["t"]
+    states.expire(11)
+    assert not states.limited
+
+
+def test_all_is_forgotten_with_the_topic() -> None:
+    """What limits, and what only tells of a proximity."""
+    states = BacklogStates()
+    states.take(key_of("t"), _state(backlog_bytes=9, limit_bytes=10).encode(), 0)
+    states.forget()
+    assert not states.limited
+    assert states.proximity(["t"]) is None
+
+
+def test_proximity_is_shown_from_half_on() -> None:
+    """The largest of the topics asked for, whatever its policy."""
+    states = BacklogStates()
+    for topic, backlog_bytes in (("a", 49), ("b", 50), ("c", 130)):
+        state = _state(None, backlog_bytes=backlog_bytes, limit_bytes=100)
+        states.take(key_of(topic), state.encode(), 0)
+    assert states.proximity([]) is None
+    assert states.proximity(["a", "unknown"]) is None
+    assert states.proximity(["a", "b"]) == 0.5
+    assert states.proximity("abc") == 1.3
+    states.expire(11)
+    assert states.proximity("abc") is None
