@@ -11,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # Each has a broker and a Spark of its own, 3 GB; on two cores further ones use what two wait.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 5
 # Some wait for servers and clocks, so that two on two cores leave a third of these idle.
 FAST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 4 : cores)))
 EVENTS ?= 8000000

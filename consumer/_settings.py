@@ -43,7 +43,7 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-def _check_topic(value: object) -> object:
+def check_topic(value: object) -> object:
     if isinstance(value, str) and (_TOPIC.fullmatch(value) is None or value in {".", ".."}):
         raise ValueError("expected a topic name: letters, digits, '.', '_' and '-', at most 249")
     return value
@@ -60,7 +60,7 @@ def _in_utc(value: datetime) -> datetime:
 Moment = Annotated[
     datetime, AfterValidator(_in_utc), PlainSerializer(datetime.isoformat, return_type=str)
 ]
-Topic = Annotated[str, BeforeValidator(_check_topic)]
+Topic = Annotated[str, BeforeValidator(check_topic)]
 App = Annotated[str, BeforeValidator(_check_app)]
 Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split)]
 Spec = Annotated[EventTimeSpec, BeforeValidator(_parse_spec), PlainSerializer(str, return_type=str)]
@@ -349,7 +349,8 @@ class ReorderSettings(Section):
     @property
     def written_topics(self) -> tuple[str, ...]:
         """All topics that the job writes."""
-        return (self.output_topic, self.late, self.quarantine)
+        evicted = () if self.evicted_topic is None else (self.evicted_topic,)
+        return (self.output_topic, self.late, self.quarantine, *evicted)
 
     @model_validator(mode="after")
     def _input_is_given_once(self) -> Self:
@@ -366,6 +367,8 @@ class ReorderSettings(Section):
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
         outputs = self.written_topics
+        if self.evicted_topic in self.input_topics:
+            raise ValueError("evicted_topic must not be read, too: its copies would be evicted")
         if set(self.input_topics) & set(outputs):
             raise ValueError("output_topic and the topics beside it must not be read, too")
         if len(set(outputs)) < len(outputs):

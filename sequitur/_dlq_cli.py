@@ -8,9 +8,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 
+from sequitur._console import table_console
 from sequitur._foreign_text import shown
 from sequitur._topic_reader import read_records, read_topic
 from sequitur.pipelines.ordering.progress import instant
@@ -70,7 +71,7 @@ def list_letters(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        _console().print(_listed(found))
+        table_console(_NARROWEST).print(_listed(found))
 
 
 @dlq_app.command()
@@ -88,7 +89,7 @@ def show(
     if as_json:
         typer.echo(json.dumps(letter, indent=2))
     else:
-        _console().print(_whole(letter))
+        table_console(_NARROWEST).print(_whole(letter))
 
 
 @dlq_app.command()
@@ -224,8 +225,3 @@ def _whole(letter: dict[str, Any]) -> Group:
 
 def _source(letter: dict[str, Any]) -> str:
     return "{topic}/{partition} @ {offset}".format(**letter["source"])
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, _NARROWEST))

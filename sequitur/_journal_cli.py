@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
+from sequitur._console import table_console
 from sequitur.producer.journal.report import (
     JournalReport,
     JournalVerdict,
@@ -61,7 +61,4 @@ def _print(report: JournalReport, *, as_json: bool) -> None:
         said = "; ".join(report.problems)
         typer.echo(f"sequitur: {report.directory}: {report.verdict.value}: {said}", err=True)
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, _NARROWEST))
-    console.print(report_as_tables(report))
+    table_console(_NARROWEST).print(report_as_tables(report))

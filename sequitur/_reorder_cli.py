@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
+from sequitur._console import table_console
 from sequitur._submission import SparkOptions, submit
 from sequitur.pipelines.launch import REORDER_JOB
 from sequitur.pipelines.ordering.progress import instant
@@ -83,10 +84,7 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(report.as_json(), indent=2))
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, _NARROWEST))
-    console.print(Group(*_tables(report)))
+    table_console(_NARROWEST).print(Group(*_tables(report)))
 
 
 def _tables(report: CheckpointReport) -> list[RenderableType]:

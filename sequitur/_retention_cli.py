@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from sequitur._topic_cli import TopicJob
+from sequitur._console import table_console
+from sequitur._kafka_commands import AsJson, KafkaJob, echo_json, surveyor_of
 from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ def _is_a_group() -> None:
 
 
 @retention_app.command()
-@with_flags(TopicJob)
+@with_flags(KafkaJob)
 def run(
-    settings: TopicJob,
+    settings: KafkaJob,
     *,
     topic: Annotated[
         list[str] | None, typer.Argument(help="Topics; without any, all with subscriptions")
@@ -58,25 +57,27 @@ def run(
             help="Also what consumer groups have not committed that are no subscriptions",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete of each partition what lies before the smallest mark-delete position.
 
     Less what the retention of the topic keeps; see `sequitur topic set-retention`. Status 1 when
     something was refused.
     """
-    from sequitur.pipelines.subscriptions.backlog import Surveyor  # noqa: PLC0415
     from sequitur.pipelines.subscriptions.retention_run import run_retention  # noqa: PLC0415
 
+    surveyor = surveyor_of(settings)
+    for one in topic or ():
+        surveyor.topics.require(one)
     found = run_retention(
-        Surveyor(settings.kafka),
+        surveyor,
         topic or None,
         dry_run=dry_run,
         despite_topic_retention=despite_topic_retention,
         despite_other_groups=despite_other_groups,
     )
     if as_json:
-        typer.echo(json.dumps(found.to_document(), indent=2))
+        echo_json(found.to_document())
     else:
         _print(found)
     if found.refusals:
@@ -84,9 +85,7 @@ def run(
 
 
 def _print(found: RetentionRun) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, _NARROWEST))
+    console = table_console(_NARROWEST)
     verb = "To be deleted" if found.is_dry else "Deleted"
     table = Table(title=f"{verb}: {found.records:,} messages", title_justify="left")
     table.add_column("topic", overflow="fold")

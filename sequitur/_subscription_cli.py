@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from sequitur._kafka_commands import AsJson, KafkaJob, echo_json, surveyor_of
 from sequitur._subscription_moves_cli import expire, reset, skip
 from sequitur._subscription_options import (
-    AsJson,
     Name,
     OneName,
     OnlyPartition,
     OnlyTopic,
-    SubscriptionJob,
     Yes,
     ask,
-    echo_json,
-    now_ms,
     only_of,
-    surveyor_of,
 )
 from sequitur._subscription_tables import print_cursors, print_list, print_messages, print_stats
 from sequitur._subscription_watch_cli import watch
@@ -33,6 +29,7 @@ from sequitur.consumer import parse_event_time_spec
 from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
@@ -42,6 +39,8 @@ if TYPE_CHECKING:
 # What asks brokers is loaded by the commands: `sequitur` has others.
 
 _LONGEST_RATES_S: Final = 3_600.0
+_MOST_PEEKED: Final = 1_000_000
+"""They are held in memory, and sorted."""
 
 subscription_app = typer.Typer(
     name="subscription",
@@ -59,8 +58,8 @@ class Begin(StrEnum):
 
 
 @subscription_app.command("list")
-@with_flags(SubscriptionJob)
-def list_subscriptions(settings: SubscriptionJob, as_json: AsJson = False) -> None:
+@with_flags(KafkaJob)
+def list_subscriptions(settings: KafkaJob, as_json: AsJson = False) -> None:
     """List all subscriptions, with the backlog of each."""
     from sequitur.pipelines.subscriptions.sights import take_sight  # noqa: PLC0415
 
@@ -72,9 +71,9 @@ def list_subscriptions(settings: SubscriptionJob, as_json: AsJson = False) -> No
 
 
 @subscription_app.command()
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def create(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: Name,
     topic: Annotated[list[str], typer.Option("--topic", help="A topic; may be repeated")],
     position: Annotated[
@@ -105,7 +104,7 @@ def create(
     """Create a subscription, with a cursor of each partition of its topics."""
     from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin  # noqa: PLC0415
 
-    created_ms = now_ms()
+    created_ms = wall_clock_ms()
     record = SubscriptionRecord(
         name,
         tuple(dict.fromkeys(topic)),
@@ -120,9 +119,9 @@ def create(
 
 
 @subscription_app.command()
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def delete(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: Name,
     yes: Yes = False,
     force: Annotated[
@@ -141,9 +140,9 @@ def delete(
 
 
 @subscription_app.command()
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def stats(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: OneName = None,
     topic: OnlyTopic = None,
     rates_over: Annotated[
@@ -172,9 +171,9 @@ def stats(
 
 
 @subscription_app.command("stats-internal")
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def stats_internal(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: OneName = None,
     topic: OnlyTopic = None,
     as_json: AsJson = False,
@@ -192,11 +191,13 @@ def stats_internal(
 
 
 @subscription_app.command()
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def peek(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: Name,
-    count: Annotated[int, typer.Option("--count", "-n", help="How many messages", min=1)] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="How many messages", min=1, max=_MOST_PEEKED)
+    ] = 1,
     topic: OnlyTopic = None,
     partition: OnlyPartition = None,
     event_time: Annotated[
@@ -238,7 +239,8 @@ def _topics(surveyor: Surveyor, name: str | None, topic: str | None) -> list[str
     registry = surveyor.registry.read()
     found = registry.topics() if name is None else list(registry.require(name).topics)
     if topic is not None and topic not in found:
-        raise typer.BadParameter(f"{name or 'no subscription'} is not on topic {topic}")
+        who = "no subscription is" if name is None else f"{name} is not"
+        raise typer.BadParameter(f"{who} on topic {topic}")
     return [one for one in found if topic in {None, one}]
 
 

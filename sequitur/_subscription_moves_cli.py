@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sequitur._subscription_options import (
-    AsJson,
-    Name,
-    OnlyPartition,
-    OnlyTopic,
-    SubscriptionJob,
-    Yes,
-    ask,
-    echo_json,
-    now_ms,
-    only_of,
-    surveyor_of,
-)
+from sequitur._kafka_commands import AsJson, KafkaJob, echo_json, surveyor_of
+from sequitur._subscription_options import Name, OnlyPartition, OnlyTopic, Yes, ask, only_of
 from sequitur._subscription_tables import print_moves
 from sequitur.consumer.subscription.policies import parse_time_s
 from sequitur.consumer.subscription.position import (
@@ -33,6 +22,7 @@ from sequitur.consumer.subscription.position import (
     parse_ago_ms,
     parse_time_ms,
 )
+from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
@@ -50,9 +40,9 @@ Fence = Annotated[
 ]
 
 
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def reset(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: Name,
     ago: Annotated[
         str | None, typer.Option("--time", "-t", help="To so long ago: 30s, 90m, 4h, 3d, 2w")
@@ -82,7 +72,7 @@ def reset(
     """
     targets: list[ResetTarget] = []
     if ago is not None:
-        targets.append(ToTime(parse_ago_ms(ago, now_ms=now_ms())))
+        targets.append(ToTime(parse_ago_ms(ago, now_ms=wall_clock_ms())))
     if to_time is not None:
         targets.append(ToTime(parse_time_ms(to_time)))
     if to_offset:
@@ -100,9 +90,9 @@ def reset(
     _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
 
 
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def skip(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: Name,
     count: Annotated[
         int | None, typer.Option("--count", "-n", help="How many of each partition", min=1)
@@ -123,9 +113,9 @@ def skip(
     _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
 
 
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def expire(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     name: Name,
     older_than: Annotated[
         str, typer.Option("--expireTime", "-t", help="Seconds, or 90m, 4h, 3d, 2w")
@@ -164,7 +154,7 @@ def _carry_out(
         print_moves(done)
 
 
-def _moves(settings: SubscriptionJob) -> CursorMoves:
+def _moves(settings: KafkaJob) -> CursorMoves:
     from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves  # noqa: PLC0415
 
     return CursorMoves(surveyor_of(settings))

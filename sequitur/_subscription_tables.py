@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from sequitur._console import table_console
 from sequitur._foreign_text import shown
 from sequitur.pipelines.ordering.progress import instant
 
@@ -37,6 +37,9 @@ def print_list(found: Sequence[Mapping[str, Any]]) -> None:
             *_numbers(one, "epoch", "msgBacklog", "backlogSize", "oldestBacklogMessageAgeSeconds"),
         )
     _print(table)
+    for one in found:
+        if "damaged" in one:
+            typer.echo(f"damaged: {one['damaged']}")
 
 
 def print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
@@ -82,8 +85,8 @@ def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
                 table.add_row(
                     name,
                     partition["lastConfirmedEntry"],
-                    cursor["markDeletePosition"],
-                    cursor["readPosition"],
+                    cursor.get("markDeletePosition", "-"),
+                    cursor.get("readPosition", "-"),
                     *_numbers(
                         cursor,
                         "msgBacklog",
@@ -91,7 +94,7 @@ def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
                         "numberOfEntriesSinceFirstNotAckedMessage",
                         "totalNonContiguousDeletedMessagesRange",
                     ),
-                    _short(cursor["individuallyDeletedMessages"]),
+                    _short(cursor.get("individuallyDeletedMessages", "-")),
                     cursor["state"],
                 )
             table.add_section()
@@ -179,7 +182,4 @@ def _short(ranges: str, most: int = 120) -> str:
 
 
 def _print(table: RenderableType, *, beside: bool = False) -> None:
-    console = Console(stderr=beside)
-    if not console.is_terminal:
-        console = Console(stderr=beside, width=max(console.width, _NARROWEST))
-    console.print(table)
+    table_console(_NARROWEST, stderr=beside).print(table)

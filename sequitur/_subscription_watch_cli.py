@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sequitur._subscription_options import AsJson, SubscriptionJob
+from sequitur._kafka_commands import AsJson, KafkaJob
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.producer.kafka.reach import require_broker
@@ -31,9 +31,9 @@ _ACTS = frozenset(
 """Each of these is told; of what lasts only the beginning."""
 
 
-@with_flags(SubscriptionJob)
+@with_flags(KafkaJob)
 def watch(
-    settings: SubscriptionJob,
+    settings: KafkaJob,
     interval: Annotated[
         float, typer.Option(help="Seconds from one round to the next", min=0.1, max=3600)
     ] = 1.0,

@@ -6,14 +6,15 @@ their own.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from sequitur._console import table_console
+from sequitur._kafka_commands import AsJson, KafkaJob, echo_json
+from sequitur.consumer._settings import check_topic
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -23,8 +24,7 @@ from sequitur.consumer.subscription.policies import (
     parse_size,
     parse_time_s,
 )
-from sequitur.producer import KafkaSettings
-from sequitur.producer.settings import Settings
+from sequitur.producer.kafka.reach import require_broker
 from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
@@ -46,22 +46,28 @@ topic_app = typer.Typer(
 )
 
 
-class TopicJob(Settings):
-    """What commands about the registry need."""
-
-    kafka: KafkaSettings
+def _checked(topic: str | None) -> str | None:
+    """Refuse what no topic can be called: its policy would hold for nothing, and nobody said so."""
+    try:
+        check_topic(topic)
+    except ValueError as error:
+        raise typer.BadParameter(f"{topic!r}: {error}") from None
+    return topic
 
 
 Topic = Annotated[
     str | None,
-    typer.Argument(help="The topic; without one, the default for all topics", show_default=False),
+    typer.Argument(
+        help="The topic; without one, the default for all topics",
+        show_default=False,
+        callback=_checked,
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, not a table")]
 
 
 @topic_app.command("get")
-@with_flags(TopicJob)
-def get(settings: TopicJob, topic: Topic = None, as_json: AsJson = False) -> None:
+@with_flags(KafkaJob)
+def get(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
     """Show all policies of a topic: what is set, and what holds."""
     registry = _store(settings).read()
     own = registry.set_policies(topic)
@@ -77,7 +83,7 @@ def get(settings: TopicJob, topic: Topic = None, as_json: AsJson = False) -> Non
     shown, given = everything.to_document(), own.to_document()
     del shown["format"], given["format"]
     if as_json:
-        typer.echo(json.dumps({"topic": topic, "set": given, "inForce": shown}, indent=2))
+        echo_json({"topic": topic, "set": given, "inForce": shown})
         return
     by_default = {} if topic is None else default.to_document()
     table = Table(title=f"Policies of {_said(topic)}", title_justify="left")
@@ -87,20 +93,20 @@ def get(settings: TopicJob, topic: Topic = None, as_json: AsJson = False) -> Non
         owner = "topic" if topic is not None and name in given else _NAMESPACE
         by = owner if name in given or name in by_default else "-"
         table.add_row(name, _text(value), by)
-    _console().print(table)
+    table_console(_NARROWEST).print(table)
 
 
 @topic_app.command("get-backlog-quota")
-@with_flags(TopicJob)
-def get_backlog_quota(settings: TopicJob, topic: Topic = None, as_json: AsJson = False) -> None:
+@with_flags(KafkaJob)
+def get_backlog_quota(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
     """Show the backlog quota that is set."""
     _show(settings, topic, "backlogQuota", as_json=as_json)
 
 
 @topic_app.command("set-backlog-quota")
-@with_flags(TopicJob)
+@with_flags(KafkaJob)
 def set_backlog_quota(
-    settings: TopicJob,
+    settings: KafkaJob,
     topic: Topic = None,
     limit: Annotated[
         str, typer.Option("--limit", "-l", help="Bytes, or 10M, 16G, 1T; negative: no limit")
@@ -122,23 +128,23 @@ def set_backlog_quota(
 
 
 @topic_app.command("remove-backlog-quota")
-@with_flags(TopicJob)
-def remove_backlog_quota(settings: TopicJob, topic: Topic = None) -> None:
+@with_flags(KafkaJob)
+def remove_backlog_quota(settings: KafkaJob, topic: Topic = None) -> None:
     """Remove the backlog quota; the default holds then."""
     _change(settings, topic, lambda own: replace(own, backlog_quota=None))
 
 
 @topic_app.command("get-message-ttl")
-@with_flags(TopicJob)
-def get_message_ttl(settings: TopicJob, topic: Topic = None, as_json: AsJson = False) -> None:
+@with_flags(KafkaJob)
+def get_message_ttl(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
     """Show the message time to live that is set, in seconds."""
     _show(settings, topic, "messageTtlInSeconds", as_json=as_json)
 
 
 @topic_app.command("set-message-ttl")
-@with_flags(TopicJob)
+@with_flags(KafkaJob)
 def set_message_ttl(
-    settings: TopicJob,
+    settings: KafkaJob,
     topic: Topic = None,
     ttl: Annotated[
         str, typer.Option("--messageTTL", "-ttl", help="Seconds, or 4h, 3d, 2w; 0: never")
@@ -150,25 +156,25 @@ def set_message_ttl(
 
 
 @topic_app.command("remove-message-ttl")
-@with_flags(TopicJob)
-def remove_message_ttl(settings: TopicJob, topic: Topic = None) -> None:
+@with_flags(KafkaJob)
+def remove_message_ttl(settings: KafkaJob, topic: Topic = None) -> None:
     """Remove the message time to live; the default holds then."""
     _change(settings, topic, lambda own: replace(own, message_ttl_s=None))
 
 
 @topic_app.command("get-subscription-expiration-time")
-@with_flags(TopicJob)
+@with_flags(KafkaJob)
 def get_subscription_expiration(
-    settings: TopicJob, topic: Topic = None, as_json: AsJson = False
+    settings: KafkaJob, topic: Topic = None, as_json: AsJson = False
 ) -> None:
     """Show after how many minutes unused subscriptions are deleted."""
     _show(settings, topic, "subscriptionExpirationTimeMinutes", as_json=as_json)
 
 
 @topic_app.command("set-subscription-expiration-time")
-@with_flags(TopicJob)
+@with_flags(KafkaJob)
 def set_subscription_expiration(
-    settings: TopicJob,
+    settings: KafkaJob,
     topic: Topic = None,
     minutes: Annotated[
         str, typer.Option("--time", "-t", help="Minutes, or 4h, 3d, 2w; 0: never")
@@ -186,23 +192,23 @@ def set_subscription_expiration(
 
 
 @topic_app.command("remove-subscription-expiration-time")
-@with_flags(TopicJob)
-def remove_subscription_expiration(settings: TopicJob, topic: Topic = None) -> None:
+@with_flags(KafkaJob)
+def remove_subscription_expiration(settings: KafkaJob, topic: Topic = None) -> None:
     """Remove the subscription expiration; the default holds then."""
     _change(settings, topic, lambda own: replace(own, subscription_expiration_time_minutes=None))
 
 
 @topic_app.command("get-retention")
-@with_flags(TopicJob)
-def get_retention(settings: TopicJob, topic: Topic = None, as_json: AsJson = False) -> None:
+@with_flags(KafkaJob)
+def get_retention(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
     """Show the retention that is set."""
     _show(settings, topic, "retention", as_json=as_json)
 
 
 @topic_app.command("set-retention")
-@with_flags(TopicJob)
+@with_flags(KafkaJob)
 def set_retention(
-    settings: TopicJob,
+    settings: KafkaJob,
     topic: Topic = None,
     time: Annotated[
         str, typer.Option("--time", "-t", help="90m, 4h, 3d, 2w; 0: off; negative: for ever")
@@ -220,16 +226,16 @@ def set_retention(
 
 
 @topic_app.command("remove-retention")
-@with_flags(TopicJob)
-def remove_retention(settings: TopicJob, topic: Topic = None) -> None:
+@with_flags(KafkaJob)
+def remove_retention(settings: KafkaJob, topic: Topic = None) -> None:
     """Remove the retention; the default holds then."""
     _change(settings, topic, lambda own: replace(own, retention=None))
 
 
 @topic_app.command("set-thresholds")
-@with_flags(TopicJob)
+@with_flags(KafkaJob)
 def set_thresholds(
-    settings: TopicJob,
+    settings: KafkaJob,
     *,
     topic: Topic = None,
     slow_backlog: Annotated[int | None, typer.Option(help="Messages not acked", min=0)] = None,
@@ -264,20 +270,21 @@ def set_thresholds(
 
 
 @topic_app.command("remove-thresholds")
-@with_flags(TopicJob)
-def remove_thresholds(settings: TopicJob, topic: Topic = None) -> None:
+@with_flags(KafkaJob)
+def remove_thresholds(settings: KafkaJob, topic: Topic = None) -> None:
     """Remove the thresholds; the default holds then."""
     _change(settings, topic, lambda own: replace(own, thresholds=None))
 
 
-def _store(settings: TopicJob) -> Any:
+def _store(settings: KafkaJob) -> Any:
     from sequitur.pipelines.subscriptions.registry_store import RegistryStore  # noqa: PLC0415
 
+    require_broker(settings.kafka)
     return RegistryStore(settings.kafka)
 
 
 def _change(
-    settings: TopicJob, topic: str | None, change: Callable[[TopicPolicies], TopicPolicies]
+    settings: KafkaJob, topic: str | None, change: Callable[[TopicPolicies], TopicPolicies]
 ) -> None:
     """Change the policies of a topic, or of the namespace; fenced against other admins."""
     _store(settings).change(
@@ -285,16 +292,16 @@ def _change(
     )
 
 
-def _show(settings: TopicJob, topic: str | None, name: str, *, as_json: bool) -> None:
+def _show(settings: KafkaJob, topic: str | None, name: str, *, as_json: bool) -> None:
     """Print what is set; nothing is null, as pulsar-admin prints it."""
     value = _store(settings).read().set_policies(topic).to_document().get(name)
     if as_json:
-        typer.echo(json.dumps(value, indent=2))
+        echo_json(value)
         return
     table = Table(title=f"{name} of {_said(topic)}", title_justify="left", show_header=False)
     for key, part in (value if isinstance(value, dict) else {name: value}).items():
         table.add_row(key, _text(part))
-    _console().print(table)
+    table_console(_NARROWEST).print(table)
 
 
 def _limited(text: str, value: int | None) -> int:
@@ -313,8 +320,3 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
     return _NO_LIMIT if value == -1 else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, _NARROWEST))

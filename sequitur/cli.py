@@ -14,6 +14,7 @@ from sequitur._broker_cli import broker_app
 from sequitur._dlq_cli import dlq_app
 from sequitur._errors import SequiturError
 from sequitur._journal_cli import journal_app
+from sequitur._kafka_commands import KafkaJob
 from sequitur._reorder_cli import reorder_app
 from sequitur._retention_cli import retention_app
 from sequitur._run_cli import run_topology
@@ -22,10 +23,9 @@ from sequitur._topic_cli import topic_app
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.consumer import ConsumerError, parse_event_time_spec
 from sequitur.pipelines._errors import PipelineError
-from sequitur.producer import KafkaSettings, ProducerError
+from sequitur.producer import ProducerError
 from sequitur.producer.daemon.cli import produce
 from sequitur.producer.program import run_program
-from sequitur.producer.settings import Settings
 from sequitur.producer.settings_flags import with_flags
 from sequitur.verify import Order, TopicCheck, TopicReport
 
@@ -47,12 +47,6 @@ app.add_typer(retention_app, name="retention")
 app.add_typer(topic_app, name="topic")
 app.command()(produce)
 app.command("run")(run_topology)
-
-
-class VerifyJob(Settings):
-    """What the check of a topic needs."""
-
-    kafka: KafkaSettings
 
 
 @app.command()
@@ -77,9 +71,9 @@ def demo(
 
 
 @app.command()
-@with_flags(VerifyJob)
+@with_flags(KafkaJob)
 def verify(
-    settings: VerifyJob,
+    settings: KafkaJob,
     topic: Annotated[str, typer.Argument(help="The topic to check")],
     event_time: Annotated[
         str | None, typer.Option(help="json:PATH, header:NAME or kafka-timestamp (the default)")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
 
 from sequitur.consumer import CursorStats
 from sequitur.consumer._errors import CumulativeAckError
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     Dispatch,
@@ -24,6 +26,7 @@ from sequitur.consumer.subscription.registry import SubscriptionType
 from sequitur.pipelines.subscriptions.consumption import Consumption
 from sequitur.pipelines.subscriptions.opening import SubscriptionOpening
 from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
+from sequitur.pipelines.subscriptions.skip_thread import SkipThread
 from sequitur.producer import KafkaSettings
 from sequitur.producer.kafka.backoff import Backoff
 
@@ -103,6 +106,8 @@ class SubscriptionStats:
         negative_acks: How many failed by a negative ack.
         ack_timeouts: How many failed since no ack came in time.
         taken_back: How many were out behind a failed one of their key.
+        messages_expired: How many were acked since their time to live was over.
+        messages_evicted: How many were acked since a backlog quota evicts them.
     """
 
     name: str
@@ -115,6 +120,8 @@ class SubscriptionStats:
     negative_acks: int
     ack_timeouts: int
     taken_back: int
+    messages_expired: int
+    messages_evicted: int
 
     @property
     def backlog(self) -> int:
@@ -130,6 +137,7 @@ class SubscriptionStats:
             "blockedSubscriptionOnUnackedMsgs": self.is_blocked,
             "msgOutCounter": self.messages_out,
             "messagesRedelivered": self.messages_redelivered,
+            "totalMsgExpired": self.messages_expired,
             "cursors": {
                 f"{topic}:{partition}": one.to_document()
                 for (topic, partition), one in self.cursors.items()
@@ -147,6 +155,11 @@ class Subscription:
     acks that are stored; the one that had it gets `SubscriptionFencedError` from every call, within
     a few seconds if it acks nothing. That is so for all types, `Exclusive` too. Any number of
     threads may use one object.
+
+    While it is open it acks by itself what is older than the topics' time to live, and what their
+    backlog quota evicts (`sequitur topic set-message-ttl`, `set-backlog-quota`): such a message is
+    not handed out any more, and one that is out was acked before. The logger
+    `sequitur.subscription` tells of each.
 
     Order: messages of a key of a partition come in order, and with the types `Exclusive`,
     `Failover` and `Key_Shared` remain so when one of them fails: no later one is handed out before
@@ -170,6 +183,8 @@ class Subscription:
         write_interval: How often acks are written.
         replication_factor: How many replicas the topics of subscriptions get if they are not there
             yet; -1 for the brokers' default.
+        evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
+            they are not. It is none of `topics`.
 
     Raises:
         CursorError: What is stored was changed, or is of another version.
@@ -195,6 +210,7 @@ class Subscription:
         max_unacked_messages: int = 50_000,
         write_interval: timedelta = timedelta(seconds=1),
         replication_factor: int = -1,
+        evicted_topic: str | None = None,
     ) -> None:
         if isinstance(kafka, str):
             kafka = KafkaSettings(bootstrap_servers=kafka)
@@ -211,6 +227,13 @@ class Subscription:
         opening = SubscriptionOpening(
             kafka, name, self._topics, type=self._type, replication_factor=replication_factor
         )
+        if evicted_topic in self._topics:
+            raise ValueError(
+                f"evicted_topic {evicted_topic!r}: the subscription is on it, so what is copied "
+                "there would be evicted again"
+            )
+        if evicted_topic is not None:
+            opening.topics.require(evicted_topic)
         opened = opening.open(Edge(position))
         self._consumption = Consumption(
             opening,
@@ -224,6 +247,9 @@ class Subscription:
             ),
             refill=max(receiver_queue_size // _REFILL_SHARE, 1),
             write_interval_s=write_interval.total_seconds(),
+        )
+        self._skips = SkipThread(
+            opening.surveyor, self._consumption, self._topics, copy_to=evicted_topic
         )
 
     def __enter__(self) -> Self:
@@ -363,6 +389,8 @@ class Subscription:
             negative_acks=counts.negative_acks,
             ack_timeouts=counts.timed_out,
             taken_back=counts.taken_back,
+            messages_expired=self._skips.counts[FindingKind.EXPIRED_MESSAGES],
+            messages_evicted=self._skips.counts[FindingKind.EVICTED],
         )
 
     def close(self) -> None:
@@ -373,13 +401,19 @@ class Subscription:
                 acks that were not stored.
             TopicError: There are acks that the brokers do not store.
         """
-        self._consumption.close()
+        # In this order: receivers learn at once, and do not wait for a look at policies that waits
+        # for brokers. What that look would ack is refused then, and is due again the next time.
+        try:
+            self._consumption.close()
+        finally:
+            self._skips.close()
 
     def _place(self, message: Acked) -> tuple[SourcePartition, int]:
         if isinstance(message, str):
             message = Position.parse(message)
         position = message.position if isinstance(message, Message) else message
-        return position.within(self._topics), position.offset
+        # The cursor takes whole numbers: one of a table may be a float, or NumPy's.
+        return position.within(self._topics), index(position.offset)
 
 
 def _message(message: KafkaMessage, redelivery_count: int) -> Message:

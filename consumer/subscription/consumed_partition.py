@@ -7,6 +7,7 @@ deleted) shows only as a jump from one offset to a later one, and is acked here 
 from __future__ import annotations
 
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.sizes import CountedSizes
 
 
@@ -40,6 +41,10 @@ class ConsumedPartition:
     def begin(cls, identity: CursorIdentity, start: int) -> ConsumedPartition:
         """Return one of which nothing is acked from an offset on."""
         return cls(Cursor(identity, start=start), CountedSizes(start), end=start)
+
+    def copy(self) -> PartitionCursor:
+        """Return its cursor and sizes as they are now."""
+        return PartitionCursor(self.cursor.copy(), self.sizes)
 
     @property
     def sizes(self) -> CountedSizes:

@@ -32,6 +32,10 @@ class FindingKind(StrEnum):
     """Messages were acked since they were older than their time to live."""
     EXPIRED_SUBSCRIPTION = "expired subscription"
     """A subscription was deleted that nobody used."""
+    DAMAGED = "damaged cursors"
+    """What is stored of a subscription cannot be read."""
+    FAILED = "not done"
+    """The brokers refused what was to be done; the next round tries it again."""
     OWNED = "owned by a job"
     """What was to be done is left to the subscription's consumer."""
 

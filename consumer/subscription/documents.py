@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _OPEN: Final = "Open"
 _NO_LEDGER: Final = "NoLedger"
 _UNINITIALIZED: Final = "Uninitialized"
+_DAMAGED: Final = "Damaged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,29 +83,35 @@ def listed(sight: Sight) -> list[dict[str, Any]]:
     survey = sight.survey
     documents = []
     for name, record in sorted(survey.registry.subscriptions.items()):
-        backlogs = [survey.backlog(topic) for topic in record.topics]
-        documents.append(
-            {
-                "name": name,
-                "type": record.type.value,
-                "topics": list(record.topics),
-                "epoch": record.epoch,
-                "connected": name in survey.connected,
-                "created": moment(record.created_ms),
-                "lastConnected": moment(record.last_connected_ms),
-                "msgBacklog": sum(one.messages(name) for one in backlogs),
-                "backlogSize": sum(
-                    part.size_bytes
-                    for one in backlogs
-                    for part in one.parts
-                    if part.subscription == name
-                ),
-                "oldestBacklogMessageAgeSeconds": int(
-                    max((one.age_s(survey.now_ms, name) for one in backlogs), default=0)
-                ),
-            }
-        )
+        document: dict[str, Any] = {
+            "name": name,
+            "type": record.type.value,
+            "topics": list(record.topics),
+            "epoch": record.epoch,
+            "connected": name in survey.connected,
+            "created": moment(record.created_ms),
+            "lastConnected": moment(record.last_connected_ms),
+        }
+        if name in survey.damaged:
+            document["damaged"] = survey.damaged[name]
+        else:
+            document |= _listed_backlog(survey, record)
+        documents.append(document)
     return documents
+
+
+def _listed_backlog(survey: Survey, record: SubscriptionRecord) -> dict[str, Any]:
+    name = record.name
+    backlogs = [survey.backlog(topic) for topic in record.topics]
+    return {
+        "msgBacklog": sum(one.messages(name) for one in backlogs),
+        "backlogSize": sum(
+            part.size_bytes for one in backlogs for part in one.parts if part.subscription == name
+        ),
+        "oldestBacklogMessageAgeSeconds": int(
+            max((one.age_s(survey.now_ms, name) for one in backlogs), default=0)
+        ),
+    }
 
 
 def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> dict[str, Any]:
@@ -143,6 +150,14 @@ def _subscription_stats(
     sight: Sight, topic: str, record: SubscriptionRecord, before: Sight | None
 ) -> dict[str, Any]:
     survey = sight.survey
+    about: dict[str, Any] = {
+        "type": record.type.value,
+        "isDurable": True,
+        "connected": record.name in survey.connected,
+        "epoch": record.epoch,
+    }
+    if record.name in survey.damaged:
+        return {**about, "damaged": survey.damaged[record.name]}
     parts = [one for one in survey.backlog(topic).parts if one.subscription == record.name]
     stamps = [part.oldest_ms for part in parts if part.oldest_ms is not None]
     cursors = _cursors(survey, record.name, topic)
@@ -152,10 +167,7 @@ def _subscription_stats(
         "unackedMessages": sum(
             _unacked(cursor, survey.logs[where].start) for where, cursor in cursors.items()
         ),
-        "type": record.type.value,
-        "isDurable": True,
-        "connected": record.name in survey.connected,
-        "epoch": record.epoch,
+        **about,
     }
     if stamps:
         document["earliestMsgPublishTimeInBacklog"] = min(stamps)
@@ -211,6 +223,8 @@ def internal_document(sight: Sight, topic: str, names: Iterable[str] = ()) -> di
 
 def _cursor_document(sight: Sight, name: str, where: SourcePartition) -> dict[str, Any]:
     survey, state = sight.survey, sight.state(name)
+    if name in survey.damaged:
+        return {"state": _DAMAGED, "damaged": survey.damaged[name]}
     cursor = survey.held_of(name, where).cursor
     # A topic that was deleted and made anew ends before what its cursors have acked.
     end = max(survey.logs[where].end, _reached(cursor))

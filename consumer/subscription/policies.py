@@ -329,7 +329,7 @@ class TopicPolicies:
                     None if thresholds is None else DetectionThresholds.from_document(thresholds)
                 ),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise StateFormatError(f"policies cannot be read: {error}") from error
 
 

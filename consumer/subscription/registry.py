@@ -143,7 +143,7 @@ class SubscriptionRecord:
                 expiration_time_minutes=None if expiration is None else int(expiration),
                 reset_ms=None if reset_ms is None else int(reset_ms),
             )
-        except (KeyError, TypeError, ValueError, SubscriptionNameError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, SubscriptionNameError) as error:
             raise StateFormatError(f"the record of a subscription cannot be read: {error}") from (
                 error
             )
@@ -321,7 +321,7 @@ def _json(document: object) -> bytes:
 def _loaded(value: bytes, what: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateFormatError(f"{what} is no JSON: {value[:80]!r}") from error
 
 

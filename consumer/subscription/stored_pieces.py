@@ -202,6 +202,12 @@ def chunk_key(identity: CursorIdentity, generation: int, index: int) -> bytes:
     return f"{where}/{identity.subscription}".encode()
 
 
+def is_chunk_of(key: bytes, subscription: str) -> bool:
+    """Tell whether a key is that of a chunk of a subscription's cursors, of any generation."""
+    parts = key.split(b"/", 4)
+    return len(parts) == 5 and parts[4] == subscription.encode()  # noqa: PLR2004 - as `chunk_key` makes it
+
+
 def _joined(pointer: Pointer, chunks: Iterable[bytes], identity: CursorIdentity) -> bytes:
     parts: dict[int, bytes] = {}
     for value in chunks:

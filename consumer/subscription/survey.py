@@ -12,21 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.expiry import expired_before, is_pinned
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.quota import PartitionBacklog, TopicBacklog
-from sequitur.consumer.subscription.sizes import CountedSizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
     from sequitur.consumer.time.clock import SourcePartition
-
-
-class Held(NamedTuple):
-    """What a subscription has of a partition: its cursor, and the bytes that it has counted."""
-
-    cursor: Cursor
-    sizes: CountedSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +65,14 @@ class DueAck(NamedTuple):
     messages: int
     why: FindingKind
 
+    @property
+    def sentence(self) -> str:
+        """What is done, in words."""
+        return (
+            f"partition {self.partition}: {self.messages:,} messages from {self.first} to before "
+            f"{self.stop} are acked and not processed"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -85,18 +86,24 @@ class Survey:
         held: What each subscription has of the partitions.
         epochs: The epoch that each subscription's cursors are of; absent where none are stored.
         oldest_ms: Timestamp of the first record from an offset on, where there is one.
+        damaged: The subscriptions whose cursors cannot be read, and why. Nothing of theirs counts
+            as acked, nothing is acked for them, and they hold no producer back.
+        of_gone_logs: The subscriptions and partitions whose cursors are those of an earlier topic
+            of the name, which was deleted.
     """
 
     now_ms: int
     registry: Registry
     connected: frozenset[str]
     logs: Mapping[SourcePartition, Log]
-    held: Mapping[str, Mapping[SourcePartition, Held]] = field(default_factory=dict)
+    held: Mapping[str, Mapping[SourcePartition, PartitionCursor]] = field(default_factory=dict)
     epochs: Mapping[str, int] = field(default_factory=dict)
     oldest_ms: Mapping[tuple[SourcePartition, int], int] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
 
     def with_held(
-        self, subscription: str, held: Mapping[SourcePartition, Held], *, epoch: int
+        self, subscription: str, held: Mapping[SourcePartition, PartitionCursor], *, epoch: int
     ) -> Survey:
         """Return the survey with cursors of a subscription that are newer than the stored ones."""
         return replace(
@@ -109,6 +116,10 @@ class Survey:
         """Return the survey with the timestamps that were asked for last."""
         return replace(self, oldest_ms=oldest_ms)
 
+    def topics(self) -> list[str]:
+        """Return the topics that are there."""
+        return sorted({one.topic for one in self.logs})
+
     def partitions(self, topic: str) -> list[SourcePartition]:
         """Return the partitions of a topic that is there."""
         return sorted(one for one in self.logs if one.topic == topic)
@@ -117,7 +128,7 @@ class Survey:
         """Tell whether the stored cursors are of another epoch than the registry names."""
         return self.epochs.get(record.name, record.epoch) != record.epoch
 
-    def held_of(self, subscription: str, where: SourcePartition) -> Held:
+    def held_of(self, subscription: str, where: SourcePartition) -> PartitionCursor:
         """Return what a subscription has of a partition.
 
         One that is not stored has acked nothing of what is there; neither has one of an epoch that
@@ -129,7 +140,7 @@ class Survey:
         if known is not None:
             return known
         start = self.logs[where].start
-        return Held(Cursor(CursorIdentity(subscription, *where), start=start), CountedSizes(start))
+        return PartitionCursor.begin(CursorIdentity(subscription, *where), start)
 
     def cursors(self, subscription: str, topic: str) -> list[Cursor]:
         """Return a subscription's cursors on a topic, one for each partition."""
@@ -141,11 +152,18 @@ class Survey:
         committed = self.held_of(subscription, where).cursor.committed_offset
         return min(max(committed, log.start), log.end)
 
+    def needed_from(self, subscription: str, where: SourcePartition) -> int:
+        """Return the first offset that is not to be deleted, since it is not known to be acked."""
+        if (subscription, where) in self.of_gone_logs:
+            return self.logs[where].start
+        return self.first_unacked(subscription, where)
+
     def backlog(self, topic: str) -> TopicBacklog:
-        """Return the backlogs of all subscriptions on a topic."""
+        """Return the backlogs of the subscriptions on a topic whose cursors can be read."""
         parts = [
             self._part(record.name, where)
             for record in self.registry.on(topic)
+            if record.name not in self.damaged
             for where in self.partitions(topic)
         ]
         return TopicBacklog(topic, tuple(parts))
@@ -189,10 +207,10 @@ def due_acks(survey: Survey, record: SubscriptionRecord, cuts: Cuts) -> list[Due
     """Return what a subscription is to ack, in order; its cursors are not changed.
 
     Messages that have both expired and are to be evicted have expired. Nothing is due while a reset
-    is under way.
+    is under way, or where cursors cannot be read.
     """
     due: list[DueAck] = []
-    if survey.is_being_reset(record):
+    if survey.is_being_reset(record) or record.name in survey.damaged:
         return due
     for where in (one for topic in record.topics for one in survey.partitions(topic)):
         cursor = survey.held_of(record.name, where).cursor

@@ -8,9 +8,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines._errors import TopicError, UnansweredError
+from sequitur.pipelines.kafka.admin_answers import action_to, answered
 from sequitur.pipelines.kafka.outages import brief_outages
-from sequitur.producer.kafka.error_codes import Action, Request, action_of
+from sequitur.producer.kafka.error_codes import Action, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -102,21 +102,9 @@ class ConsumerGroups:
         self._told(f"group {group!r} cannot be deleted", ask)
 
     def _told(self, message: str, ask: Callable[[], T]) -> T:
-        def passes(error: Exception) -> str | None:
-            if isinstance(error, KafkaException):
-                if action_of(Request.GROUPS, error.args[0].code()) is not Action.RETRY:
-                    return None
-            elif not isinstance(error, TimeoutError):
-                return None
-            return f"{message}: {error}"
-
-        try:
-            return self._outages.outlast(ask, passes)
-        except (KafkaException, TimeoutError) as error:
-            kind = TopicError if passes(error) is None else UnansweredError
-            raise kind(f"{message}: {error}") from error
+        return answered(self._outages, Request.GROUPS, message, ask, timeout_s=_TIMEOUT_S)
 
 
 def _is_unknown(error: KafkaException) -> bool:
     """Tell whether a group is one that the brokers do not know."""
-    return action_of(Request.GROUPS, error.args[0].code()) is Action.GO_WITHOUT
+    return action_to(Request.GROUPS, error) is Action.GO_WITHOUT

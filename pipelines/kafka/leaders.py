@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sequitur.consumer import OutputPartition
 from sequitur.producer import RetriableError
@@ -19,18 +19,23 @@ from sequitur.producer.kafka.describe_producers import (
     known_producers,
     producer_states,
 )
-from sequitur.producer.kafka.log_reading import last_sequence_in_log, log_ends
+from sequitur.producer.kafka.log_reading import last_sequence_in_log, log_ends, timestamp_from
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from typing import TypeVar
 
     from sequitur.producer.kafka.describe_producers import KnownProducer
     from sequitur.producer.kafka.identity import Identity
     from sequitur.producer.kafka.produce_answers import PartitionAnswer
     from sequitur.producer.kafka.wire import Wire
 
+    T = TypeVar("T")
+    _Ask = Callable[[Any], Awaitable[Any]]
+
 _Answer: TypeAlias = "asyncio.Future[PartitionAnswer]"
 
+_ASKED_AT_ONCE: Final = 32
 _REQUEST_BYTES: Final = 4 << 20
 """Of a request, where its batches are not larger: brokers limit it (`socket.request.max.bytes`)."""
 
@@ -102,14 +107,7 @@ class Leaders:
         Raises:
             FatalError: A broker refuses the login, or the right to read a topic.
         """
-        found: dict[OutputPartition, int] = {}
-        for node, led in self._by_leader(partitions).items():
-            try:
-                told = await log_ends(functools.partial(self._wire.ask, node), led)
-            except RetriableError:
-                continue
-            found |= {OutputPartition(*where): offset for where, offset in told.items()}
-        return found
+        return await self._told(log_ends, partitions)
 
     async def log_sizes(
         self, partitions: Collection[OutputPartition]
@@ -119,13 +117,43 @@ class Leaders:
         Raises:
             FatalError: A broker refuses the login.
         """
-        found: dict[OutputPartition, int] = {}
-        for node, led in self._by_leader(partitions).items():
+        return await self._told(log_sizes, partitions, or_without=RequestUnknownError)
+
+    async def timestamps(
+        self, places: Iterable[tuple[OutputPartition, int]], ends: Mapping[OutputPartition, int]
+    ) -> dict[tuple[OutputPartition, int], int | None]:
+        """Return the timestamp of the first committed record from places on, of those told now.
+
+        Args:
+            places: Partitions and offsets.
+            ends: The offset behind the last record of each partition.
+
+        Returns:
+            None where no record follows; places in topics that are gone as if none followed.
+
+        Raises:
+            FatalError: A broker refuses the login, or the right to read a topic.
+        """
+
+        async def one(
+            where: OutputPartition, offset: int
+        ) -> tuple[tuple[OutputPartition, int], int | None] | None:
+            node = self._wire.leader(*where)
+            if node is None:
+                is_gone = self._wire.topic_id(where.topic) is None
+                return ((where, offset), None) if is_gone else None
+            ask = functools.partial(self._wire.ask, node)
             try:
-                told = await log_sizes(functools.partial(self._wire.ask, node), led)
-            except (RetriableError, RequestUnknownError):
-                continue
-            found |= {OutputPartition(*where): size for where, size in told.items()}
+                return (where, offset), await timestamp_from(ask, *where, offset, ends[where])
+            except RetriableError:
+                return None
+
+        found: dict[tuple[OutputPartition, int], int | None] = {}
+        wanted = list(places)
+        for first in range(0, len(wanted), _ASKED_AT_ONCE):
+            some = wanted[first : first + _ASKED_AT_ONCE]
+            told = await asyncio.gather(*(one(*place) for place in some))
+            found |= dict(filter(None, told))
         return found
 
     async def producers(
@@ -136,14 +164,7 @@ class Leaders:
         Raises:
             FatalError: A broker refuses the login.
         """
-        found: dict[OutputPartition, list[KnownProducer]] = {}
-        for node, led in self._by_leader(partitions).items():
-            try:
-                told = await known_producers(functools.partial(self._wire.ask, node), led)
-            except (RetriableError, RequestUnknownError):
-                continue
-            found |= {OutputPartition(*where): some for where, some in told.items()}
-        return found
+        return await self._told(known_producers, partitions, or_without=RequestUnknownError)
 
     async def last_sequence_in_log(
         self, where: OutputPartition, identity: Identity, offset: int
@@ -208,6 +229,29 @@ class Leaders:
             request = asyncio.ensure_future(_hand_out(answered, answers))
             self._requests.add(request)
             request.add_done_callback(self._requests.discard)
+
+    async def _told(
+        self,
+        ask_leader: Callable[[_Ask, Mapping[str, list[int]]], Awaitable[dict[tuple[str, int], T]]],
+        partitions: Collection[OutputPartition],
+        *,
+        or_without: type[Exception] = RetriableError,
+    ) -> dict[OutputPartition, T]:
+        """Ask the leaders of partitions; those of leaders that do not answer now are left out.
+
+        Args:
+            ask_leader: Asks one of them for those that it leads.
+            partitions: The partitions.
+            or_without: A further error that leaves a leader's partitions out.
+        """
+        found: dict[OutputPartition, T] = {}
+        for node, led in self._by_leader(partitions).items():
+            try:
+                told = await ask_leader(functools.partial(self._wire.ask, node), led)
+            except (RetriableError, or_without):
+                continue
+            found |= {OutputPartition(*where): one for where, one in told.items()}
+        return found
 
     def _by_leader(self, partitions: Iterable[OutputPartition]) -> dict[int, dict[str, list[int]]]:
         found: dict[int, dict[str, list[int]]] = {}

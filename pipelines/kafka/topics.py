@@ -16,9 +16,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines._errors import TopicError, UnansweredError
+from sequitur.pipelines._errors import TopicError
+from sequitur.pipelines.kafka.admin_answers import action_to, answered
 from sequitur.pipelines.kafka.outages import brief_outages
-from sequitur.producer.kafka.error_codes import Action, Request, action_of
+from sequitur.producer.kafka.error_codes import Action, Request
 from sequitur.producer.kafka.record_limit import RecordLimit
 from sequitur.producer.kafka.topics import TopicCreation
 
@@ -146,6 +147,11 @@ class KafkaTopics:
         # All topics and not this one: asking for one by name may create it.
         return self._all().get(topic)
 
+    def counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Number of partitions of each of some topics; those that are not there are left out."""
+        there = self._all()
+        return {topic: there[topic] for topic in topics if topic in there}
+
     def matching(
         self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
     ) -> dict[str, int]:
@@ -200,7 +206,7 @@ class KafkaTopics:
                 try:
                     given = answer.result(_TIMEOUT_S).topic_id
                 except KafkaException as error:
-                    if _action_of(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
+                    if action_to(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
                         raise
                     continue
                 if given.get_most_significant_bits() or given.get_least_significant_bits():
@@ -325,7 +331,7 @@ class KafkaTopics:
             try:
                 entries = asked.result(_TIMEOUT_S)
             except KafkaException as error:
-                if _action_of(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
+                if action_to(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
                     raise
                 return {}
             return {name: str(entry.value) for name, entry in entries.items()}
@@ -399,46 +405,24 @@ class KafkaTopics:
     def _told(
         self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
     ) -> T:
-        """Wait for the brokers' answer, and return it.
+        """Wait for the brokers' answer; see `answered`.
 
         Args:
-            request: What is asked, for the table of error codes.
-            message: The error's text if they do not.
+            request: What is asked.
+            message: The error's text if they do not answer.
             ask: Asks them.
             learns: Have the client fetch metadata of all topics before it asks again. Spark learns
                 of a new partition before this client, which refreshes its metadata rarely.
-
-        Raises:
-            TopicError: They do not, or refuse.
         """
-        briefly_until_s = time.monotonic() + _TIMEOUT_S
+        return answered(
+            self._outages,
+            request,
+            message,
+            ask,
+            timeout_s=_TIMEOUT_S,
+            before_next=self._learn if learns else bool,
+        )
 
-        def passes(error: Exception) -> str | None:
-            if isinstance(error, KafkaException):
-                match _action_of(request, error):
-                    case Action.RETRY:
-                        pass
-                    case Action.RETRY_BRIEFLY if time.monotonic() < briefly_until_s:
-                        pass
-                    case _:
-                        return None
-            elif not isinstance(error, TimeoutError):
-                return None
-            if learns:
-                with contextlib.suppress(KafkaException):
-                    self._admin.list_topics(timeout=_LEARNS_IN_S)
-            return f"{message}: {_said(error)}"
-
-        try:
-            return self._outages.outlast(ask, passes)
-        except (KafkaException, TimeoutError) as error:
-            kind = TopicError if passes(error) is None else UnansweredError
-            raise kind(f"{message}: {_said(error)}") from error
-
-
-def _action_of(request: Request, error: KafkaException) -> Action:
-    return action_of(request, error.args[0].code())
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, KafkaException) else f"no answer in {_TIMEOUT_S:g} s"
+    def _learn(self) -> None:
+        with contextlib.suppress(KafkaException):
+            self._admin.list_topics(timeout=_LEARNS_IN_S)

@@ -101,10 +101,14 @@ def run_reorder(
     with contextlib.ExitStack() as opened:
         measure = opened.enter_context(serve_metrics(settings.metrics, outages))
         subscription = subscribe(kafka, settings, topics, outages, opened)
+        if subscription is not None:
+            measure.show_cursors(subscription.copies)
         epoch = 0 if subscription is None else subscription.state.epoch
-        storage = open_storage(spark, folder_of_epoch(settings.checkpoint, epoch))
+        root = open_storage(spark, settings.checkpoint)
+        folder = folder_of_epoch(settings.checkpoint, epoch)
+        storage = root if folder == settings.checkpoint else open_storage(spark, folder)
         checkpoint = Checkpoint(storage, open_spark_folder(spark, storage))
-        check_epoch(open_storage(spark, settings.checkpoint), epoch, settings.subscription)
+        check_epoch(root, epoch, settings.subscription)
         opened.enter_context(contextlib.closing(checkpoint))
         opened.enter_context(checkpoint.while_owned())
 

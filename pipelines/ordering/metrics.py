@@ -2,7 +2,8 @@
 
 Counts are since the checkpoint began, so they go on after a restart. Names end with their unit,
 and counters with `_total`; `sequitur_reorder_rows_read_total` is the sum of released, late,
-quarantined, duplicate and `rows_held`, in every scrape.
+quarantined, duplicate, skipped and `rows_held`, in every scrape. Cursors of a subscription may be
+newer than the step: what expires is acked between steps.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from sequitur.pipelines._errors import ReorderError
 from sequitur.producer.settings import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import Metric
 
-    from sequitur.consumer import EventClock, PartitionClock, StepDone, StepEntry
+    from sequitur.consumer import EventClock, PartitionClock, SourcePartition, StepDone, StepEntry
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.pipelines.kafka.outages import Outages
 
 PREFIX: Final = "sequitur_reorder"
@@ -49,6 +51,7 @@ class JobMetrics:
         self._outages = outages
         self._now_s = now_s
         self._newest: tuple[StepEntry, StepDone] | None = None
+        self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
         self._durations = Histogram(
             f"{PREFIX}_step_duration_seconds",
             "How long steps of this run took",
@@ -62,6 +65,16 @@ class JobMetrics:
         """Take in that a step is done."""
         self._durations.labels(entry.kind.value).observe(done.seconds)
         self._newest = (entry, done)
+
+    def show_cursors(
+        self, cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]]
+    ) -> None:
+        """Have those of the job's subscription shown, too.
+
+        Args:
+            cursors: Returns them as they are when it is called, which may be in any thread.
+        """
+        self._cursors = cursors
 
     def describe(self) -> Iterator[Metric]:
         """Return nothing, so that a registry takes this collector before the first step."""
@@ -92,6 +105,8 @@ class JobMetrics:
             text = "How far the frontier is behind the wall clock"
             yield _gauge("frontier_lag_seconds", text, self._now_s() - frontier_s)
         yield from _partitions(entry.clock)
+        if self._cursors is not None:
+            yield from _subscription(self._cursors(), entry.clock)
         learned = entry.learned
         if learned is not None and learned.late_target:
             text = "With delay auto: the share of late rows to stay under"
@@ -101,9 +116,7 @@ class JobMetrics:
 
 
 @contextlib.contextmanager
-def serve_metrics(
-    address: str | None, outages: Outages | None = None
-) -> Iterator[Callable[[StepEntry, StepDone], None]]:
+def serve_metrics(address: str | None, outages: Outages | None = None) -> Iterator[JobMetrics]:
     """Serve metrics while the block runs; gives what is to be told of each step.
 
     Args:
@@ -113,12 +126,12 @@ def serve_metrics(
     Raises:
         ReorderError: Nothing can listen there.
     """
-    if address is None:
-        yield lambda _entry, _done: None
-        return
-    host, port = parse_address(address)
     registry = CollectorRegistry()
     metrics = JobMetrics(registry, outages)
+    if address is None:
+        yield metrics
+        return
+    host, port = parse_address(address)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
@@ -193,6 +206,34 @@ def _partitions(clock: EventClock) -> Iterator[Metric]:
             if (value := value_of(found)) is not None:
                 gauge.add_metric([source.topic, str(source.partition)], value)
         yield gauge
+
+
+def _subscription(
+    cursors: Mapping[SourcePartition, PartitionCursor], clock: EventClock
+) -> Iterator[Metric]:
+    """Return what a subscription has not acked, as `sequitur subscription stats` counts it."""
+    labels = ["topic", "partition"]
+    prefix = "sequitur_subscription"
+    backlog = GaugeMetricFamily(
+        f"{prefix}_backlog_rows", "Rows that are not acked, read or not", labels=labels
+    )
+    ranges = GaugeMetricFamily(
+        f"{prefix}_acked_ranges", "Acked ranges behind the first row that is not", labels=labels
+    )
+    committed = GaugeMetricFamily(
+        f"{prefix}_committed_offset", "The first offset that is not acked", labels=labels
+    )
+    for where, (cursor, _sizes) in sorted(cursors.items()):
+        place = [where.topic, str(where.partition)]
+        part = clock.partitions.get(where)
+        to_read = 0 if part is None else part.to_read or 0
+        # What expires is acked before it is read, so acks may lie behind where reading will end.
+        end = cursor.read_position + to_read
+        unacked = cursor.unacked_ranges(cursor.committed_offset, end)
+        backlog.add_metric(place, sum(stop - first for first, stop in unacked))
+        ranges.add_metric(place, cursor.acked_range_count)
+        committed.add_metric(place, cursor.committed_offset)
+    yield from (backlog, ranges, committed)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sequitur.consumer import awaited
+from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -179,11 +179,6 @@ def longest_delay_ms(entry: StepEntry) -> int:
 def print_step(entry: StepEntry, done: StepDone) -> None:
     """Print one JSON line a step."""
     print(json.dumps(step_summary(entry, done)), flush=True)  # noqa: T201 - the job's output
-
-
-def wall_clock_ms() -> int:
-    """Now, epoch ms."""
-    return time.time_ns() // 1_000_000
 
 
 class LiveLine:

@@ -19,13 +19,11 @@ from uuid import uuid4
 import numpy as np
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition, StepKind
-from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.survey import Held
 from sequitur.pipelines._errors import SubscriptionError
 from sequitur.pipelines.ordering.acked_offsets import acked_between, held_offsets
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB, FormerJob
-from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +34,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
-    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner, StoredSubscription
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -277,12 +276,10 @@ class JobSubscription:
                 return np.zeros(len(offsets), np.bool_)
             return one.cursor.acked_among(offsets)
 
-    def copies(self) -> dict[SourcePartition, Held]:
+    def copies(self) -> dict[SourcePartition, PartitionCursor]:
         """Return the cursors as they are now, for others to look at."""
         with self._lock:
-            return {
-                where: Held(one.cursor.copy(), one.sizes) for where, one in self._cursors.items()
-            }
+            return {where: one.copy() for where, one in self._cursors.items()}
 
     def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
         """Ack all messages before an offset: they are skipped, held ones when they are due.
@@ -384,8 +381,7 @@ class JobSubscription:
             self._changed.add(where)
 
     def _add(self, where: SourcePartition, start: int) -> PartitionCursor:
-        cursor = Cursor(CursorIdentity(self.name, *where), start=start)
-        self._cursors[where] = PartitionCursor(cursor, CountedSizes(start))
+        self._cursors[where] = PartitionCursor.begin(CursorIdentity(self.name, *where), start)
         self._changed.add(where)
         return self._cursors[where]
 
@@ -404,7 +400,7 @@ class JobSubscription:
                 changed, self._changed = self._changed, set()
                 removed, self._removed = self._removed, set()
                 copies = [
-                    PartitionCursor(one.cursor.copy(), one.sizes)
+                    one.copy()
                     for where in sorted(changed)
                     if (one := self._cursors.get(where)) is not None
                 ]

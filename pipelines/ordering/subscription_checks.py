@@ -7,27 +7,26 @@ see `sequitur.pipelines.subscriptions.watch`.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.consumer import ConsumerError
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
-from sequitur.consumer.subscription.survey import due_acks
 from sequitur.pipelines._errors import ReorderError, SubscriptionFencedError
 from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.checks import Checks, cuts
+from sequitur.pipelines.subscriptions.checks import Checks
 from sequitur.pipelines.subscriptions.cursor_moves import finish_reset
-from sequitur.pipelines.subscriptions.skipped_copies import copy_skipped
-from sequitur.pipelines.subscriptions.watch import INTERVAL_S, Leadership
+from sequitur.pipelines.subscriptions.skipping import skip_due
+from sequitur.pipelines.subscriptions.watch import INTERVAL_S, Leadership, LedChecks
+from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sequitur.consumer.subscription.policies import PoliciesInForce
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.ordering.subscribed import JobSubscription
@@ -35,12 +34,6 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _TOLD_EACH_S: Final = 60.0
-
-
-def _may_ack(policies: PoliciesInForce) -> bool:
-    """Tell whether anything may expire or be evicted."""
-    quota = policies.backlog_quota
-    return bool(policies.message_ttl_s) or (quota.limit_bytes, quota.limit_s) != (None, None)
 
 
 class SubscriptionChecks:
@@ -86,7 +79,7 @@ class SubscriptionChecks:
 
     def _register(self) -> None:
         """Put the subscription into the registry, or note that it is on further topics."""
-        name, now_ms = self._subscription.name, time.time_ns() // 1_000_000
+        name, now_ms = self._subscription.name, wall_clock_ms()
 
         def register(registry: Registry) -> Changes:
             known = registry.subscriptions.get(name)
@@ -107,59 +100,33 @@ class SubscriptionChecks:
         finish_reset(self._surveyor.registry, name, self._subscription.state)
 
     def _run(self) -> None:
-        with Leadership(self._kafka) as leadership, contextlib.ExitStack() as led:
-            checks: Checks | None = None
+        make = partial(Checks, self._surveyor, copy_to=self._copy_to)
+        with Leadership(self._kafka) as leadership, LedChecks(make) as checks:
             due_s = 0.0
             while not self._ends.is_set():
                 leads = leadership.poll(_POLL_S)
+                if not leads:
+                    checks.close()
                 if time.monotonic() < due_s:
                     continue
                 due_s = time.monotonic() + INTERVAL_S
                 try:
-                    self._ack_due()
-                    if leads and checks is None:
-                        checks = Checks(self._surveyor, copy_to=self._copy_to)
-                        led.callback(checks.close)
-                    if leads and checks is not None:
-                        for found in checks.run().findings:
-                            if found.kind is not FindingKind.OWNED:
-                                self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
-                    if not leads:
-                        checks = None
+                    self._skip_due()
+                    for found in checks.run().findings if leads else ():
+                        if found.kind is not FindingKind.OWNED:
+                            self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
                 except SubscriptionFencedError as error:
                     # Of the job's own subscription its next step tells; else another one leads.
-                    checks = None
                     self._tell(str(error))
                 except (ReorderError, ConsumerError) as error:
                     self._tell(f"subscriptions are not checked: {error}")
 
-    def _ack_due(self) -> None:
+    def _skip_due(self) -> None:
         """Ack what has expired, or is evicted, of the job's own subscription."""
-        registry = self._surveyor.registry.read()
-        record = registry.subscriptions.get(self._subscription.name)
-        if record is None or not any(map(_may_ack, map(registry.policies_of, self._topics))):
-            return
-        survey = self._surveyor.survey(self._topics)
-        survey = survey.with_held(
-            record.name, self._subscription.copies(), epoch=self._subscription.state.epoch
-        )
-        due = due_acks(survey, record, cuts(survey, self._surveyor.topics))
-        for where in survey.logs:
-            of_partition = [one for one in due if (one.topic, one.partition) == where]
-            if not of_partition:
-                continue
-            skipped = [one for one in of_partition if one.why is FindingKind.EVICTED]
-            if self._copy_to is not None and skipped:
-                cursor = survey.held_of(record.name, where).cursor
-                copy_skipped(self._kafka, self._copy_to, skipped, cursor)
-            self._subscription.expire(where, of_partition[-1].stop, end=survey.logs[where].end)
-            for one in of_partition:
-                self._outages.tell(
-                    f"{one.why.value}: {one.topic}, partition {one.partition}: {one.messages:,} "
-                    f"messages from {one.first} to before {one.stop} are acked and not processed"
-                )
-        if due:
-            self._subscription.store()
+        for one in skip_due(
+            self._surveyor, self._subscription, self._topics, copy_to=self._copy_to
+        ):
+            self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
 
     def _tell(self, line: str) -> None:
         """Tell the job's log, each line once a minute."""

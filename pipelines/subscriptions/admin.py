@@ -9,22 +9,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer import CursorIdentity
 from sequitur.consumer._errors import SubscriptionExistsError, UnknownSubscriptionError
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import TopicError
-from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
 from sequitur.pipelines.subscriptions.standing import logs_of, refuse_connected
 
 if TYPE_CHECKING:
-    from sequitur.consumer import SourcePartition
     from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionRecord
     from sequitur.pipelines.subscriptions.backlog import Surveyor
 
 _MEMBERS_GO_IN_S: Final = 90.0
-"""A member that has ended stays in its group until its session times out, 45 seconds as a rule."""
+"""A member stays in its group until its session times out: ours for 10 s, others' for 45 s."""
 _LOOK_AGAIN_S: Final = 0.5
 
 
@@ -78,7 +76,13 @@ class SubscriptionAdmin:
                 written_ms=record.created_ms,
                 topics=self._surveyor.topics.ids(record.topics),
             )
-            owner.write(state, [begun(record.name, *one) for one in begins.items()])
+            owner.write(
+                state,
+                [
+                    PartitionCursor.begin(CursorIdentity(record.name, *where), offset)
+                    for where, offset in begins.items()
+                ],
+            )
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a subscription, its cursors and the offsets of its group.
@@ -101,13 +105,14 @@ class SubscriptionAdmin:
         try:
             self._surveyor.registry.change(change)
         except UnknownSubscriptionError:
-            if self._surveyor.cursors.read(name) is None:
+            stored, damaged = self._surveyor.cursors.read_all([name])
+            if not stored and not damaged:
                 raise
             # A deletion that was not ended is ended.
             if not force:
                 refuse_connected(self._surveyor.groups, name)
         deadline_s = time.monotonic() + _MEMBERS_GO_IN_S
-        with self._surveyor.cursors.take(name) as owner:
+        with self._surveyor.cursors.take(name, to_remove=True) as owner:
             owner.remove()
         while True:
             try:
@@ -123,9 +128,3 @@ class SubscriptionAdmin:
                 time.sleep(_LOOK_AGAIN_S)
             else:
                 return
-
-
-def begun(name: str, where: SourcePartition, offset: int) -> PartitionCursor:
-    """Return a cursor that has acked nothing from an offset on."""
-    cursor = Cursor(CursorIdentity(name, *where), start=offset)
-    return PartitionCursor(cursor, CountedSizes(offset))

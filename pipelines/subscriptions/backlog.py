@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sequitur.consumer import OutputPartition, SourcePartition
-from sequitur.consumer.subscription.survey import Held, Log, Survey
+from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.kafka.connections import kept_connections
 from sequitur.pipelines.kafka.groups import ConsumerGroups
@@ -17,24 +18,38 @@ from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from sequitur.producer import FatalError, RetriableError
+from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.kafka.arrivals import arrivals
-from sequitur.producer.kafka.error_codes import Action, Request, action_of
+from sequitur.producer.kafka.error_codes import Request, action_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from confluent_kafka import Message
 
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.registry import Registry
+    from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.subscriptions.cursor_store import StoredSubscription
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscriptions
     from sequitur.producer import KafkaSettings
 
-_PASSES: Final = frozenset({Action.RETRY, Action.RETRY_BRIEFLY})
 _POLL_S: Final = 0.1
 _RECORDS: Final = 1_000
-_FEW: Final = 4
-"""Of more subscriptions than these all partitions of cursors are read once."""
 _PATIENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _ToldAges:
+    """Timestamps that were read, and the ids of their topics: one that is made anew has others."""
+
+    ids: Mapping[str, str]
+    oldest_ms: Mapping[tuple[SourcePartition, int], int]
+
+    def of(self, ids: Mapping[str, str]) -> dict[tuple[SourcePartition, int], int]:
+        """Return those of topics that have the same id still."""
+        same = {topic for topic, one in ids.items() if self.ids.get(topic) == one}
+        return {place: ms for place, ms in self.oldest_ms.items() if place[0].topic in same}
 
 
 class Surveyor:
@@ -62,13 +77,15 @@ class Surveyor:
         self.cursors = CursorStore(kafka, replication_factor=replication_factor, outages=outages)
         self.topics = KafkaTopics(kafka, outages)
         self.groups = ConsumerGroups(kafka, outages)
+        self._told = _ToldAges({}, {})
 
     def survey(
         self,
         wanted: Collection[str] | None = None,
         *,
         now_ms: int | None = None,
-        known: Mapping[str, StoredSubscription] | None = None,
+        registry: Registry | None = None,
+        known: StoredSubscriptions | None = None,
     ) -> Survey:
         """Ask for all there is of topics and of the subscriptions on them.
 
@@ -76,42 +93,39 @@ class Surveyor:
             wanted: Topics; by default all that subscriptions are on. Those that are not there are
                 left out.
             now_ms: The time; by default this machine's.
+            registry: What is registered; by default it is read.
             known: What is stored of the subscriptions; by default it is read.
 
         Raises:
-            CursorError: A stored cursor was changed, or is of another version.
             StateFormatError: A record of the registry is of another version.
             TopicError: The brokers do not answer.
         """
-        registry = self.registry.read()
+        if registry is None:
+            registry = self.registry.read()
         topics = registry.topics() if wanted is None else sorted(set(wanted))
         names = sorted({one.name for topic in topics for one in registry.on(topic)})
         # Cursors before ends: else an ack could lie beyond the end that was asked.
-        stored = self.stored(names) if known is None else known
-        held = {
-            name: {where: Held(one.cursor, one.sizes) for where, one in found.cursors.items()}
-            for name, found in stored.items()
-        }
+        stored, damaged = self.cursors.read_all(names) if known is None else known
+        ids, logs = self.topics.ids(topics), self._logs(topics)
         survey = Survey(
-            now_ms=int(time.time() * 1000) if now_ms is None else now_ms,
+            now_ms=wall_clock_ms() if now_ms is None else now_ms,
             registry=registry,
             connected=frozenset(self.groups.connected(names)),
-            logs=self._logs(topics),
-            held=held,
+            logs=logs,
+            held={name: found.cursors for name, found in stored.items()},
             epochs={name: found.state.epoch for name, found in stored.items()},
+            damaged=damaged,
+            of_gone_logs=frozenset(
+                (name, where)
+                for name, found in stored.items()
+                for where, one in found.cursors.items()
+                if where in logs and _is_of_gone_log(found.state, one, logs[where], ids)
+            ),
         )
         return self.with_oldest(survey)
 
-    def stored(self, names: Sequence[str]) -> dict[str, StoredSubscription]:
-        """Return what is stored of subscriptions; a partition of the topic is not read twice."""
-        if len(names) <= _FEW:
-            found = {name: self.cursors.read(name) for name in names}
-        else:
-            found = {**self.cursors.read_all(names)}
-        return {name: one for name in names if (one := found.get(name)) is not None}
-
     def with_oldest(self, survey: Survey) -> Survey:
-        """Return a survey with the ages of what is not acked; what it knows is not asked again.
+        """Return a survey with the ages of what is not acked; what is known is not asked again.
 
         Raises:
             TopicError: The brokers do not answer.
@@ -123,31 +137,42 @@ class Surveyor:
         }
         behind = {one for one in places if one[1] < survey.logs[one[0]].end}
         ends = {where: log.end for where, log in survey.logs.items()}
-        asked = timestamps_from(self.kafka, behind - survey.oldest_ms.keys(), ends)
-        known = {one: ms for one, ms in survey.oldest_ms.items() if one in behind}
+        # Asked before the records are read: a topic that is made anew meanwhile is seen next time.
+        ids = self.topics.ids({where.topic for where, _ in behind})
+        known = {one: ms for one, ms in self._told.of(ids).items() if one in behind}
+        asked = timestamps_from(self.kafka, behind - known.keys(), ends)
+        self._told = _ToldAges(ids, {**known, **asked})
         return survey.with_oldest({**known, **asked})
 
     def forget(self, subscription: str) -> None:
         """Delete cursors and group of a subscription that is not in the registry any more.
 
         Raises:
-            CursorError: What is stored was changed, or is of another version.
             TopicError: The group has a member, or the brokers do not answer.
         """
-        with self.cursors.take(subscription) as owner:
+        with self.cursors.take(subscription, to_remove=True) as owner:
             owner.remove()
         self.groups.delete(subscription)
 
     def _logs(self, topics: Iterable[str]) -> dict[SourcePartition, Log]:
-        counts = {topic: self.topics.partitions(topic) for topic in topics}
         wanted = [
             SourcePartition(topic, number)
-            for topic, count in counts.items()
-            for number in range(count or 0)
+            for topic, count in self.topics.counts(topics).items()
+            for number in range(count)
         ]
         starts, ends = self.topics.low_watermarks(wanted), self.topics.high_watermarks(wanted)
         sizes = log_sizes(self.kafka, wanted)
         return {one: Log(starts[one], ends[one], sizes.get(one)) for one in wanted}
+
+
+def _is_of_gone_log(
+    state: SubscriptionState, one: PartitionCursor, log: Log, ids: Mapping[str, str]
+) -> bool:
+    """Tell whether a cursor is that of a topic that was deleted, and another has its name."""
+    topic = one.cursor.identity.topic
+    is_another = topic in state.topics and topic in ids and state.topics[topic] != ids[topic]
+    # Of some subscriptions the ids are not known. A cursor is asked for before the log's end.
+    return is_another or one.cursor.committed_offset > log.end
 
 
 def log_sizes(
@@ -185,17 +210,28 @@ def timestamps_from(
         TopicError: The brokers do not answer.
     """
     found: dict[tuple[SourcePartition, int], int] = {}
-    of_partitions: dict[SourcePartition, list[int]] = {}
-    for where, offset in sorted(places):
-        of_partitions.setdefault(where, []).append(offset)
-    with reader(kafka, **{"fetch.message.max.bytes": 1, "queued.min.messages": 1}) as consumer:
-        while of_partitions:
-            now = {where: offsets.pop(0) for where, offsets in of_partitions.items()}
-            of_partitions = {where: some for where, some in of_partitions.items() if some}
-            spans = {where: (offset, ends[where]) for where, offset in now.items()}
-            for message in read_spans(consumer, spans, only_first=True):
-                where = place_of(message)
-                found[where, now[where]] = message.timestamp()[1]
+    left = {(OutputPartition(*where), offset) for where, offset in places}
+    known_ends = {OutputPartition(*where): end for where, end in ends.items()}
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while left:
+        if time.monotonic() > deadline_s:
+            raise UnansweredError(f"no leader tells the ages of messages in {_PATIENCE_S:g} s")
+        try:
+            connections = kept_connections(kafka)
+            connections.run(connections.leaders.refresh({where.topic for where, _ in left}))
+            told = connections.run(connections.leaders.timestamps(sorted(left), known_ends))
+        except RetriableError:
+            told = {}
+        except FatalError as error:
+            raise TopicError(f"the ages of messages cannot be read: {error}") from error
+        for (where, offset), stamp_ms in told.items():
+            if stamp_ms is not None:
+                found[SourcePartition(*where), offset] = stamp_ms
+        left -= told.keys()
+        if told:
+            deadline_s = time.monotonic() + _PATIENCE_S
+        elif left:
+            time.sleep(_POLL_S)
     return found
 
 
@@ -229,31 +265,25 @@ def place_of(message: Message) -> SourcePartition:
 
 
 def read_spans(
-    consumer: Consumer,
-    spans: Mapping[SourcePartition, tuple[int, int]],
-    *,
-    only_first: bool = False,
+    consumer: Consumer, spans: Mapping[SourcePartition, tuple[int, int]]
 ) -> Iterator[Message]:
     """Read the records from one offset to before another of partitions.
 
     Args:
         consumer: That of `reader`.
         spans: First offset and the one behind the last, of each partition.
-        only_first: Of each partition the first record alone.
 
     Raises:
         TopicError: The brokers refuse, or do not answer.
     """
     left = {where: stop for where, (first, stop) in spans.items() if first < stop}
-    wanted = [TopicPartition(*where, spans[where][0]) for where in left]
-    consumer.assign(wanted)
-    consumer.resume(wanted)  # a partition that was paused before stays so when it is assigned anew
+    consumer.assign([TopicPartition(*where, spans[where][0]) for where in left])
     deadline_s = time.monotonic() + _PATIENCE_S
     while left:
         for message in arrivals(consumer, _RECORDS, timeout_s=_POLL_S):
             where, error = place_of(message), message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
-                if action_of(Request.TOPICS, error.code()) in _PASSES:
+                if action_of(Request.TOPICS, error.code()).is_waited_for:
                     continue
                 raise TopicError(f"topic {where.topic!r} cannot be read: {error}")
             if where not in left:
@@ -265,11 +295,7 @@ def read_spans(
                 continue
             yield message
             # What is behind the last record of a span may be markers, of which none is told.
-            if only_first or offset + 1 >= left[where]:
+            if offset + 1 >= left[where]:
                 del left[where]
-                if only_first:
-                    # Of several partitions a broker gives one at a time where little is asked for:
-                    # this one would be read to its end first.
-                    consumer.pause([TopicPartition(*where)])
         if time.monotonic() > deadline_s:
             raise UnansweredError(f"no record of {min(left).topic!r} in {_PATIENCE_S:g} s")

@@ -1,25 +1,25 @@
 """One round of all checks: quota, time to live, expiration, detection.
 
 A subscription without a consumer gets its acks here: it is taken over for that, which fences
-whoever had it. One that has a consumer is left alone. Its job makes the same checks and acks what
-is due by itself, in order with its own acks: `cuts` and `due_acks` are for it, too.
+whoever had it. One that has a consumer is left alone: it makes these acks itself, see `skipping`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.consumer import CursorIdentity
 from sequitur.consumer._errors import UnknownSubscriptionError
 from sequitur.consumer.subscription.detection import Finding, FindingKind, detect
-from sequitur.consumer.subscription.expiry import is_unused, ttl_cutoff_ms
-from sequitur.consumer.subscription.quota import age_cutoff_ms, check_quota, cuts_by_size
+from sequitur.consumer.subscription.expiry import is_unused
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.survey import Cuts, DueAck, Held, due_acks
-from sequitur.pipelines._errors import SubscriptionFencedError
-from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
+from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
+from sequitur.pipelines._errors import SubscriptionFencedError, TopicError, UnansweredError
 from sequitur.pipelines.subscriptions.registry_store import BacklogStates
-from sequitur.pipelines.subscriptions.skipped_copies import copy_skipped
+from sequitur.pipelines.subscriptions.skipping import cuts, quota_checks, skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.quota import QuotaCheck
     from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionRecord
     from sequitur.consumer.subscription.survey import Survey
-    from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.pipelines.subscriptions.backlog import Surveyor
     from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
 
@@ -79,49 +78,34 @@ class CheckRound:
         }
 
 
-def quota_checks(survey: Survey) -> list[QuotaCheck]:
-    """Return the backlog of each topic beside its quota."""
-    return [
-        check_quota(
-            survey.backlog(topic),
-            survey.registry.policies_of(topic).backlog_quota,
-            now_ms=survey.now_ms,
+class _TakenCursors:
+    """The cursors of a subscription that was taken over to ack what is due."""
+
+    def __init__(self, owner: CursorOwner, survey: Survey) -> None:
+        stored = owner.stored
+        self.name = owner.subscription
+        epoch = survey.registry.require(self.name).epoch
+        self.state = SubscriptionState(epoch=epoch) if stored is None else stored.state
+        self._owner = owner
+        self._survey = survey
+        self._cursors = {} if stored is None else dict(stored.cursors)
+        self._changed: set[SourcePartition] = set()
+
+    def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
+        return {where: one.copy() for where, one in self._cursors.items()}
+
+    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+        if where not in self._cursors:  # none was stored: it begins where the log does
+            start = self._survey.logs[where].start
+            self._cursors[where] = PartitionCursor.begin(CursorIdentity(self.name, *where), start)
+        self._cursors[where].cursor.ack_cumulative(stop - 1, end=end)
+        self._changed.add(where)
+
+    def store(self) -> None:
+        self._owner.write(
+            replace(self.state, written_ms=self._survey.now_ms),
+            [self._cursors[where] for where in sorted(self._changed)],
         )
-        for topic in _topics(survey)
-    ]
-
-
-def cuts(survey: Survey, topics: KafkaTopics) -> Cuts:
-    """Return up to where messages are to be acked that nobody processes.
-
-    Args:
-        survey: Of the topics.
-        topics: Tells which offsets are how old.
-
-    Raises:
-        TopicError: The brokers do not answer.
-    """
-    evicted: dict[SourcePartition, int] = {}
-    alive_from: dict[SourcePartition, int] = {}
-    for check in quota_checks(survey):
-        partitions = survey.partitions(check.topic)
-        ttl_s = survey.registry.policies_of(check.topic).message_ttl_s
-        cutoff_ms = ttl_cutoff_ms(ttl_s, now_ms=survey.now_ms)
-        if cutoff_ms is not None:
-            found = topics.offsets_since(partitions, cutoff_ms)
-            alive_from |= {one: min(found[one], survey.logs[one].end) for one in partitions}
-        if not check.evicts:
-            continue
-        if check.is_too_large and check.quota.limit_bytes is not None:
-            by_size = cuts_by_size(survey.backlog(check.topic), check.quota.limit_bytes)
-            evicted |= {
-                one: by_size[one.partition] for one in partitions if one.partition in by_size
-            }
-        if check.is_too_old and check.quota.limit_s is not None:
-            since_ms = age_cutoff_ms(check.quota.limit_s, now_ms=survey.now_ms)
-            for one, offset in topics.offsets_since(partitions, since_ms).items():
-                evicted[one] = max(min(offset, survey.logs[one].end), evicted.get(one, 0))
-    return Cuts(evicted, alive_from)
 
 
 class Checks:
@@ -147,7 +131,7 @@ class Checks:
         self._valid_for_ms = valid_for_ms
         self._is_dry = dry_run
         self._states: BacklogStates | None = None
-        self._told: set[str] = set()
+        self._told: set[str] | None = None
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -161,7 +145,6 @@ class Checks:
             now_ms: The time; by default this machine's.
 
         Raises:
-            CursorError: A stored cursor was changed, or is of another version.
             StateFormatError: A record of the registry is of another version.
             SubscriptionFencedError: Another process makes the checks now.
             TopicError: The brokers refuse, or do not answer.
@@ -182,6 +165,10 @@ class Checks:
             self._publish(checks, survey.now_ms)
         findings += [_over_quota(one) for one in checks if one.is_exceeded]
         findings += _detected(survey)
+        findings += [
+            Finding(FindingKind.DAMAGED, None, name, f"{why}; only a deletion helps")
+            for name, why in sorted(survey.damaged.items())
+        ]
         expired = self._expire(survey)
         findings += [
             Finding(FindingKind.EXPIRED_SUBSCRIPTION, None, name, "nobody used it")
@@ -205,38 +192,16 @@ class Checks:
             return survey, [], [_owned(record.name, due)]
         try:
             with self._surveyor.cursors.take(record.name) as owner:
-                survey, due = self._ack_as(owner, survey, record, wanted)
+                taken = _TakenCursors(owner, survey)
+                due = skip(self._surveyor, taken, survey, record, wanted, copy_to=self._copy_to)
+                survey = survey.with_held(record.name, taken.copies(), epoch=taken.state.epoch)
         except SubscriptionFencedError:
             return survey, [], [_owned(record.name, due)]
+        except UnansweredError:
+            raise
+        except TopicError as error:  # such as a copy that is too large: others' checks go on
+            return survey, [], [Finding(FindingKind.FAILED, None, record.name, str(error))]
         return survey, due, _acked(due)
-
-    def _ack_as(
-        self, owner: CursorOwner, survey: Survey, record: SubscriptionRecord, wanted: Cuts
-    ) -> tuple[Survey, list[DueAck]]:
-        """Ack what is due by the cursors that its new owner has found."""
-        stored = owner.stored
-        state = SubscriptionState(epoch=record.epoch) if stored is None else stored.state
-        held = {} if stored is None else _held(stored.cursors)
-        survey = survey.with_held(record.name, held, epoch=state.epoch)
-        due = due_acks(survey, record, wanted)
-        written: dict[SourcePartition, Held] = {}
-        for where in survey.logs:
-            of_partition = [one for one in due if (one.topic, one.partition) == where]
-            if not of_partition:
-                continue
-            cursor, sizes = survey.held_of(record.name, where)
-            skipped = [one for one in of_partition if one.why is FindingKind.EVICTED]
-            if self._copy_to is not None and skipped:
-                copy_skipped(self._surveyor.kafka, self._copy_to, skipped, cursor)
-            cursor.ack_cumulative(of_partition[-1].stop - 1, end=survey.logs[where].end)
-            written[where] = Held(cursor, sizes)
-        if written:
-            owner.write(
-                replace(state, written_ms=survey.now_ms),
-                [PartitionCursor(one.cursor, one.sizes) for one in written.values()],
-            )
-        held = {**held, **written}
-        return survey.with_held(record.name, held, epoch=state.epoch), due
 
     def _publish(self, checks: Sequence[QuotaCheck], now_ms: int) -> None:
         """Tell producers; of topics that have lost their quota the record is deleted."""
@@ -244,6 +209,8 @@ class Checks:
         states = {
             one.topic: one.state(now_ms=now_ms, valid_for_ms=self._valid_for_ms) for one in limited
         }
+        if self._told is None:  # by others before this one: they may have died, or been cut off
+            self._told = self._surveyor.registry.told_topics()
         gone = self._told - states.keys()
         if not states and not gone:
             return
@@ -282,7 +249,10 @@ class Checks:
         except UnknownSubscriptionError:
             return False
         if is_deleted:
-            self._surveyor.forget(name)
+            # A group that gets a member in this moment stays, and the other checks go on: whoever
+            # creates one of that name removes what is left.
+            with contextlib.suppress(TopicError):
+                self._surveyor.forget(name)
         return is_deleted
 
     def _note_connected(self, survey: Survey) -> None:
@@ -304,20 +274,14 @@ class Checks:
             self._surveyor.registry.change(note)
 
 
-def _topics(survey: Survey) -> list[str]:
-    return sorted({where.topic for where in survey.logs})
-
-
-def _held(cursors: Mapping[SourcePartition, PartitionCursor]) -> dict[SourcePartition, Held]:
-    return {where: Held(one.cursor, one.sizes) for where, one in cursors.items()}
-
-
 def _detected(survey: Survey) -> list[Finding]:
     found = []
-    for topic in _topics(survey):
+    for topic in survey.topics():
         backlog = survey.backlog(topic)
         thresholds = survey.registry.policies_of(topic).thresholds
         for record in survey.registry.on(topic):
+            if record.name in survey.damaged:
+                continue
             cursors = survey.cursors(record.name, topic)
             found += detect(
                 backlog, cursors, thresholds, subscription=record.name, now_ms=survey.now_ms
@@ -341,8 +305,7 @@ def _acked(due: Iterable[DueAck]) -> list[Finding]:
             one.why,
             one.topic,
             one.subscription,
-            f"partition {one.partition}: {one.messages:,} messages from {one.first} to before "
-            f"{one.stop} are acked and not processed",
+            one.sentence,
             {"partition": one.partition, "first": one.first, "stop": one.stop,
              "messages": one.messages},
         )

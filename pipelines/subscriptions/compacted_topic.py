@@ -17,7 +17,7 @@ from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.producer.kafka.arrivals import arrivals
-from sequitur.producer.kafka.error_codes import Action, Request, action_of
+from sequitur.producer.kafka.error_codes import Request, action_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -31,7 +31,14 @@ _PATIENCE_S: Final = 60.0
 """For a transaction of a process that died: `TRANSACTION_TIMEOUT_MS`, and a broker's round of ten
 seconds that ends such ones."""
 
-_WAITED_FOR: Final = {Action.RETRY, Action.RETRY_BRIEFLY}
+_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    # Kafka compacts no segment that is written to, and its default is one of 1 GiB or a week: what
+    # is written each second would be read whole each second. No batch is larger than this.
+    "segment.bytes": str(4 << 20),
+    # Markers of transactions stay so long, too, and each write is one. Readers begin at the start.
+    "delete.retention.ms": str(3_600_000),
+}
 
 
 class KeptRecord(NamedTuple):
@@ -70,7 +77,7 @@ class CompactedTopic:
             self.name,
             partitions=self._wanted,
             replication_factor=replication_factor,
-            config={"cleanup.policy": "compact"},
+            config=_CONFIG,
         )
         if not self._topics.is_compacted(self.name):
             raise TopicError(
@@ -166,5 +173,5 @@ class CompactedTopic:
             where = SourcePartition(self.name, cast("int", message.partition()))
             if cast("int", message.offset()) >= ends.get(where, 0):
                 ends.pop(where, None)
-        elif action_of(Request.TOPICS, code) not in _WAITED_FOR:
+        elif not action_of(Request.TOPICS, code).is_waited_for:
             raise TopicError(f"topic {self.name!r} cannot be read: {error}")

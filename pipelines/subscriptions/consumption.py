@@ -6,15 +6,17 @@ the lock, so a broker that is away stops receivers only once they have all that 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from sequitur.consumer._errors import PositionRangeError
 from sequitur.pipelines._errors import SubscriptionClosedError, UnansweredError
-from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
+from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import CursorStats, SourcePartition
     from sequitur.consumer.subscription.dispatch import Dispatch, DispatchCounts, HandedOut
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.pipelines.subscriptions.opening import OpenedSubscription, SubscriptionOpening
     from sequitur.pipelines.subscriptions.partition_reader import Arrival, PartitionReader
 
@@ -32,6 +36,11 @@ _MOST_AT_ONCE: Final = 500
 _LOOKS_EACH_S: Final = 0.25
 """So often the writing thread looks whether a takeover is known: calls learn of it from there."""
 NEW_PARTITIONS_EACH_S: Final = 5.0
+PROVES_EACH_S: Final = 5.0
+"""A process that has written nothing for so long writes all the same: by that alone it learns that
+a command has reset, skipped or deleted the subscription."""
+
+_of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
 
 
 class Consumption:
@@ -80,11 +89,14 @@ class Consumption:
         self._origin: TracebackType | None = None
         self._ends = False
         self._is_closed = False
+        # The writing thread's alone.
+        self._stored_s = time.monotonic()
 
         self._threads = [
             threading.Thread(target=work, name=f"subscription-{what}", daemon=True)
             for what, work in (("reader", self._read), ("writer", self._write))
         ]
+        _of_this_process.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -111,7 +123,7 @@ class Consumption:
                 first_s = min(
                     (one for one in (until_s, changes_s) if one is not None), default=None
                 )
-                self._has_messages.wait(None if first_s is None else max(first_s - now_s, 0))
+                self._has_messages.wait(None if first_s is None else _wait_s(first_s - now_s))
 
     def ack(self, where: SourcePartition, offset: int) -> bool:
         """Ack a message; False if it was acked before."""
@@ -166,7 +178,7 @@ class Consumption:
                 left_s = None if until_s is None else until_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     raise UnansweredError(f"acks are not stored after {timeout_s:g} s")
-                self._is_written.wait(left_s)
+                self._is_written.wait(None if left_s is None else _wait_s(left_s))
                 self._check_failure()
 
     def stats(self) -> tuple[dict[SourcePartition, CursorStats], int, DispatchCounts, bool]:
@@ -187,6 +199,46 @@ class Consumption:
             }
             dispatch = self._dispatch
             return cursors, dispatch.unacked, replace(dispatch.counts), dispatch.is_blocked
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self._owner.subscription
+
+    @property
+    def state(self) -> SubscriptionState:
+        """What its cursors share."""
+        return self._state
+
+    def copies(self) -> dict[SourcePartition, PartitionCursor]:
+        """Return the cursors as they are now, for others to look at."""
+        with self._lock:
+            self._check()
+            return {where: part.copy() for where, part in self._partitions.items()}
+
+    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+        """Ack all messages before an offset; those that wait are not handed out any more.
+
+        Args:
+            where: The partition.
+            stop: The offset.
+            end: The offset behind the partition's last message.
+        """
+        with self._lock:
+            self._check()
+            part = self._partitions.get(where)
+            if part is None or stop <= part.cursor.committed_offset:
+                return
+            part.know_end(end)
+            part.ack_cumulative(stop - 1)
+            self._dispatch.ack_cumulative(where, stop - 1)
+            self._let_go_on()
+
+    def store(self) -> None:
+        """Have the writing thread write cursors now."""
+        with self._lock:
+            self._requested += 1
+            self._is_due.notify()
 
     def close(self) -> None:
         """Write what was acked, and end.
@@ -209,6 +261,18 @@ class Consumption:
             self._check_failure()
             if self._refused[1] is not None:
                 raise self._refused[1]
+
+    def end_in_fork(self) -> None:
+        """End in a process that was forked: it has none of the threads, and acks would be lost."""
+        self._lock = threading.Lock()  # a thread that is not here may have held the other one
+        self._ends = self._is_closed = True
+        # An earlier failure stays: its traceback may be the last that holds clients of librdkafka,
+        # and to let go of one of these here ends the process.
+        if self._failure is None:
+            self._failure = SubscriptionClosedError(
+                f"subscription {self._owner.subscription!r} was opened by the process that this "
+                "one was forked from: use it there, or open one here"
+            )
 
     def _learn_end(self, where: SourcePartition, offset: int) -> None:
         """Ask where a partition ends if an ack lies beyond what is known of it."""
@@ -319,6 +383,9 @@ class Consumption:
                 if writes:
                     self._write_once(this)
                     writes_s = time.monotonic() + self._write_interval_s
+                elif time.monotonic() >= self._stored_s + PROVES_EACH_S:
+                    with suppress(UnansweredError):  # it is tried again
+                        self._store([])
                 if ends:
                     return
                 if time.monotonic() >= looks_s:
@@ -340,16 +407,10 @@ class Consumption:
             changes = {where: self._partitions[where].changes for where in self._dirty()}
             acks = {where: self._partitions[where].acks for where in changes}
             # Copies: this takes a while, and acks go on.
-            cursors = [
-                PartitionCursor(
-                    self._partitions[where].cursor.copy(), self._partitions[where].sizes
-                )
-                for where in changes
-            ]
+            cursors = [self._partitions[where].copy() for where in changes]
         try:
             if cursors:
-                state = replace(self._state, written_ms=int(time.time() * 1000))
-                self._owner.write(state, cursors)
+                self._store(cursors)
         except UnansweredError as error:
             with self._lock:
                 self._refused = this, error
@@ -360,6 +421,14 @@ class Consumption:
             self._written_acks |= acks
             self._completed = this
             self._is_written.notify_all()
+
+    def _store(self, cursors: list[PartitionCursor]) -> None:
+        """Write cursors, and what they share."""
+        state = replace(self._state, written_ms=wall_clock_ms())
+        try:
+            self._owner.write(state, cursors)
+        finally:
+            self._stored_s = time.monotonic()
 
     def _dirty(self) -> list[SourcePartition]:
         """Return the partitions that are not stored as they are."""
@@ -381,8 +450,21 @@ class Consumption:
             self._has_room.notify()
 
 
+def _wait_s(left_s: float) -> float:
+    """Return how long to wait at a time: Python refuses what is longer, such as infinity."""
+    return min(max(left_s, 0), threading.TIMEOUT_MAX)
+
+
 def _size(message: Message) -> int:
     """Return the bytes of key, value and headers."""
     headers = cast("list[tuple[str, bytes | None]] | None", message.headers()) or ()
     size = len(message.key() or b"") + len(message.value() or b"")
     return size + sum(len(name) + len(value or b"") for name, value in headers)
+
+
+def _end_in_fork() -> None:
+    for one in _of_this_process:
+        one.end_in_fork()
+
+
+os.register_at_fork(after_in_child=_end_in_fork)

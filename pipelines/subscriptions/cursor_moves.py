@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sequitur.consumer import CursorIdentity
 from sequitur.consumer._errors import PositionRangeError, SubscriptionChangedError
 from sequitur.consumer.subscription.moves import (
     CursorMove,
@@ -23,16 +24,15 @@ from sequitur.consumer.subscription.moves import (
     reset_move,
     skip_stop,
 )
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge, ToTime, places_of
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines.subscriptions.admin import begun
-from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
 from sequitur.pipelines.subscriptions.standing import (
-    now_ms,
     refuse_connected,
     standing_of,
     standing_with,
 )
+from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -207,7 +207,7 @@ class CursorMoves:
             CursorError: What is stored was changed, or is of another version.
             TopicError: The brokers do not answer.
         """
-        since_ms = (now_ms() if time_ms is None else time_ms) - older_than_s * 1000
+        since_ms = (wall_clock_ms() if time_ms is None else time_ms) - older_than_s * 1000
         alive_from: dict[SourcePartition, int] = {}
 
         def stop(standing: Standing, where: SourcePartition) -> int:
@@ -243,13 +243,13 @@ class CursorMoves:
             standing = standing_with(self._surveyor, name, owner.stored)
             _refuse_changed(plan.standing, standing, fence=fence)
             moves = tuple(plan.make(standing))
-            state = replace(standing.state, epoch=standing.epoch, written_ms=now_ms())
+            state = replace(standing.state, epoch=standing.epoch, written_ms=wall_clock_ms())
             if plan.kind is MoveKind.RESET:
                 # A topic that is made anew later is known by its id not to be the one of now.
                 ids = self._surveyor.topics.ids(standing.record.topics)
                 state = SubscriptionState(
                     epoch=standing.epoch + 1,
-                    written_ms=now_ms(),
+                    written_ms=wall_clock_ms(),
                     topics={**standing.state.topics, **ids},
                 )
                 owner.write(state, _reset(name, standing, moves))
@@ -321,7 +321,10 @@ def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
 
 def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[PartitionCursor]:
     """Return all cursors of the new epoch; of those that stay, what was read comes again."""
-    cursors = {one.where: begun(name, one.where, one.target) for one in moves}
+    cursors = {
+        one.where: PartitionCursor.begin(CursorIdentity(name, *one.where), one.target)
+        for one in moves
+    }
     for where in standing.partitions:
         if where not in cursors:
             cursor, sizes = standing.held(where)

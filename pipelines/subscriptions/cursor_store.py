@@ -9,59 +9,48 @@ forgets them a week after the group is empty; ADR 29 has more.
 from __future__ import annotations
 
 import contextlib
-import json
+import random
+import time
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import TopicPartition
 
-from sequitur.consumer import CursorIdentity, SourcePartition
-from sequitur.consumer._errors import CursorDamagedError, CursorError
+from sequitur.consumer import ConsumerError, SourcePartition
+from sequitur.consumer._errors import CursorError
 from sequitur.consumer.subscription.position import Position
-from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.stored_pieces import in_metadata, read_pointer, read_stored
+from sequitur.consumer.subscription.stored_pieces import in_metadata
 from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError, TopicError
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
 from sequitur.pipelines.subscriptions.group_member import GroupMember
+from sequitur.pipelines.subscriptions.stored_records import (
+    StoredRecords,
+    StoredSubscription,
+    StoredSubscriptions,
+    cursor_key,
+    cursor_of_key,
+    cursor_value,
+    is_record_of,
+    owner_key,
+    state_key,
+)
+from sequitur.producer.kafka.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from sequitur.consumer import Cursor
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.producer import KafkaSettings
 
 CURSOR_TOPIC: Final = "sequitur-cursors"
 _PARTITIONS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCursor:
-    """The cursor of a partition, and how many bytes were read there.
-
-    Attributes:
-        cursor: What is acked.
-        sizes: What was counted while reading.
-    """
-
-    cursor: Cursor
-    sizes: CountedSizes = field(default_factory=CountedSizes)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSubscription:
-    """All that is stored of a subscription, as of one moment.
-
-    Attributes:
-        state: What its cursors share.
-        cursors: The cursor of each partition that has one.
-    """
-
-    state: SubscriptionState
-    cursors: Mapping[SourcePartition, PartitionCursor]
+_FEW: Final = 4
+"""Of more partitions than these the topic is read whole."""
+_PATIENCE_S: Final = 60.0
+_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
 
 
 def transactional_id(subscription: str) -> str:
@@ -96,21 +85,40 @@ class CursorStore:
         """
         if not self._topic.exists():
             return None
-        found = self._topic.read(self._topic.partition_of(subscription))
-        return _stored(subscription, found)
+        partition = self._topic.partition_of(subscription)
+        return StoredRecords(self._topic.read(partition)).subscription(subscription)
 
-    def read_all(self, wanted: Collection[str] | None = None) -> dict[str, StoredSubscription]:
-        """Return what is stored of subscriptions, by name; see `read`.
+    def read_all(self, names: Collection[str]) -> StoredSubscriptions:
+        """Return what is stored of subscriptions.
 
-        Args:
-            wanted: Their names; by default all. Those of which nothing is stored are left out.
+        Raises:
+            TopicError: The brokers do not answer.
         """
-        found = self._topic.read()
-        names = {str(parts[1]) for key in found if (parts := _parts(key)) and parts[0] == "state"}
-        if wanted is not None:
-            names &= set(wanted)
-        stored = {name: _stored(name, found) for name in sorted(names)}
-        return {name: one for name, one in stored.items() if one is not None}
+        stored, damaged = {}, {}
+        for name, records in self._read_all(names):
+            try:
+                one = records.subscription(name)
+            except ConsumerError as error:
+                damaged[name] = str(error)
+            else:
+                if one is not None:
+                    stored[name] = one
+        return StoredSubscriptions(stored, damaged)
+
+    def _read_all(self, names: Collection[str]) -> Iterator[tuple[str, StoredRecords]]:
+        """Return the records among which those of each subscription are; none is read twice."""
+        if not names or not self._topic.exists():
+            return
+        of_partitions: dict[int, list[str]] = {}
+        for name in sorted(names):
+            of_partitions.setdefault(self._topic.partition_of(name), []).append(name)
+        if len(of_partitions) > _FEW:
+            records = StoredRecords(self._topic.read())
+            yield from ((name, records) for name in sorted(names))
+            return
+        for partition, some in of_partitions.items():
+            records = StoredRecords(self._topic.read(partition))
+            yield from ((name, records) for name in some)
 
     def places(self, subscription: str) -> dict[SourcePartition, Position]:
         """Return the partition and offset of the record that each stored cursor is in.
@@ -123,18 +131,20 @@ class CursorStore:
         found = self._topic.read_records(self._topic.partition_of(subscription))
         places = {}
         for key, record in found.items():
-            match _parts(key):
-                case ["cursor", name, str(topic), int(partition)] if name == subscription:
-                    where = SourcePartition(topic, partition)
+            match cursor_of_key(key):
+                case (name, where) if name == subscription:
                     places[where] = Position(record.partition, record.offset)
         return places
 
-    def take(self, subscription: str, topics: Sequence[str] = ()) -> CursorOwner:
+    def take(
+        self, subscription: str, topics: Sequence[str] = (), *, to_remove: bool = False
+    ) -> CursorOwner:
         """Become the owner of a subscription; whoever was is fenced.
 
         Args:
             subscription: Its name.
             topics: Joins the consumer group for these, so that the subscription is connected.
+            to_remove: What is stored may be damaged: it is only removed.
 
         Raises:
             CursorError: What is stored was changed, or is of another version.
@@ -142,7 +152,12 @@ class CursorStore:
         """
         self._topic.ensure(replication_factor=self._replication_factor)
         return CursorOwner(
-            self._kafka, self._topic, subscription, topics=topics, outages=self._outages
+            self._kafka,
+            self._topic,
+            subscription,
+            topics=topics,
+            to_remove=to_remove,
+            outages=self._outages,
         )
 
 
@@ -160,6 +175,7 @@ class CursorOwner:
         subscription: str,
         *,
         topics: Sequence[str],
+        to_remove: bool,
         outages: Outages | None,
     ) -> None:
         self.subscription = subscription
@@ -168,14 +184,12 @@ class CursorOwner:
         self._topic = topic
         self._partition = topic.partition_of(subscription)
         self._claim = uuid.uuid4().hex.encode()
+        self.stored: StoredSubscription | None = None
+        self._generation = -1
+        self._chunks: dict[SourcePartition, frozenset[bytes]] = {}
         self._writer = self._new_writer()
         try:
-            # Behind that: what former owners write from now on is refused, and is not missed.
-            found = topic.read(self._partition)
-            self.stored = _stored(subscription, found)
-            self._generation = _newest_generation(subscription, found)
-            self._chunks = _chunks_of(subscription, found)
-            self._writer.write([self._record(_key("owner", subscription), self._claim)])
+            self._take_over(to_remove=to_remove)
             self._member = GroupMember(kafka, subscription, topics)
         except BaseException:
             self._writer.close()
@@ -222,7 +236,7 @@ class CursorOwner:
             TopicError: The brokers refuse, or do not answer.
         """
         self.check()
-        records = [self._record(_key("state", self.subscription), state.encode())]
+        records = [self._record(state_key(self.subscription), state.encode())]
         offsets: list[TopicPartition] = []
         written: dict[SourcePartition, PartitionCursor] = {}
         chunks: dict[SourcePartition, frozenset[bytes]] = {}
@@ -233,9 +247,9 @@ class CursorOwner:
                 raise SubscriptionError(f"this is the cursor of {identity}")
             where = SourcePartition(identity.topic, identity.partition)
             pieces = in_metadata(one.cursor, generation=generation, carried=one.sizes.encode())
-            value = f"{pieces.offset}\n{pieces.metadata}".encode()
+            value = cursor_value(pieces.offset, pieces.metadata)
             records += [self._record(key, part) for key, part in pieces.chunks]
-            records.append(self._record(_cursor_key(self.subscription, where), value))
+            records.append(self._record(cursor_key(self.subscription, where), value))
             chunks[where] = frozenset(key for key, _ in pieces.chunks)
             records += [
                 self._record(key, None)
@@ -245,7 +259,7 @@ class CursorOwner:
             written[where] = one
         deleted = set(removed) - written.keys()
         for where in deleted:
-            keys = {_cursor_key(self.subscription, where), *self._chunks.get(where, ())}
+            keys = {cursor_key(self.subscription, where), *self._chunks.get(where, ())}
             records += [self._record(key, None) for key in keys]
         self._write(records)
         self._member.commit(offsets)
@@ -265,11 +279,10 @@ class CursorOwner:
             TopicError: The brokers refuse, or do not answer.
         """
         self.check()
-        cursors = {} if self.stored is None else self.stored.cursors
-        keys = [_key("state", self.subscription), _key("owner", self.subscription)]
-        keys += [_cursor_key(self.subscription, where) for where in cursors]
-        keys += [key for chunks in self._chunks.values() for key in chunks]
-        self._write([self._record(key, None) for key in keys])
+        found = self._topic.read(self._partition)
+        self._write(
+            [self._record(key, None) for key in found if is_record_of(key, self.subscription)]
+        )
         self.stored, self._chunks = None, {}
 
     def close(self) -> None:
@@ -294,15 +307,42 @@ class CursorOwner:
             else:
                 return
 
+    def _take_over(self, *, to_remove: bool) -> None:
+        """Read what is stored, and claim the subscription.
+
+        A former owner that writes between the two is refused, finds no newer claim than its own,
+        and takes the transactional id back, since brokers end transactions in the same way. This
+        process came later: it begins again.
+        """
+        key = owner_key(self.subscription)
+        deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
+        while True:
+            # Behind the id: what former owners write from now on is refused, and is not missed.
+            found = self._topic.read(self._partition)
+            known = StoredRecords({} if to_remove else found)
+            self.stored = known.subscription(self.subscription)
+            self._generation = known.newest_generation(self.subscription)
+            self._chunks = known.chunks(self.subscription)
+            try:
+                self._writer.write([self._record(key, self._claim)])
+            except SubscriptionFencedError:
+                claim = self._topic.read(self._partition).get(key)
+                if claim != found.get(key) or time.monotonic() > deadline_s:
+                    raise
+                failures += 1
+                time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
+                self._writer.close()
+                self._writer = self._new_writer()
+            else:
+                return
+
     def _lost(self) -> SubscriptionFencedError:
         """Say that the subscription is somebody else's, and why, where that can be known."""
         state, own = None, self.stored
         with contextlib.suppress(TopicError, CursorError):
-            key = _key("state", self.subscription)
-            value = self._topic.read(self._partition).get(key)
-            if value is not None:
-                state = SubscriptionState.decode(value)
-            elif own is not None:
+            records = StoredRecords(self._topic.read(self._partition))
+            state = records.state(self.subscription)
+            if state is None and own is not None:
                 return SubscriptionFencedError(
                     f"subscription {self.subscription!r} was deleted; nothing was written"
                 )
@@ -319,7 +359,7 @@ class CursorOwner:
     def _is_claimed(self) -> bool:
         """Tell whether nobody has become the owner since."""
         found = self._topic.read(self._partition)
-        return found.get(_key("owner", self.subscription)) == self._claim
+        return found.get(owner_key(self.subscription)) == self._claim
 
     def _new_writer(self) -> FencedWriter:
         return FencedWriter(
@@ -331,71 +371,3 @@ class CursorOwner:
 
     def _record(self, key: bytes, value: bytes | None) -> TopicWrite:
         return TopicWrite(self._topic.name, self._partition, key, value)
-
-
-def _key(*parts: str | int) -> bytes:
-    return json.dumps(parts, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _cursor_key(subscription: str, where: SourcePartition) -> bytes:
-    return _key("cursor", subscription, where.topic, where.partition)
-
-
-def _parts(key: bytes) -> list[str | int] | None:
-    """Read a key back; None for that of a chunk."""
-    try:
-        found = json.loads(key)
-    except ValueError:
-        return None
-    return found if isinstance(found, list) and len(found) > 1 else None
-
-
-def _cursors_of(
-    subscription: str, found: Mapping[bytes, bytes]
-) -> dict[SourcePartition, tuple[int, str]]:
-    """Return committed offset and metadata of each cursor of a subscription."""
-    cursors = {}
-    for key, value in found.items():
-        match _parts(key):
-            case ["cursor", name, str(topic), int(partition)] if name == subscription:
-                offset, line, metadata = value.decode(errors="replace").partition("\n")
-                if not line or not offset.isdecimal():
-                    raise CursorDamagedError(
-                        f"{CursorIdentity(subscription, topic, partition)}: what is stored is no "
-                        "cursor"
-                    )
-                cursors[SourcePartition(topic, partition)] = int(offset), metadata
-    return cursors
-
-
-def _stored(subscription: str, found: Mapping[bytes, bytes]) -> StoredSubscription | None:
-    state = found.get(_key("state", subscription))
-    if state is None:
-        return None
-    cursors = {}
-    for where, (offset, metadata) in sorted(_cursors_of(subscription, found).items()):
-        identity = CursorIdentity(subscription, *where)
-        pointer = read_pointer(metadata)
-        keys = [] if pointer is None else pointer.keys(identity)
-        chunks = [found[key] for key in keys if key in found]
-        stored = read_stored(metadata, chunks, identity, offset=offset)
-        cursors[where] = PartitionCursor(stored.cursor, CountedSizes.decode(stored.carried))
-    return StoredSubscription(SubscriptionState.decode(state), cursors)
-
-
-def _chunks_of(
-    subscription: str, found: Mapping[bytes, bytes]
-) -> dict[SourcePartition, frozenset[bytes]]:
-    """Return the keys of the chunks of each cursor."""
-    chunks = {}
-    for where, (_, metadata) in _cursors_of(subscription, found).items():
-        pointer = read_pointer(metadata)
-        if pointer is not None:
-            chunks[where] = frozenset(pointer.keys(CursorIdentity(subscription, *where)))
-    return chunks
-
-
-def _newest_generation(subscription: str, found: Mapping[bytes, bytes]) -> int:
-    """Return the greatest number that a writing had; -1 before the first."""
-    pointers = (read_pointer(text) for _, text in _cursors_of(subscription, found).values())
-    return max((one.generation for one in pointers if one is not None), default=-1)

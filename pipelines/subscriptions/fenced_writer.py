@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sequitur.pipelines._errors import SubscriptionFencedError, TopicError, UnansweredError
 from sequitur.pipelines.kafka.outages import brief_outages
@@ -17,8 +17,6 @@ from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from confluent_kafka import KafkaError
 
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.producer import KafkaSettings
@@ -86,9 +84,7 @@ class FencedWriter:
             self._producer.begin_transaction()
             self._begun = True
             for one in wanted:
-                self._producer.produce(
-                    one.topic, value=one.value, key=one.key, partition=one.partition
-                )
+                self._produce(one)
             self._again(lambda: self._producer.commit_transaction(_CALL_S))
             self._begun = False
 
@@ -98,6 +94,15 @@ class FencedWriter:
         """Let go of the connection; what is owned stays owned until somebody else asks."""
         with contextlib.suppress(KafkaException):  # one that is fenced says so once more
             self._producer.purge()
+
+    def _produce(self, one: TopicWrite) -> None:
+        try:
+            self._producer.produce(one.topic, value=one.value, key=one.key, partition=one.partition)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's public code, under this name
+                # A record before met what ended the client; the transaction tells what it was.
+                self._producer.abort_transaction(_CALL_S)
+            raise
 
     def _end_begun(self) -> None:
         """Take back what a failed attempt has begun."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,16 +11,17 @@ from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import SubscriptionRecord
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.cursor_moves import finish_reset
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore, PartitionCursor
-from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from sequitur.consumer import Cursor
     from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionType
-    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner, StoredSubscription
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
     from sequitur.producer import KafkaSettings
 
 _NOBODYS: Final = ""
@@ -53,6 +53,10 @@ class SubscriptionOpening:
         replication_factor: How many replicas the topics of subscriptions get if they are not
             there; -1 for the brokers' default.
 
+    Attributes:
+        surveyor: Asks Kafka.
+        topics: Asks Kafka of topics.
+
     Raises:
         SubscriptionNameError: The name may not be one.
     """
@@ -66,10 +70,9 @@ class SubscriptionOpening:
         type: SubscriptionType,  # noqa: A002 - Pulsar's word
         replication_factor: int = -1,
     ) -> None:
-        self.topics = KafkaTopics(kafka)
+        self.surveyor = Surveyor(kafka, replication_factor=replication_factor)
+        self.topics = self.surveyor.topics
         self._record = SubscriptionRecord(name, topics, type, created_ms=0)
-        self._registry = RegistryStore(kafka, replication_factor=replication_factor)
-        self._cursors = CursorStore(kafka, replication_factor=replication_factor)
 
     def open(self, position: Edge) -> OpenedSubscription:
         """Take the subscription over; create it if there is none of its name.
@@ -82,19 +85,18 @@ class SubscriptionOpening:
             SubscriptionError: It is on other topics, of another type, or a Spark job's.
             TopicError: A topic is not there, or the brokers do not answer.
         """
-        stored = self._cursors.read(self._record.name)
-        self._check(stored)  # before whoever has it is fenced
+        stored = self.surveyor.cursors.read(self._record.name)
+        ids = self.topics.ids(self._record.topics)
+        self._check(stored, ids)  # before whoever has it is fenced
         starts = self._starts(position)
         record = self._register(0 if stored is None else stored.state.epoch)
-        owner = self._cursors.take(record.name, record.topics)
+        owner = self.surveyor.cursors.take(record.name, record.topics)
         try:
-            self._check(owner.stored)
-            state = self._state(owner.stored, record)
+            self._check(owner.stored, ids)
+            state = self._state(owner.stored, record, ids)
             partitions = self._partitions(owner.stored, starts)
             # So that `latest` stays where it is, and that those who count backlogs know of it.
-            owner.write(
-                state, [PartitionCursor(one.cursor, one.sizes) for one in partitions.values()]
-            )
+            owner.write(state, [one.copy() for one in partitions.values()])
         except BaseException:
             owner.close()
             raise
@@ -114,17 +116,30 @@ class SubscriptionOpening:
         new = [where for where in there if where not in known]
         return {where: self._begin(where, at) for where, at in self._lows(new).items()}
 
-    def _check(self, stored: StoredSubscription | None) -> None:
-        """Check that the cursors are no job's.
+    def _check(self, stored: StoredSubscription | None, ids: Mapping[str, str]) -> None:
+        """Check that the cursors are no job's, and of these topics.
+
+        Args:
+            stored: The cursors.
+            ids: The topics' ids: one that is created anew gets another.
 
         Raises:
-            SubscriptionError: They are.
+            SubscriptionError: They are not.
         """
-        if stored is not None and stored.state.checkpoint != _NOBODYS:
+        if stored is None:
+            return
+        state = stored.state
+        if state.checkpoint != _NOBODYS:
             raise SubscriptionError(
                 f"subscription {self._record.name!r} is that of a Spark job (checkpoint "
-                f"{stored.state.checkpoint}), which acks by itself: choose another name"
+                f"{state.checkpoint}), which acks by itself: choose another name"
             )
+        for topic, one in ids.items():
+            if state.topics.get(topic, one) != one:
+                raise SubscriptionError(
+                    f"{topic!r}: the topic was created anew, and what is acked is of messages of "
+                    f"the one before; reset subscription {self._record.name!r}"
+                )
 
     def _register(self, epoch: int) -> SubscriptionRecord:
         """Create the subscription in the registry, or note that it has a consumer.
@@ -139,7 +154,7 @@ class SubscriptionOpening:
 
         def change(registry: Registry) -> Changes:
             found = registry.subscriptions.get(wanted.name)
-            now_ms = _now_ms()
+            now_ms = wall_clock_ms()
             if found is None:
                 return registry.created(
                     replace(wanted, created_ms=now_ms, last_connected_ms=now_ms)
@@ -152,17 +167,20 @@ class SubscriptionOpening:
                 )
             return registry.connected(found.name, now_ms=now_ms)
 
-        found = self._registry.change(change).subscriptions.get(wanted.name)
+        found = self.surveyor.registry.change(change).subscriptions.get(wanted.name)
         return wanted if found is None else found
 
     def _state(
-        self, stored: StoredSubscription | None, record: SubscriptionRecord
+        self,
+        stored: StoredSubscription | None,
+        record: SubscriptionRecord,
+        ids: Mapping[str, str],
     ) -> SubscriptionState:
         """Return what the cursors share, as it is written now."""
         state = SubscriptionState(epoch=record.epoch) if stored is None else stored.state
         if state.epoch > record.epoch:  # whoever has reset it died before that was noted
-            finish_reset(self._registry, record.name, state)
-        return replace(state, written_ms=_now_ms())
+            finish_reset(self.surveyor.registry, record.name, state)
+        return replace(state, written_ms=wall_clock_ms(), topics={**state.topics, **ids})
 
     def _partitions(
         self, stored: StoredSubscription | None, starts: Mapping[SourcePartition, int]
@@ -175,10 +193,28 @@ class SubscriptionOpening:
         partitions = {}
         for where, start in starts.items():
             if (one := cursors.get(where)) is not None:
+                self._check_end(one.cursor, highs[where])
                 partitions[where] = ConsumedPartition(one.cursor, one.sizes, end=highs[where])
             else:
                 partitions[where] = self._begin(where, lows.get(where, start))
         return partitions
+
+    def _check_end(self, cursor: Cursor, end: int) -> None:
+        """Check that what a cursor has acked was in this partition.
+
+        Also where reading begins before the end: acks behind it are those of messages that were
+        there before, and would pass over the ones that come now.
+
+        Raises:
+            SubscriptionError: The partition ends before that.
+        """
+        if end < cursor.acked_end:
+            identity = cursor.identity
+            raise SubscriptionError(
+                f"{identity.topic}-{identity.partition} ends before {end}, and the subscription "
+                f"has acked up to before {cursor.acked_end}: the topic was created anew, or "
+                "brokers have lost records; reset the subscription"
+            )
 
     def _starts(self, position: Edge) -> dict[SourcePartition, int]:
         """Return where each partition of a new subscription begins.
@@ -200,7 +236,3 @@ class SubscriptionOpening:
 
     def _begin(self, where: SourcePartition, start: int) -> ConsumedPartition:
         return ConsumedPartition.begin(CursorIdentity(self._record.name, *where), start)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.producer import KafkaSettings
 
-_WAITED_FOR: Final = {Action.RETRY, Action.RETRY_BRIEFLY}
 _FETCH_WAIT_MS: Final = 100
 _MOST_READ_AHEAD_KB: Final = 16_384
 
@@ -96,7 +95,7 @@ class PartitionReader:
                 self._next[where] = offset + (reason is None)
             elif (action := action_of(Request.POSITION, reason.code())) is Action.GO_WITHOUT:
                 self._lost.add(where)
-            elif action not in _WAITED_FOR:
+            elif not action.is_waited_for:
                 raise TopicError(f"{where.topic}-{where.partition} cannot be read: {reason}")
         return arrivals
 

@@ -7,6 +7,7 @@ is begun again. So of two admins each sees what the other has done.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING, Final
@@ -15,8 +16,9 @@ from sequitur.consumer.subscription.registry import Registry
 from sequitur.pipelines._errors import SubscriptionFencedError
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
+from sequitur.producer._errors import ControlRecordError
 from sequitur.producer.kafka.backoff import Backoff
-from sequitur.producer.quota.control import CONTROL_TOPIC, key_of
+from sequitur.producer.quota.control import CONTROL_TOPIC, key_of, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,6 +72,18 @@ class RegistryStore:
             TopicError: The brokers do not answer.
         """
         return Registry.of(self._topic.read())
+
+    def told_topics(self) -> set[str]:
+        """Return the topics whose producers are told of a backlog, by whomever.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        found: set[str] = set()
+        for key in self._topic.read():
+            with contextlib.suppress(ControlRecordError):
+                found |= {topic for topic in (topic_of(key),) if topic is not None}
+        return found
 
     def change(self, make: Callable[[Registry], Changes]) -> Registry:
         """Change the registry.

@@ -21,7 +21,7 @@ from sequitur.consumer.subscription.retention import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from sequitur.consumer.subscription.survey import Survey
     from sequitur.pipelines.kafka.topics import OwnRetention
@@ -110,7 +110,7 @@ def run_retention(
         now_ms: The time; by default this machine's.
 
     Raises:
-        CursorError: A stored cursor was changed, or is of another version.
+        StateFormatError: A record of the registry is of another version.
         TopicError: The brokers refuse, or do not answer.
     """
     survey = surveyor.survey(topics, now_ms=now_ms)
@@ -133,11 +133,26 @@ def run_retention(
                     refusals.append(_refused_group(plan, group, offset))
             plans.append(plan)
     if not dry_run:
+        plans = _held_now(surveyor, plans)
         wanted = {
             SourcePartition(one.topic, one.partition): one.after for one in plans if one.deletes
         }
         surveyor.topics.delete_before(wanted)
     return RetentionRun(tuple(plans), tuple(refusals), is_dry=dry_run)
+
+
+def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[PartitionPlan]:
+    """Return what may go by the cursors of this moment: some were reset or created meanwhile."""
+    now = surveyor.survey({one.topic for one in plans if one.deletes})
+    held = []
+    for one in plans:
+        plan = one
+        where = SourcePartition(one.topic, one.partition)
+        for record in now.registry.on(one.topic) if where in now.logs else ():
+            offset = now.needed_from(record.name, where)
+            plan = held_back(plan, offset, Holder.SUBSCRIPTION, record.name)
+        held.append(plan)
+    return held
 
 
 def _plans(surveyor: Surveyor, survey: Survey, topic: str) -> list[PartitionPlan]:
@@ -154,7 +169,7 @@ def _plans(surveyor: Surveyor, survey: Survey, topic: str) -> list[PartitionPlan
         known = survey.logs[where]
         young_from = young.get(where, known.start)
         log = PartitionLog(*where, known.start, known.end, known.size_bytes or 0, young_from)
-        acked = {name: survey.first_unacked(name, where) for name in names}
+        acked = {name: survey.needed_from(name, where) for name in names}
         plans.append(plan_partition(log, acked, retention))
     return plans
 

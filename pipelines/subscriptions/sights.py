@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import OutputPartition, SourcePartition
+from sequitur.consumer._errors import PositionRangeError
 from sequitur.consumer.subscription.documents import Publisher, Sight
 from sequitur.consumer.subscription.position import Position
 from sequitur.pipelines.kafka.connections import kept_connections
@@ -42,23 +43,22 @@ def take_sight(
         with_places: Ask for the records of cursors, too.
 
     Raises:
-        CursorError: A stored cursor was changed, or is of another version.
         StateFormatError: A record of the registry is of another version.
         TopicError: The brokers do not answer.
     """
     registry = surveyor.registry.read()
     wanted = registry.topics() if topics is None else sorted(set(topics))
     names = sorted({one.name for topic in wanted for one in registry.on(topic)})
-    stored = surveyor.stored(names)
+    stored = surveyor.cursors.read_all(names)
     places = {
         (name, where): place
         for name in (names if with_places else ())
         for where, place in surveyor.cursors.places(name).items()
     }
-    survey = surveyor.survey(wanted, known=stored)
+    survey = surveyor.survey(wanted, registry=registry, known=stored)
     return Sight(
         survey,
-        states={name: found.state for name, found in stored.items()},
+        states={name: found.state for name, found in stored.stored.items()},
         publishers=_publishers(surveyor.kafka, survey.logs) if with_publishers else {},
         places=places,
     )
@@ -130,13 +130,17 @@ def peek(
 
     Raises:
         UnknownSubscriptionError: There is no such subscription.
+        PositionRangeError: It has no such partition.
         CursorError: What is stored was changed, or is of another version.
         TopicError: The brokers do not answer.
     """
     standing = standing_of(surveyor, name)
+    wanted = list(filter(only, standing.partitions))
+    if not wanted:
+        raise PositionRangeError(f"subscription {name!r} has no such partition")
     found: list[PeekedMessage] = []
     with reader(surveyor.kafka) as consumer:
-        for where in filter(only, standing.partitions):
+        for where in wanted:
             messages = _unacked(consumer, standing, where)
             found += itertools.islice(messages, count)
     return found

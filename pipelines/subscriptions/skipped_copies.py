@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SUBSCRIPTION_HEADER: Final = "sequitur-subscription"
 _FLUSH_S: Final = 60.0
+_LARGEST: Final = 1_000_000_000
+"""The most that librdkafka takes: topics decide what is too large, and it is told from there."""
 
 
 def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor: Cursor) -> int:
@@ -51,7 +53,14 @@ def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor
         if error is not None:
             failed.append(error)
 
-    producer = Producer({**kafka.librdkafka(), "enable.idempotence": True, "linger.ms": 5})
+    producer = Producer(
+        {
+            **kafka.librdkafka(),
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.max.bytes": _LARGEST,
+        }
+    )
     copied = 0
     try:
         for one in due:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,16 +9,18 @@ from sequitur.consumer import SourcePartition
 from sequitur.consumer._errors import SubscriptionConnectedError
 from sequitur.consumer.subscription.registry import Registry
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.survey import Held, Log, Survey
+from sequitur.consumer.subscription.survey import Log, Survey
+from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.registry import SubscriptionRecord
     from sequitur.pipelines.kafka.groups import ConsumerGroups
     from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.pipelines.subscriptions.backlog import Surveyor
-    from sequitur.pipelines.subscriptions.cursor_store import StoredSubscription
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Standing:
         """Whether its group has a member."""
         return self.record.name in self.survey.connected
 
-    def held(self, where: SourcePartition) -> Held:
+    def held(self, where: SourcePartition) -> PartitionCursor:
         """Return its cursor of a partition, and the bytes that it has counted."""
         return self.survey.held_of(self.record.name, where)
 
@@ -71,24 +72,29 @@ def standing_of(surveyor: Surveyor, name: str) -> Standing:
         CursorError: What is stored was changed, or is of another version.
         TopicError: The brokers do not answer.
     """
-    surveyor.registry.read().require(name)
-    return standing_with(surveyor, name, surveyor.cursors.read(name))
+    record = surveyor.registry.read().require(name)
+    return _standing(surveyor, record, surveyor.cursors.read(name))
 
 
 def standing_with(surveyor: Surveyor, name: str, stored: StoredSubscription | None) -> Standing:
     """Return how a subscription stands with what was read of it before; see `standing_of`."""
-    record = surveyor.registry.read().require(name)
+    return _standing(surveyor, surveyor.registry.read().require(name), stored)
+
+
+def _standing(
+    surveyor: Surveyor, record: SubscriptionRecord, stored: StoredSubscription | None
+) -> Standing:
+    name = record.name
     epoch = record.epoch if stored is None else stored.state.epoch
     survey = Survey(
-        now_ms=now_ms(),
+        now_ms=wall_clock_ms(),
         # A reset whose process died before it wrote the registry counts: its cursors do.
         registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
         connected=frozenset(surveyor.groups.connected([name])),
         logs=logs_of(surveyor.topics, record.topics),
     )
     if stored is not None:
-        held = {where: Held(one.cursor, one.sizes) for where, one in stored.cursors.items()}
-        survey = survey.with_held(name, held, epoch=epoch)
+        survey = survey.with_held(name, stored.cursors, epoch=epoch)
     return Standing(record, stored, survey)
 
 
@@ -115,11 +121,6 @@ def refuse_connected(groups: ConsumerGroups, name: str) -> None:
     if groups.connected([name]):
         raise SubscriptionConnectedError(
             f"subscription {name!r} has a consumer: stop that one, or take the subscription away "
-            "from it (--fence). One that has ended counts until its session times out, 45 seconds "
+            "from it (--fence). One that has ended counts until its session times out, 10 seconds "
             "as a rule"
         )
-
-
-def now_ms() -> int:
-    """Return the time, epoch milliseconds."""
-    return int(time.time() * 1000)

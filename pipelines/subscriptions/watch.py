@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import Consumer
 
+from sequitur.consumer import ConsumerError
 from sequitur.pipelines._errors import SubscriptionFencedError, UnansweredError
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.checks import VALID_FOR_MS, Checks
@@ -104,6 +105,44 @@ class Leadership:
         consumer.unassign()
 
 
+class LedChecks:
+    """The checks of one process: begun when it leads, and closed when it leads no more.
+
+    Args:
+        make: Begins them.
+    """
+
+    def __init__(self, make: Callable[[], Checks]) -> None:
+        self._make = make
+        self._checks: Checks | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self) -> CheckRound:
+        """Make one round, as the process that leads; see `Checks.run`.
+
+        After an error the next round begins them anew: whoever leads now goes on, brokers that were
+        away come back.
+        """
+        if self._checks is None:
+            self._checks = self._make()
+        try:
+            return self._checks.run()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of them: this process does not lead."""
+        if self._checks is not None:
+            self._checks.close()
+            self._checks = None
+
+
 def watch(
     kafka: KafkaSettings,
     *,
@@ -133,8 +172,6 @@ def watch(
         options: Further arguments of `Checks`.
 
     Raises:
-        CursorError: A stored cursor was changed, or is of another version.
-        StateFormatError: A record of the registry is of another version.
         TopicError: The brokers refuse.
     """
     surveyor = Surveyor(kafka, replication_factor=replication_factor)
@@ -142,27 +179,20 @@ def watch(
     options.setdefault(
         "valid_for_ms", max(VALID_FOR_MS, int(interval_s * 1000 * _STALE_AFTER_ROUNDS))
     )
-    checks: Checks | None = None
     due_s = 0.0
-    with Leadership(kafka, group) as leadership:
-        try:
-            while not stop():
-                leads = leadership.poll(_POLL_S)
-                if not leads and checks is not None:
-                    checks.close()
-                    checks = None
-                if not leads or time.monotonic() < due_s:
-                    continue
-                due_s = time.monotonic() + interval_s
-                if checks is None:
-                    checks = Checks(surveyor, copy_to=copy_to, dry_run=dry_run, **options)
-                try:
-                    tell(checks.run())
-                except (SubscriptionFencedError, UnansweredError) as error:
-                    # Whoever leads now goes on; brokers that are away come back.
-                    warn(str(error))
-                    checks.close()
-                    checks = None
-        finally:
-            if checks is not None:
+    with (
+        Leadership(kafka, group) as leadership,
+        LedChecks(lambda: Checks(surveyor, copy_to=copy_to, dry_run=dry_run, **options)) as checks,
+    ):
+        while not stop():
+            if not leadership.poll(_POLL_S):
                 checks.close()
+                continue
+            if time.monotonic() < due_s:
+                continue
+            due_s = time.monotonic() + interval_s
+            try:
+                tell(checks.run())
+            except (SubscriptionFencedError, UnansweredError, ConsumerError) as error:
+                # What was written by a newer version is told of until it is understood.
+                warn(str(error))

@@ -104,6 +104,11 @@ class Action(enum.Enum):
     FAIL = enum.auto()
     """Nothing will change without a person's help."""
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether what hinders it may pass by itself, for a reader that has time."""
+        return self in {Action.RETRY, Action.RETRY_BRIEFLY}
+
 
 @dataclass(frozen=True, slots=True)
 class Meaning:

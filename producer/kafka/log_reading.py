@@ -21,7 +21,15 @@ from sequitur.producer.kafka.error_codes import Action, Request, action_of, mean
 from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from sequitur.producer.kafka.identity import Identity
 
@@ -166,29 +174,39 @@ async def committed_behind(
         RetriableError: The leader does not answer, or is none any more, or the bytes are damaged.
         FatalError: The topic may not be read.
     """
-    answer = await ask(
-        FetchRequest(
-            _FETCH_WAIT_MS, 1, _FETCH_BYTES, _READ_COMMITTED,
-            [(topic, [(partition, offset, _FETCH_BYTES)])],
-        )
-    )  # fmt: skip
-    for _topic, partitions in answer.topics:
-        for _partition, code, _high_watermark, last_stable, *others, data in partitions:
-            _check(code, topic, partition)
-            # Version 11 names a replica to read from between these.
-            aborted = others[-2] if answer.API_VERSION >= _NAMES_A_REPLICA else others[-1]
-            found = PartitionRecords(
-                TopicPartition(topic, partition), MemoryRecords(bytes(data or b"")), aborted,
-                offset, None, None, True, _READ_COMMITTED,
-            )  # fmt: skip
-            try:
-                records = [(record.key, record.value) for record in found]
-            except kafka_errors.KafkaError as error:
-                raise RetriableError(f"reading {topic}-{partition}: {error}") from error
-            return Committed(
-                records, found.next_fetch_offset, found.next_fetch_offset >= last_stable
-            )
-    raise RetriableError(f"{topic}-{partition}: the answer left it out")
+    found = await _fetched(ask, topic, partition, offset, wait_ms=_FETCH_WAIT_MS, size=_FETCH_BYTES)
+    records = [(record.key, record.value) for record in found.records()]
+    return Committed(records, found.next_offset, found.next_offset >= found.last_stable)
+
+
+async def timestamp_from(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int, end: int
+) -> int | None:
+    """Return the timestamp of the first committed record from an offset on.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        offset: An offset that the log has.
+        end: Where to end.
+
+    Returns:
+        None if there is none before that end, or what is there is of an open transaction.
+
+    Raises:
+        RetriableError: The leader does not answer, or is none any more, or the bytes are damaged.
+        FatalError: The topic may not be read.
+    """
+    while offset < end:
+        # The broker sends a batch at least, and so no more than that.
+        found = await _fetched(ask, topic, partition, offset, wait_ms=0, size=1)
+        for record in found.records():
+            return int(record.timestamp)
+        if found.next_offset <= offset:
+            return None
+        offset = found.next_offset
+    return None
 
 
 async def last_sequence_in_log(
@@ -232,6 +250,64 @@ async def last_sequence_in_log(
             f"{topic}-{partition} holds offsets from {start} on, up to {end}, and not {offset}"
         )
     return None
+
+
+class _Fetched:
+    """What a broker has sent of a partition, for a reader of committed records.
+
+    Attributes:
+        last_stable: The first offset that is not for such readers yet.
+    """
+
+    def __init__(self, name: str, found: PartitionRecords, last_stable: int) -> None:
+        self._name = name
+        self._found = found
+        self.last_stable = last_stable
+
+    def records(self) -> Iterator[Any]:
+        """Yield the records, each decoded when it is asked for.
+
+        Raises:
+            RetriableError: The bytes are damaged.
+        """
+        try:
+            yield from self._found
+        except kafka_errors.KafkaError as error:
+            raise RetriableError(f"reading {self._name}: {error}") from error
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on; behind what was yielded."""
+        return int(self._found.next_fetch_offset)
+
+
+async def _fetched(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    wait_ms: int,
+    size: int,
+) -> _Fetched:
+    """Return the committed records that a broker sends from an offset on."""
+    answer = await ask(
+        FetchRequest(
+            wait_ms, 1, size, _READ_COMMITTED,
+            [(topic, [(partition, offset, size)])],
+        )
+    )  # fmt: skip
+    for _topic, partitions in answer.topics:
+        for _partition, code, _high_watermark, last_stable, *others, data in partitions:
+            _check(code, topic, partition)
+            # Version 11 names a replica to read from between these.
+            aborted = others[-2] if answer.API_VERSION >= _NAMES_A_REPLICA else others[-1]
+            found = PartitionRecords(
+                TopicPartition(topic, partition), MemoryRecords(bytes(data or b"")), aborted,
+                offset, None, None, True, _READ_COMMITTED,
+            )  # fmt: skip
+            return _Fetched(f"{topic}-{partition}", found, last_stable)
+    raise RetriableError(f"{topic}-{partition}: the answer left it out")
 
 
 def _passes(code: int, topic: str, partition: int) -> bool:

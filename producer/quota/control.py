@@ -99,7 +99,7 @@ class BacklogState:
             version = msgspec.json.decode(value, type=_Version).format
             if version == _FORMAT:
                 return msgspec.json.decode(value, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ControlRecordError(f"backlog of topic {topic!r}", str(error)) from error
         raise ControlRecordError(
             f"backlog of topic {topic!r}", f"format {version}, expected {_FORMAT}"
@@ -165,7 +165,7 @@ def topic_of(key: bytes | None) -> str | None:
     """
     try:
         parts = msgspec.json.decode(key or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # whatever it is, it is no backlog
     match parts:
         case [kind, str(topic)] if kind == _KIND:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import BacklogQuotaError, ControlRecordError, RetriableError
 from sequitur.producer._log import Logger
+from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.quota.control import BacklogState, ToDo
 from sequitur.producer.quota.states import BacklogStates
 
@@ -36,11 +36,6 @@ class QuotaStatistics:
     held: int
     refused: int
     proximity: float | None
-
-
-def wall_clock_ms() -> int:
-    """Return the time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class _Line:

@@ -20,7 +20,8 @@ from sequitur.producer import (
     ProducerClosedError,
     ProducerSettings,
 )
-from sequitur.producer.quota.gate import QuotaGate, QuotaStatistics, wall_clock_ms
+from sequitur.producer._wall_clock import wall_clock_ms
+from sequitur.producer.quota.gate import QuotaGate, QuotaStatistics
 from sequitur.producer.quota.reader import ControlReader
 from tests.support.control_topic import ControlTopic, key_of
 

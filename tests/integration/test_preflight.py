@@ -45,6 +45,8 @@ def test_topics_are_looked_at_before_spark_starts(
         check(input_pattern="no-such-.*")
     with pytest.raises(TopicError, match=r"matches '.*\.ordered', which the job writes"):
         check(input_pattern=f"{topic}.*")
+    with pytest.raises(TopicError, match=r"matches '.*-copies', which the job writes"):
+        check(input_pattern=f"{topic}(-.*)?", evicted_topic=f"{topic}-copies", subscription="s")
     output = make_topic(partitions=2)
     with pytest.raises(TopicError, match="has 2 partitions, not output_partitions = 5"):
         check(input_topics=[topic], output_topic=output, output_partitions=5)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sequitur.consumer import Cursor
-    from sequitur.pipelines.subscriptions.cursor_store import StoredSubscription
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
     from tests.spark.checkpoint_places import CheckpointPlace
     from tests.spark.submitted_job import SubmittedJob
 

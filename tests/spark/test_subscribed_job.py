@@ -27,16 +27,14 @@ from sequitur.pipelines._errors import (
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
-from sequitur.pipelines.subscriptions.cursor_store import (
-    CursorStore,
-    StoredSubscription,
-)
+from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from tests.spark import transactional_bolts
 from tests.spark.conftest import Event, Job, event, time_of, wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
 pytestmark = pytest.mark.spark
 
@@ -148,7 +146,7 @@ def test_another_checkpoint_is_refused(subscribed: Job, tmp_path: Path) -> None:
 
 def test_rows_that_expired_are_skipped_wherever_they_are(subscribed: Job) -> None:
     """A time to live acks rows that are held and rows that were not read yet; they are counted."""
-    job = subscribed
+    job = subscribed.with_settings(idle_timeout="1 s")  # of the partitions without events
     now_ms = time.time_ns() // 1_000_000
     old, new = now_ms - 3_600_000, now_ms
     job.produce(replace(_event(one), timestamp_ms=old) for one in (0, 30, 25))

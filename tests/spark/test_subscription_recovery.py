@@ -21,21 +21,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.pipelines._errors import CheckpointError, SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering.steps import Steps
 from sequitur.pipelines.ordering.subscribed import JobSubscription
-from sequitur.pipelines.subscriptions.cursor_store import (
-    CursorOwner,
-    CursorStore,
-    PartitionCursor,
-    StoredSubscription,
-)
+from sequitur.pipelines.subscriptions.cursor_store import CursorOwner, CursorStore
 from tests.spark.conftest import Event, Job, event, time_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sequitur.consumer import StagedStep, StepEntry
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
 pytestmark = pytest.mark.spark
 
@@ -328,7 +325,7 @@ def test_job_that_is_refused_leaves_the_running_one_its_subscription(
     subscribed: Job, tmp_path: Path, make: Callable[[Job, Path], Job]
 ) -> None:
     """A job is started twice, or with a checkpoint that is not its: the first one goes on."""
-    job = subscribed
+    job = subscribed.with_settings(idle_timeout="1 s")  # of the partitions without events
     job.produce(_events(0, 30, 1))
     second = make(job, tmp_path / "other")
     with job.running() as life:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.checks import Checks
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
-from sequitur.pipelines.subscriptions.cursor_store import PartitionCursor
 from sequitur.producer import KafkaSettings
 from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
 
@@ -52,7 +52,16 @@ class SubscribedTopics:
         self.clear()
 
     def clear(self) -> None:
-        """Delete subscriptions and policies."""
+        """Delete subscriptions and policies.
+
+        Cursors of earlier tests stay where they are on other topics; those of a later epoch would
+        make a test's own ones count as void.
+        """
+        names = list(self.surveyor.registry.read().subscriptions)
+        stored, damaged = self.surveyor.cursors.read_all(names)
+        for name in {*damaged, *(name for name, one in stored.items() if one.state.epoch)}:
+            with self.surveyor.cursors.take(name, to_remove=True) as owner:
+                owner.remove()
 
         def nothing(registry: Registry) -> Changes:
             changes: Changes = {one.key: None for one in registry.subscriptions.values()}

@@ -124,7 +124,7 @@ def test_a_job_is_fenced_and_goes_on_from_the_new_cursors(
         assert again.stored.cursors[where].cursor.committed_offset == expected
 
 
-@pytest.mark.slow  # a member stays in its group for 45 s
+@pytest.mark.slow  # a member stays in its group for 10 s
 def test_a_job_whose_subscription_is_deleted_is_told_so(
     topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 from sequitur.consumer import SourcePartition
 from sequitur.consumer._errors import SubscriptionExistsError
@@ -17,18 +18,19 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
-from sequitur.pipelines._errors import SubscriptionFencedError
-from sequitur.pipelines.subscriptions.backlog import read_spans, reader
+from sequitur.pipelines._errors import SubscriptionFencedError, TopicError
+from sequitur.pipelines.subscriptions.backlog import log_sizes, read_spans, reader
 from sequitur.pipelines.subscriptions.checks import Checks
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from sequitur.pipelines.subscriptions.watch import watch
-from sequitur.producer.quota.control import ToDo
+from sequitur.producer import KafkaSettings
+from sequitur.producer.quota.control import CONTROL_TOPIC, ToDo, key_of
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.pipelines.subscriptions.checks import CheckRound
-    from tests.conftest import MakeTopic
+    from tests.conftest import MakeBroker, MakeTopic
     from tests.support.brokers import Broker
 
 
@@ -113,6 +115,20 @@ def test_a_topic_that_loses_its_quota_loses_its_state(topics: SubscribedTopics, 
     assert topics.told(topic) is None
 
 
+def test_a_state_that_another_process_has_left_is_deleted(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """A quota that is removed while nobody makes the checks holds producers no longer than that."""
+    topics.fill(topic, 10)
+    topics.subscribe("slow", topic)
+    topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(10)))
+    topics.check()
+    assert topics.told(topic) is not None
+    topics.policies(topic, TopicPolicies())
+    topics.check()
+    assert topics.told(topic) is None
+
+
 def test_eviction_moves_the_slowest_below_nine_tenths(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str
 ) -> None:
@@ -149,6 +165,70 @@ def test_eviction_moves_the_slowest_below_nine_tenths(
     state = topics.told(topic)
     assert state is not None
     assert state.policy is None
+
+
+def test_copies_that_are_evicted_are_not_copied_again(topics: SubscribedTopics, topic: str) -> None:
+    """The topic for copies has a quota of its own: copies of copies would fill it for ever."""
+    topics.fill(topic, 10, size=1_000)
+    topics.subscribe("slow", topic)
+    quota = BacklogQuota(5_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
+    topics.policies(topic, TopicPolicies(backlog_quota=quota))
+    (evicted,) = topics.check(copy_to=topic).acked
+    assert evicted.messages > 0
+    where = SourcePartition(topic, 0)
+    assert topics.surveyor.topics.high_watermarks([where]) == {where: 10}
+
+
+def test_large_messages_are_copied(topics: SubscribedTopics, make_topic: MakeTopic) -> None:
+    """Topics decide what is too large, and not the limit of a client, which is a megabyte."""
+    large, copies = (make_topic(1, retention_ms=-1, max_message_bytes=4 << 20) for _ in range(2))
+    client = Producer({**topics.kafka.librdkafka(), "message.max.bytes": 4 << 20})
+    for _ in range(2):
+        client.produce(large, bytes(3 << 20), partition=0)
+    assert client.flush(30) == 0
+    topics.subscribe("slow", large)
+    quota = BacklogQuota(1_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
+    topics.policies(large, TopicPolicies(backlog_quota=quota))
+    (evicted,) = topics.check(copy_to=copies).acked
+    where = SourcePartition(copies, 0)
+    assert topics.surveyor.topics.high_watermarks([where]) == {where: evicted.messages}
+
+
+def test_a_group_that_cannot_be_deleted_stops_no_other_check(
+    topics: SubscribedTopics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer came in the moment in which the subscription expired."""
+    topics.fill(topic, 10)
+    topics.subscribe("forgotten", topic, created_ms=topics.now_ms - 3_600_000)
+    topics.policies(topic, TopicPolicies(subscription_expiration_time_minutes=1))
+
+    def refuse(_name: str) -> None:
+        raise TopicError("the group is not empty")
+
+    monkeypatch.setattr(topics.surveyor.groups, "delete", refuse)
+    assert topics.check().expired == ("forgotten",)
+    assert not topics.surveyor.registry.read().subscriptions
+
+
+def test_a_copy_that_is_refused_stops_no_other_check(
+    topics: SubscribedTopics, make_topic: MakeTopic, topic: str
+) -> None:
+    """It is told, nothing is skipped that was not copied, and other producers are held."""
+    held, small = make_topic(1, retention_ms=-1), make_topic(1, max_message_bytes=200)
+    evict, hold = BacklogPolicy.CONSUMER_BACKLOG_EVICTION, BacklogPolicy.PRODUCER_REQUEST_HOLD
+    for one, policy in ((topic, evict), (held, hold)):
+        topics.fill(one, 100, size=1_000)
+        topics.subscribe(f"of-{policy}", one)
+        topics.policies(one, TopicPolicies(backlog_quota=BacklogQuota(50_000, None, policy)))
+    found = topics.check(copy_to=small)
+    assert found.acked == ()
+    (failed,) = [one for one in found.findings if one.kind is FindingKind.FAILED]
+    assert failed.subscription == f"of-{evict}"
+    assert "MSG_SIZE_TOO_LARGE" in failed.sentence
+    assert not topics.committed(f"of-{evict}", topic)
+    state = topics.told(held)
+    assert state is not None
+    assert state.to_do(topics.now_ms) is ToDo.HOLD
 
 
 def test_eviction_by_age(topics: SubscribedTopics, topic: str) -> None:
@@ -264,6 +344,45 @@ def test_bytes_that_were_counted_come_before_estimates(
     assert part.size_bytes == pytest.approx(7_000 + 100_000, rel=0.2)
 
 
+def test_each_cursor_has_the_age_of_its_first_message(
+    topics: SubscribedTopics, make_topic: MakeTopic
+) -> None:
+    """However many cursors there are, on however many partitions."""
+    topic = make_topic(3, retention_ms=-1)
+    for partition in range(3):
+        topics.fill(topic, 40, partition=partition, ages_s=lambda one: 10_000 - 100 * one)
+    for number in range(1, 13):
+        topics.subscribe(f"sub{number}", topic)
+        topics.acks_up_to(f"sub{number}", topic, [number, 2 * number, 3 * number])
+    found = topics.surveyor.survey([topic]).oldest_ms
+    expected = {(part, (part + 1) * number) for number in range(1, 13) for part in range(3)}
+    assert {(where.partition, offset): ms for (where, offset), ms in found.items()} == {
+        (part, offset): topics.now_ms - 1_000 * (10_000 - 100 * offset) for part, offset in expected
+    }
+
+
+def test_an_open_transaction_of_a_producer_stops_no_check(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """What it has written has no age yet; who has not acked what is before it is held to that."""
+    topics.fill(topic, 10, ages_s=lambda _one: 600)
+    for name in ("slow", "quick"):
+        topics.subscribe(name, topic)
+    topics.acks("quick", topic, (0, 10))
+    topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(None, 60)))
+    client = Producer({**topics.kafka.librdkafka(), "transactional.id": topic})
+    client.init_transactions(30)
+    client.begin_transaction()
+    client.produce(topic, b"open")
+    assert client.flush(30) == 0
+    (check,) = topics.check().quotas
+    assert (check.is_too_old, check.subscription) == (True, "slow")
+    topics.acks("slow", topic, (0, 10))
+    (check,) = topics.check().quotas
+    assert not check.is_exceeded
+    client.abort_transaction(30)
+
+
 def test_two_admins_at_once_lose_nothing(topics: SubscribedTopics, topic: str) -> None:
     """Each change sees what the other has written; of two that create one the second fails."""
     wrong: list[BaseException] = []
@@ -310,6 +429,21 @@ def test_what_was_read_before_anothers_change_is_not_written(
     topics.surveyor.registry.change(change)
     assert seen == [set(), {"meanwhile"}]
     assert set(topics.surveyor.registry.read().subscriptions) == {"own", "meanwhile"}
+
+
+def test_what_is_told_each_second_does_not_pile_up(make_broker: MakeBroker) -> None:
+    """Kafka compacts it while it is written: each round and each new producer reads the topic."""
+    broker = make_broker({"log.cleaner.backoff.ms": "100"})
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    RegistryStore(kafka).ensure()
+    client = Producer({**kafka.librdkafka(), "linger.ms": 5})
+    for number in range(40_000):
+        client.produce(CONTROL_TOPIC, b"." * 500, key_of("orders"), partition=0)
+        if number % 1_000 == 0:
+            assert client.flush(30) == 0
+    assert client.flush(30) == 0
+    where = SourcePartition(CONTROL_TOPIC, 0)
+    wait_until(lambda: log_sizes(kafka, [where])[where] < 6 << 20)
 
 
 def test_one_process_at_a_time_makes_the_checks(topics: SubscribedTopics, topic: str) -> None:

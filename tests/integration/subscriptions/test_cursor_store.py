@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,21 +17,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError
 from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.subscriptions import fenced_writer
-from sequitur.pipelines.subscriptions.cursor_store import (
-    CursorStore,
-    PartitionCursor,
-    transactional_id,
-)
+from sequitur.pipelines.subscriptions.cursor_store import CursorStore, transactional_id
+from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
 from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tests.conftest import MakeBroker
     from tests.support.brokers import Broker
@@ -91,7 +90,7 @@ def test_what_is_written_is_read_back(kafka: KafkaSettings, name: str, topic: st
     assert found.cursors[where].sizes == sizes
     offset, metadata = _committed(kafka, name, topic, 1)
     assert (offset, metadata.startswith("sequitur-cursor/1 whole ")) == (4, True)
-    assert store.read_all()[name].state == state
+    assert store.read_all([name]).stored[name].state == state
 
 
 def test_a_large_cursor_is_kept_whole_in_chunks(
@@ -142,6 +141,54 @@ def test_former_owner_is_fenced(kafka: KafkaSettings, name: str, topic: str) -> 
     assert stored is not None
     assert stored.state.step == 5
     assert _committed(kafka, name, topic, 0)[0] == 3
+
+
+def test_former_owner_is_fenced_between_two_records(
+    kafka: KafkaSettings, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's answer to one record may arrive before the next is handed over."""
+
+    class Answered(Producer):
+        """A client whose records are answered one by one."""
+
+        def produce(self, *record: Any, **fields: Any) -> None:
+            super().produce(*record, **fields)
+            with contextlib.suppress(KafkaException):  # what is wrong with it, the next call tells
+                self.flush(_TIMEOUT_S)
+
+    monkeypatch.setattr(fenced_writer, "Producer", Answered)
+    first = FencedWriter(kafka, name, name=f"subscription '{name}'")
+    monkeypatch.undo()
+    FencedWriter(kafka, name, name="its successor").close()
+    records = [TopicWrite(topic, 0, b"k", b"1"), TopicWrite(topic, 0, b"k", b"2")]
+    for _ in range(2):
+        with pytest.raises(SubscriptionFencedError, match=f"'{name}' was taken over"):
+            first.write(records)
+    assert first.is_fenced
+    first.close()
+
+
+def test_an_owner_that_writes_while_it_is_replaced_does_not_stay(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes its id back, as after an outage, before the newer one has claimed anything."""
+    store = CursorStore(kafka)
+    first = store.take(name)
+    claims = FencedWriter.write
+
+    def claims_late(writer: FencedWriter, records: Iterable[TopicWrite]) -> None:
+        monkeypatch.undo()
+        first.write(SubscriptionState(step=1), [])
+        claims(writer, records)
+
+    monkeypatch.setattr(FencedWriter, "write", claims_late)
+    with store.take(name) as second:
+        assert second.stored is not None
+        assert second.stored.state.step == 1
+        with pytest.raises(SubscriptionFencedError):
+            first.write(SubscriptionState(step=2), [])
+        second.write(SubscriptionState(step=3), [])
+    first.close()
 
 
 def test_static_member_of_an_older_life_is_fenced(

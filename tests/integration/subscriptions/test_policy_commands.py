@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from sequitur.cli import app
 from sequitur.consumer._errors import PolicyError
+from sequitur.pipelines._errors import TopicError
 from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
@@ -67,6 +68,23 @@ def test_policies_are_set_shown_and_removed(topics: SubscribedTopics) -> None:
     assert found["set"]["thresholds"]["slowAgeInSeconds"] == 3_600
     _done(topics, "topic", "remove-thresholds", "orders")
     assert topics.surveyor.registry.read().policies == {}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "[/]", "[red]x[/]"])
+def test_what_no_topic_can_be_called_is_refused(topics: SubscribedTopics, name: str) -> None:
+    """A variable of a shell that is not set, or a typing error: the policy would hold for none."""
+    for words in (("set-message-ttl", name, "--messageTTL", "60"), ("get", name)):
+        refused = _run(topics, "topic", *words)
+        assert refused.exit_code == 2
+        assert "expected a topic name" in " ".join(refused.output.split())
+    assert topics.surveyor.registry.read().policies == {}
+
+
+def test_retention_of_a_topic_that_is_not_there_is_refused(topics: SubscribedTopics) -> None:
+    """A typing error in a nightly job would else look as if there were nothing to delete."""
+    refused = _run(topics, "retention", "run", "no-such-topic")
+    assert isinstance(refused.exception, TopicError)
+    assert "no-such-topic" in str(refused.exception)
 
 
 def test_a_topic_comes_before_the_namespace(topics: SubscribedTopics) -> None:

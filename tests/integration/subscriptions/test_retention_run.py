@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+from sequitur import Subscription
 from sequitur.consumer.subscription.policies import Retention, TopicPolicies
+from sequitur.consumer.subscription.position import Position, ToPositions
 from sequitur.consumer.subscription.retention import Holder
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
 from sequitur.pipelines.subscriptions.retention_run import RetentionRun, run_retention
-from tests.support.subscribed_topics import SubscribedTopics
+from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
@@ -53,6 +59,62 @@ def test_deletable_is_what_both_have_acked(topics: SubscribedTopics, topic: str)
     assert topics.start_of(topic) == 4
     (again,) = run_retention(topics.surveyor, [topic]).plans
     assert not again.deletes
+
+
+@pytest.mark.parametrize(
+    ("written", "knows_ids"), [(3, False), (10, True)], ids=["shorter than before", "longer"]
+)
+def test_a_topic_that_is_made_anew_is_not_acked(
+    topics: SubscribedTopics, topic: str, written: int, *, knows_ids: bool
+) -> None:
+    """Cursors of the topic that was deleted say nothing of another with its name."""
+    topics.fill(topic, 6)
+    topics.subscribe("sub1", topic)
+    before = topics.surveyor.topics.ids([topic])
+    topics.acks("sub1", topic, (0, 5))
+    if knows_ids:
+        with topics.surveyor.cursors.take("sub1") as owner:
+            owner.write(SubscriptionState(topics=before), [])
+    client = AdminClient({**topics.kafka.librdkafka(), "log_level": 0})
+    client.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topics.surveyor.topics.partitions(topic) is None)
+    client.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "-1"})])[topic].result(30)
+    wait_until(lambda: topics.surveyor.topics.partitions(topic) == 1)
+    topics.fill(topic, written)
+    (plan,) = run_retention(topics.surveyor, [topic]).plans
+    assert (plan.deletes, plan.held_by, plan.holder) == (False, Holder.SUBSCRIPTION, "sub1")
+    assert topics.start_of(topic) == 0
+
+
+def test_an_open_subscription_notes_which_topic_its_cursors_are_of(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """So that those of a topic that was deleted are told from those of another of its name."""
+    with Subscription(topics.kafka.bootstrap_servers, f"{topic}-own", topic):
+        pass
+    stored = topics.surveyor.cursors.read(f"{topic}-own")
+    assert stored is not None
+    assert stored.state.topics == topics.surveyor.topics.ids([topic])
+
+
+def test_a_reset_while_it_is_planned_keeps_what_is_replayed(
+    topics: SubscribedTopics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted goes by the cursors of the end, not by those of the beginning."""
+    topics.fill(topic, 10)
+    topics.subscribe("goes-back", topic)
+    topics.acks("goes-back", topic, (0, 4))
+    names = topics.surveyor.groups.names
+
+    def reset_meanwhile() -> list[str]:
+        moves = CursorMoves(topics.surveyor)
+        moves.carry_out(moves.plan_reset("goes-back", ToPositions((Position(0, 2, topic),))))
+        return names()
+
+    monkeypatch.setattr(topics.surveyor.groups, "names", reset_meanwhile)
+    (plan,) = run_retention(topics.surveyor, [topic]).plans
+    assert (plan.after, plan.holder) == (2, "goes-back")
+    assert topics.start_of(topic) == 2
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
+import os
 import threading
 import time
 import uuid
 from contextlib import closing
 from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -18,6 +22,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from sequitur import Backoff, Message, Position, Subscription, SubscriptionType
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.errors import (
     AckBeyondEndError,
@@ -31,7 +37,9 @@ from sequitur.errors import (
     TopicError,
 )
 from sequitur.pipelines.subscriptions import consumption
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore, PartitionCursor
+from sequitur.pipelines.subscriptions.backlog import Surveyor
+from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
+from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import wait_until
@@ -46,6 +54,10 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 60.0
 _SOON = Backoff(initial_ms=20, maximum_ms=100)
 _OFTEN = timedelta(milliseconds=100)
+_CALLS = 6
+"""That `_refused_calls` makes."""
+_FENCED = 7
+"""The status of a process that finds its subscription taken over."""
 
 
 @pytest.fixture
@@ -544,6 +556,158 @@ def test_topic_that_was_created_anew(
         Subscription(kafka, name, topic) as subscription,
     ):
         subscription.receive(_TIMEOUT_S)
+
+
+def test_topic_that_was_created_anew_and_is_longer(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """It is known by its id: its messages are not taken for acked ones, and a reset begins anew."""
+    topic = make_topic(1)
+    admin = AdminClient(kafka.librdkafka())
+    _fill(kafka, topic, 3)
+    with Subscription(kafka, name, topic) as subscription:
+        subscription.acknowledge_cumulative("0:2")
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: _is_created(admin, topic))
+    _fill(kafka, topic, 5)
+    with pytest.raises(SubscriptionError, match="the topic was created anew"):
+        Subscription(kafka, name, topic)
+    moves = CursorMoves(Surveyor(kafka))
+    moves.carry_out(moves.plan_reset(name, Edge.EARLIEST), fence=True)
+    with Subscription(kafka, name, topic) as subscription:
+        assert _places(_receive(subscription, 5)) == [(0, offset) for offset in range(5)]
+
+
+def test_acks_behind_a_hole_and_beyond_the_end(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """They are of messages that brokers have lost, and would pass over the ones that come now."""
+    topic = make_topic(1)
+    _fill(kafka, topic, 5)
+    with Subscription(kafka, name, topic):
+        pass
+    cursor = Cursor(CursorIdentity(name, topic, 0))
+    cursor.ack_range(2, 10, end=10)
+    with CursorStore(kafka).take(name) as owner:
+        owner.write(SubscriptionState(), [PartitionCursor(cursor)])
+    with pytest.raises(SubscriptionError, match="has acked up to before 10"):
+        Subscription(kafka, name, topic)
+
+
+def test_one_that_is_quiet_learns_that_a_command_has_reset_it(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has nothing to write, and would wait beside messages that are to come again."""
+    monkeypatch.setattr(consumption, "PROVES_EACH_S", 0.2)
+    topic = make_topic(1)
+    _fill(kafka, topic, 5)
+    subscription = Subscription(kafka, name, topic)
+    _receive(subscription, 5)
+    subscription.acknowledge_cumulative("0:4")
+    subscription.flush()
+    moves = CursorMoves(Surveyor(kafka))
+    moves.carry_out(moves.plan_reset(name, Edge.EARLIEST), fence=True)
+    with pytest.raises(SubscriptionFencedError, match="was reset"):
+        subscription.receive(_TIMEOUT_S)
+    subscription.close()
+    with Subscription(kafka, name, topic) as subscription:
+        assert _places(_receive(subscription, 5)) == [(0, offset) for offset in range(5)]
+
+
+def test_a_wait_may_have_any_length(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+    """Infinity is for ever, and so is an ack timeout of two million years."""
+    topic = make_topic(1)
+    with Subscription(kafka, name, topic, ack_timeout=timedelta.max) as subscription:
+        found: list[Message | None] = []
+        receiver = threading.Thread(
+            target=lambda: found.extend(subscription.receive(left) for left in (math.inf, None))
+        )
+        receiver.start()
+        _fill(kafka, topic, 1)
+        wait_until(lambda: subscription.stats().unacked_messages == 1)
+        _fill(kafka, topic, 1)
+        receiver.join(_TIMEOUT_S)
+        assert [one and one.offset for one in found] == [0, 1]
+        subscription.acknowledge_cumulative("0:1")
+        subscription.flush(math.inf)
+
+
+def test_an_offset_that_is_no_whole_number_changes_nothing(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """A table with gaps has floats where offsets were; one of NumPy's whole numbers is one."""
+    topic = make_topic(1)
+    _fill(kafka, topic, 5)
+    with Subscription(kafka, name, topic) as subscription:
+        with pytest.raises(TypeError):
+            subscription.acknowledge(Position(0, cast("int", 3.0)))
+        assert subscription.acknowledge(Position(0, cast("int", np.int64(3))))
+        assert subscription.acknowledge_cumulative("0:4") == 4
+    with Subscription(kafka, name, topic) as subscription:
+        assert subscription.stats().backlog == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_has_nothing_of_it(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+    """It has no thread that would write its acks: it is told so, and the parent goes on."""
+    topic = make_topic(1)
+    _fill(kafka, topic, 3)
+    with Subscription(kafka, name, topic) as subscription:
+        _receive(subscription, 1)
+        child = os.fork()
+        if child == 0:
+            os._exit(_refused_calls(subscription))
+        assert os.waitpid(child, 0)[1] >> 8 == _CALLS
+        assert [one.offset for one in _receive(subscription, 2)] == [1, 2]
+        subscription.acknowledge_cumulative("0:2")
+    assert _committed(kafka, name, topic) == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_beside_one_that_was_taken_over_lives(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """Its error keeps what librdkafka has opened, and to let go of that ends a forked process."""
+    topic = make_topic(1)
+    _fill(kafka, topic, 3)
+    former = Subscription(kafka, name, topic)
+    with Subscription(kafka, name, topic):
+        with pytest.raises(SubscriptionFencedError):
+            _receive(former, _CALLS)  # more than there are
+        child = os.fork()
+        if child == 0:
+            os._exit(_FENCED if _is_fenced(former) else 1)
+        assert os.waitpid(child, 0)[1] == _FENCED << 8
+        with contextlib.suppress(SubscriptionFencedError):
+            former.close()
+
+
+def _is_fenced(subscription: Subscription) -> bool:
+    try:
+        subscription.receive(0)
+    except SubscriptionFencedError:
+        return True
+    return False
+
+
+def _refused_calls(subscription: Subscription) -> int:
+    """Return how many calls say that the subscription is not open here; to close it is allowed."""
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: subscription.receive(0),
+        lambda: subscription.acknowledge("0:0"),
+        lambda: subscription.acknowledge_cumulative("0:0"),
+        lambda: subscription.negative_acknowledge("0:0"),
+        lambda: subscription.flush(1),
+        subscription.stats,
+    )
+    refused = 0
+    for call in calls:
+        try:
+            call()
+        except SubscriptionClosedError:
+            refused += 1
+    subscription.close()
+    return refused
 
 
 def test_partitions_that_are_added(

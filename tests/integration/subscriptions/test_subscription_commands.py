@@ -23,7 +23,7 @@ from sequitur.pipelines._errors import TopicError
 from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.subscriptions.cursor_store import StoredSubscription
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
@@ -336,6 +336,18 @@ def test_expire(topics: SubscribedTopics, orders: str) -> None:
     assert topics.committed("sub1", orders) == 6
     assert _shown(topics, "expire", "sub1", "-t", "1h", "--yes")["skipped"] == 0
     assert topics.committed("sub1", orders) == 6
+
+
+def test_a_place_that_is_not_there_is_refused(topics: SubscribedTopics, orders: str) -> None:
+    """To print nothing would say that there is no message."""
+    topics.fill(orders, 3)
+    _create(topics, "sub1", orders)
+    for words in (("--partition", "7"), ("--topic", "no-such-topic")):
+        assert isinstance(_run(topics, "peek", "sub1", *words).exception, PositionRangeError)
+    refused = _run(topics, "stats", "--topic", "no-such-topic")
+    assert refused.exit_code == 2
+    assert "no subscription is on topic no-such-topic" in " ".join(refused.output.split())
+    assert _run(topics, "peek", "sub1", "-n", "9" * 30).exit_code == 2
 
 
 def test_peek_shows_the_oldest_and_acks_nothing(

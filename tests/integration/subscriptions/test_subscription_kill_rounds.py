@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
-_ROUNDS = max(1, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "6")))
+_ROUNDS = max(1, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "4")))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _PARTITIONS = 3
 _KEYS = 20

@@ -59,6 +59,7 @@ def test_topics_are_given_as_list_or_text() -> None:
     ({"input_topics": (), "input_pattern": ""}, "reorder.input_pattern"),
     ({"output_topic": "a/b"}, "reorder.output_topic = 'a/b'.*expected a topic name"),
     ({"output_topic": "readings"}, "must not be read"),
+    ({"evicted_topic": "readings"}, "evicted_topic must not be read"),
     ({"late_topic": "ordered"}, "must differ"),
     ({"delay": "-1 s"}, "reorder.delay"),
     ({"delay": "automatic"}, "reorder.delay = 'automatic': expected 'auto', or a duration"),

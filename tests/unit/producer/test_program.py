@@ -154,6 +154,10 @@ def test_ctrl_c_while_a_broker_is_silent_says_nothing() -> None:
         ("subscription", "create", "s", "--topic", "t", "--bootstrap-servers", _NOWHERE),
         ("subscription", "reset", "s", "--to-earliest", "--bootstrap-servers", _NOWHERE),
         ("subscription", "watch", "--bootstrap-servers", _NOWHERE),
+        ("topic", "get", "t", "--bootstrap-servers", _NOWHERE),
+        ("topic", "get-retention", "--bootstrap-servers", _NOWHERE),
+        ("topic", "set-message-ttl", "t", "--messageTTL", "1h", "--bootstrap-servers", _NOWHERE),
+        ("retention", "run", "--bootstrap-servers", _NOWHERE),
     ],
 )
 def test_a_command_without_a_broker_is_refused_in_one_line(words: tuple[str, ...]) -> None:

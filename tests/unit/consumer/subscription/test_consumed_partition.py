@@ -91,3 +91,28 @@ def test_copied_cursor_is_of_its_own() -> None:
     assert state_of(cursor) == before
     cursor.ack(9_500, end=10_000)
     assert not copied.is_acked(9_500)
+
+
+def test_a_copy_is_as_of_now() -> None:
+    """Of its own partition; acks that follow do not change what is being written."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.read(0, 0, 5)
+    part.read(1, 1, 7)
+    part.count_sizes()
+    part.read(2, 2, 11)
+    part.count_sizes()
+    held = part.copy()
+    part.ack(0)
+    assert held.cursor.identity == IDENTITY
+    assert (held.cursor.committed_offset, part.cursor.committed_offset) == (0, 1)
+    assert held.sizes == CountedSizes(0, (2, 3), (12, 11))
+
+
+def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
+    """Cursors that have changed are written: by a message, by a gap, and not by the same again."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    found = []
+    for first, offset in ((0, 0), (0, 0), (1, 4), (5, 5)):
+        part.read(first, offset, 5)
+        found.append(part.changes)
+    assert found == [1, 1, 3, 4]

@@ -16,6 +16,7 @@ from sequitur.consumer.subscription.documents import (
     moment,
     stats_document,
 )
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.registry import (
     Registry,
@@ -24,22 +25,24 @@ from sequitur.consumer.subscription.registry import (
 )
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.survey import Held, Log, Survey
+from sequitur.consumer.subscription.survey import Log, Survey
 
 _HERE = SourcePartition("my-topic", 0)
 _RECORD = SubscriptionRecord("sub1", ("my-topic",), SubscriptionType.SHARED, 1_000_000)
 
 
-def _held(*ranges: tuple[int, int], read: int = 0, sizes: CountedSizes | None = None) -> Held:
+def _held(
+    *ranges: tuple[int, int], read: int = 0, sizes: CountedSizes | None = None
+) -> PartitionCursor:
     cursor = Cursor(CursorIdentity("sub1", *_HERE))
     for first, stop in ranges:
         cursor.ack_range(first, stop, end=1 << 20)
     cursor.seek(read, end=1 << 20)
-    return Held(cursor, sizes or CountedSizes())
+    return PartitionCursor(cursor, sizes or CountedSizes())
 
 
 def _sight(
-    held: Held | None,
+    held: PartitionCursor | None,
     *,
     log: Log | None = None,
     state: SubscriptionState | None = None,

@@ -86,7 +86,8 @@ def test_pulsars_skip() -> None:
     cursor = _cursor(0, 1, 2, 4, 5)
     log = Log(0, 10)
     move = forward_move(cursor, _HERE, log, skip_stop(cursor, log, 3))
-    assert (move.committed, move.target, move.skipped, move.messages) == (3, 8, 3, 2)
+    assert (move.where, move.committed, move.target) == (_HERE, 3, 8)
+    assert (move.skipped, move.messages) == (3, 2)
     with pytest.raises(ValueError, match="0 messages"):
         skip_stop(cursor, log, 0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from sequitur.consumer.subscription.policies import (
     parse_time_s,
 )
 
+_HOLD = "producer_request_hold"
 _LIMITS = st.none() | st.integers(1, 1 << 60)
 _QUOTAS = st.builds(BacklogQuota, _LIMITS, _LIMITS, st.sampled_from(BacklogPolicy))
 _POSITIVE = st.integers(1, 1 << 40) | st.just(-1)
@@ -94,8 +97,11 @@ def test_other_times_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(("minutes", "size"), [(0, 5), (5, 0), (0, -1), (-1, 0), (-2, 5), (5, -2)])
 def test_retention_that_pulsar_refuses(minutes: int, size: int) -> None:
-    """One limit off and the other not, or below -1."""
-    with pytest.raises(PolicyError):
+    """One limit off and the other not, or below -1; the user is told what to write."""
+    why = "^a limit of retention is -1 for none, 0 for off, or positive$"
+    if min(minutes, size) >= -1:
+        why = f"of {minutes} minutes and {size} MB: one limit is off and .* or 0 for both$"
+    with pytest.raises(PolicyError, match=why):
         Retention(minutes, size)
 
 
@@ -109,25 +115,33 @@ def test_retention_that_pulsar_takes(minutes: int, size: int) -> None:
 def test_the_articles_retention() -> None:
     """`--size 1G --time 1d` is shown as 1440 minutes and 1024 MB."""
     kept = Retention.parse(time="1d", size="1G")
-    assert kept.to_document() == {"retentionTimeInMinutes": 1440, "retentionSizeInMB": 1024}
+    assert json.dumps(kept.to_document()) == (
+        '{"retentionTimeInMinutes": 1440, "retentionSizeInMB": 1024}'
+    )
     assert (kept.time_s, kept.size_bytes) == (86_400, 1 << 30)
     assert Retention.parse(time="-1", size="-1") == Retention(-1, -1)
     assert Retention.parse(time="0", size="0") == Retention()
 
 
 @pytest.mark.parametrize(
-    ("time", "size"), [("60", "1G"), ("1d", "1024"), ("90s", "1G"), ("1d", "512k")]
+    ("time", "size", "why"),
+    [
+        ("60", "1G", "'60' has no unit: expected 90m, 4h, 3d or 2w$"),
+        ("1d", "1024", "'1024' has no unit: expected 10M or 16G$"),
+        ("90s", "1G", "'90s' is not a whole number of minutes$"),
+        ("1d", "512k", "'512k' is not a whole number of MB$"),
+    ],
 )
-def test_retention_without_a_unit_or_in_parts_is_refused(time: str, size: str) -> None:
+def test_retention_without_a_unit_or_in_parts_is_refused(time: str, size: str, why: str) -> None:
     """Pulsar 2.7 took 60 for minutes, and today's takes it for seconds: neither is guessed."""
-    with pytest.raises(PolicyError, match=r"unit|whole"):
+    with pytest.raises(PolicyError, match=why):
         Retention.parse(time=time, size=size)
 
 
 def test_a_quota_that_lets_nothing_in_is_refused() -> None:
     """0 is no way to say that there is no limit."""
-    for limits in ((0, None), (None, 0)):
-        with pytest.raises(PolicyError, match="-1 is no limit"):
+    for limits, name in (((0, None), "size"), ((None, 0), "age")):
+        with pytest.raises(PolicyError, match=f"by {name} of 0 lets nothing in: -1 is no limit"):
             BacklogQuota(*limits)
 
 
@@ -170,13 +184,15 @@ def test_a_topics_policy_comes_before_the_namespaces(
         {"format": 1, "retention": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}},
         {"format": 1, "backlogQuota": {"limit": 5}},
         {"format": 1, "backlogQuota": {"limit": 5, "limitTime": 5, "policy": "none"}},
+        {"format": 1, "backlogQuota": {"limit": 0, "limitTime": -1, "policy": _HOLD}},
+        {"format": 1, "backlogQuota": {"limit": -1, "limitTime": 0, "policy": _HOLD}},
         {"format": 1, "messageTtlInSeconds": "soon"},
         {"format": 1, "messageTtlInSeconds": -5},
     ],
 )
 def test_documents_that_are_none_are_refused(document: object) -> None:
     """By name, and not taken for policies that are off."""
-    with pytest.raises(StateFormatError):
+    with pytest.raises(StateFormatError, match=r"^policies (of an unknown format|cannot be read)"):
         TopicPolicies.from_document(document)
 
 
@@ -186,7 +202,9 @@ def test_negative_numbers_are_refused() -> None:
         TopicPolicies(message_ttl_s=-1)
     with pytest.raises(PolicyError, match="subscription_expiration_time_minutes"):
         TopicPolicies(subscription_expiration_time_minutes=-1)
-    with pytest.raises(PolicyError, match="threshold"):
+    with pytest.raises(
+        PolicyError, match=r"^a threshold is not negative, and a share not above 1$"
+    ):
         DetectionThresholds(slow_backlog=-1)
     with pytest.raises(PolicyError, match="share"):
         DetectionThresholds(ack_hole_share=1.5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
@@ -18,7 +20,12 @@ from sequitur.consumer.subscription.position import (
     places_of,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _NOW_MS = 1_763_900_000_000
+_FULL = "TOPIC:PARTITION:OFFSET$"
+_TIMES = r"milliseconds since 1970(, such as \d+; seconds and dates without hyphens are not read)?$"
 _TOPICS = st.text("abcXYZ019._-", min_size=1, max_size=20)
 
 
@@ -52,7 +59,7 @@ def test_positions_are_read_as_they_are_printed(
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
     """By its text, and with an example."""
-    with pytest.raises(PositionFormatError, match=re.escape(repr(text)) + ".*such as 0:17"):
+    with pytest.raises(PositionFormatError, match=re.escape(repr(text)) + f".*0:17, or {_FULL}"):
         Position.parse(text)
 
 
@@ -73,10 +80,27 @@ def test_times_are_read(text: str, time_ms: int) -> None:
     assert parse_time_ms(text) == time_ms
 
 
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine's own time is nine hours ahead of UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_a_time_without_a_zone_is_utc_on_any_machine() -> None:
+    """Else a reset would skip nine hours of messages, or read them again."""
+    assert parse_time_ms("2025-11-23T12:13:20") == 1_763_900_000_000
+    assert parse_time_ms("2025-11-23T12:13:20Z") == 1_763_900_000_000
+
+
 @pytest.mark.parametrize("text", ["1763900000", "20251123", "0", "9" * 16, "-5", "yesterday", ""])
 def test_times_that_could_be_meant_otherwise_are_refused(text: str) -> None:
     """Seconds since 1970 read as milliseconds would reset to the first message."""
-    with pytest.raises(PositionFormatError, match="milliseconds since"):
+    with pytest.raises(PositionFormatError, match=_TIMES):
         parse_time_ms(text)
 
 
@@ -106,7 +130,7 @@ def test_positions_name_partitions_that_are_there() -> None:
     for positions, topics, why in (
         ([Position(2, 7)], ["orders"], "no such partition"),
         ([Position(0, 7), Position(0, 8)], ["orders"], "named twice"),
-        ([Position(0, 7)], ["orders", "bills"], "on 2 topics"),
+        ([Position(0, 7)], ["orders", "bills"], f"on 2 topics; write {_FULL}"),
         ([Position(0, 7, "bills")], ["orders"], "not on that topic"),
     ):
         with pytest.raises(PositionRangeError, match=why):

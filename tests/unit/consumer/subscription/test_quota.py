@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +83,14 @@ def test_a_size_is_exceeded_once_it_reaches_its_limit_and_an_age_beyond_it() -> 
         assert check.is_exceeded == (too_large or too_old)
 
 
+def test_a_message_from_a_clock_that_is_ahead_has_no_age() -> None:
+    """Nor is it exceeded by one that has just come."""
+    backlog = _backlog(_part(age_s=-30))
+    assert backlog.age_s(_NOW_MS) == 0
+    check = check_quota(backlog, BacklogQuota(None, 1), now_ms=_NOW_MS)
+    assert (check.topic, check.is_exceeded) == ("orders", False)
+
+
 def test_an_age_is_held_by_whoever_has_the_oldest_message() -> None:
     """And not by whoever has the most."""
     backlog = _backlog(_part("large", 0, age_s=1), _part("old", 1, first=99, age_s=50))
@@ -98,14 +108,14 @@ def test_what_producers_are_told(policy: BacklogPolicy) -> None:
     over = check_quota(backlog, BacklogQuota(1_000, None, policy), now_ms=_NOW_MS)
     told = over.state(now_ms=_NOW_MS, valid_for_ms=500)
     evicts = policy is BacklogPolicy.CONSUMER_BACKLOG_EVICTION
-    assert over.evicts == evicts
+    assert (over.evicts, over.holds_producers) == (evicts, not evicts)
     assert told.policy == (None if evicts else policy.value)
     assert (told.subscription, told.backlog_bytes, told.limit_bytes) == ("sub1", 1_000, 1_000)
     assert (told.age_s, told.limit_s) == (7.0, None)
     assert (told.issued_ms, told.valid_for_ms) == (_NOW_MS, 500)
     within = check_quota(backlog, BacklogQuota(1_001, None, policy), now_ms=_NOW_MS)
     assert within.state(now_ms=_NOW_MS, valid_for_ms=500).policy is None
-    assert not within.evicts
+    assert (within.evicts, within.holds_producers) == (False, False)
 
 
 def test_the_gauge_of_proximity_goes_from_half_to_full() -> None:
@@ -122,8 +132,30 @@ def test_the_gauge_of_proximity_goes_from_half_to_full() -> None:
 
 
 def test_an_estimate_is_said_to_be_one() -> None:
-    """One counted part does not make the sum exact."""
-    assert check_quota(_backlog(_part()), BacklogQuota(1), now_ms=_NOW_MS).is_estimate
+    """One counted part does not make the sum exact; an estimate of nothing does not spoil it."""
+    counted = replace(_part(partition=1), is_estimate=False)
+    nothing = _part(partition=2, first=100)
+    for parts, expected in (((_part(), counted), True), ((counted, nothing), False)):
+        check = check_quota(_backlog(*parts), BacklogQuota(1), now_ms=_NOW_MS)
+        assert check.is_estimate is expected
+
+
+def test_the_slowest_subscription_is_so_over_all_partitions() -> None:
+    """Of equal ones it is the first by name, in whatever order they are found."""
+    one = (_part("one", 0, first=40), _part("one", 1, first=90))
+    two = (_part("two", 0, first=100), _part("two", 1, first=50))
+    assert _backlog(*one, *two).slowest == "one"
+    assert _backlog(_part("two"), _part("one")).slowest == "one"
+
+
+def test_a_quota_by_size_or_by_age_is_one() -> None:
+    """Only topics that have one are written about to producers."""
+    for quota, expected in (
+        (BacklogQuota(1), True),
+        (BacklogQuota(None, 1), True),
+        (BacklogQuota(), False),
+    ):
+        assert check_quota(_backlog(), quota, now_ms=_NOW_MS).has_limit is expected
 
 
 _FIRSTS = st.dictionaries(st.integers(0, 5), st.integers(0, 1_000), min_size=1)
@@ -164,14 +196,33 @@ def test_eviction_leaves_less_than_nine_tenths(
         assert (end - cut + 1) / span > (limit * 0.9 - 1) / backlog.size_bytes
 
 
+@pytest.mark.parametrize(
+    ("size", "limit", "cut"), [(8, 9, None), (9, 9, 12), (8, 10, None), (9, 10, 12), (10, 10, 20)]
+)
+def test_eviction_goes_just_below_nine_tenths(size: int, limit: int, cut: int | None) -> None:
+    """Of 9 bytes that is 8.1, of 10 bytes 9: no message is skipped that may stay."""
+    cuts = cuts_by_size(_backlog(_part(first=0, end=100, size=size)), limit)
+    assert cuts == ({} if cut is None else {0: cut})
+    assert all(type(offset) is int for offset in cuts.values())
+
+
+def test_messages_that_free_no_storage_are_not_evicted() -> None:
+    """A partition without bytes, or without backlog, loses nothing for the others."""
+    backlog = _backlog(
+        _part(partition=0, size=0), _part(partition=1), _part(partition=2, first=100)
+    )
+    assert cuts_by_size(backlog, 1_000) == {1: 11}
+
+
 def test_an_age_is_cut_at_nine_tenths_of_its_limit() -> None:
     """So that the next message does not exceed it at once."""
     assert age_cutoff_ms(100, now_ms=_NOW_MS) == _NOW_MS - 90_000
 
 
 def test_a_part_that_cannot_be_is_refused() -> None:
-    """More messages than offsets, or fewer bytes than none."""
-    with pytest.raises(ValueError, match="messages"):
-        PartitionBacklog("sub1", "orders", 0, 5, 10, 6, 0)
+    """More messages than offsets, or fewer messages or bytes than none."""
+    for messages in (6, -1):
+        with pytest.raises(ValueError, match="messages"):
+            PartitionBacklog("sub1", "orders", 0, 5, 10, messages, 0)
     with pytest.raises(ValueError, match="bytes"):
         PartitionBacklog("sub1", "orders", 0, 5, 10, 5, -1)

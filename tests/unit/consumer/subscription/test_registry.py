@@ -214,22 +214,41 @@ def test_subscriptions_and_topics_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("key", "value", "why"),
     [
-        (b'["subscription","a"]', b"x"),
-        (b'["subscription","a"]', b'{"format":2}'),
-        (b'["subscription","a"]', b'{"format":1,"name":"a"}'),
-        (b'["policies","a"]', b'{"format":9}'),
-        (b'["policies","a"]', b"\xff"),
+        (b'["subscription","a"]', b"x", "^a subscription is no JSON: b'x'$"),
+        (b'["subscription","a"]', b"[]", "^the record of a subscription has an unknown format"),
+        (b'["subscription","a"]', b'{"format":2}', "has an unknown format; known is 1$"),
+        (b'["subscription","a"]', b'{"format":1,"name":"a"}', "^the record of .* read: 'topics'$"),
+        (b'["policies","a"]', b'{"format":9}', "^policies of an unknown format; known is 1$"),
+        (b'["policies","a"]', b"\xff", "^policies is no JSON"),
+        (b'["policies","a"]', b'{"format":1,"messageTtlInSeconds":1e999}', "^policies"),
+        pytest.param(b'["policies","a"]', b"[" * 100_000, "^policies is no JSON", id="deep"),
     ],
 )
-def test_records_that_are_none_are_refused(key: bytes, value: bytes) -> None:
+def test_records_that_are_none_are_refused(key: bytes, value: bytes, why: str) -> None:
     """By name: a registry that is half understood would let messages be deleted."""
-    with pytest.raises(StateFormatError):
+    with pytest.raises(StateFormatError, match=why):
         Registry.of({key: value})
 
 
-@pytest.mark.parametrize("key", [b"subscription", b"[1,2]", b'["subscription"]', b'["backlog"]'])
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [(b"orders", "^a key of the registry is no JSON"), (b"[1]", r"^b'\[1\]' is no key of the reg")],
+)
+def test_a_key_that_is_none_is_refused(key: bytes, why: str) -> None:
+    """With what stands there."""
+    with pytest.raises(StateFormatError, match=why):
+        read_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(b"subscription", b"[1,2]", b'["subscription"]', b'["backlog"]'),
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
+)
 def test_keys_that_nobody_here_writes_are_passed_over(key: bytes) -> None:
     """One bad record in the topic keeps nobody from what stands beside it."""
     record = _record()

@@ -84,6 +84,48 @@ def test_a_group_that_has_not_committed_it_holds_it() -> None:
     assert held_back(later, 3, Holder.TOPIC, None).after == 5
 
 
+def test_a_plan_is_of_its_partition() -> None:
+    """Deletion asks Kafka by these names; offsets of a log that begins later are counted there."""
+    log = PartitionLog("bills", 3, start=100, end=110, size_bytes=10 * _MB, young_from=100)
+    plan = plan_partition(log, {"sub1": 110}, Retention(-1, 3))
+    assert (plan.topic, plan.partition) == ("bills", 3)
+    assert (plan.before, plan.after, plan.records, plan.size_bytes) == (100, 107, 7, 7 * _MB)
+    less = held_back(plan, 102, Holder.GROUP, "mirror")
+    assert (less.topic, less.partition) == ("bills", 3)
+    assert (less.before, less.after, less.records, less.size_bytes) == (100, 102, 2, 2 * _MB)
+
+
+def test_a_plan_that_deletes_nothing_can_be_held_back() -> None:
+    """By a group that is behind the log: nothing goes, and nothing is divided by 0."""
+    plan = plan_partition(_log(start=5), {"sub1": 5}, Retention())
+    less = held_back(plan, 3, Holder.GROUP, "mirror")
+    assert (less.after, less.records, less.size_bytes, less.deletes) == (5, 0, 0, False)
+
+
+def test_a_plan_says_what_is_acked() -> None:
+    """Without a subscription nothing is; what a cursor has beyond the log does not count."""
+    assert plan_partition(_log(start=5), {}, Retention()).acked == 5
+    assert plan_partition(_log(), {"sub1": 99}, Retention()).acked == 10
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"), [(0, 13), (1, 12), (33, 12), (34, 11), (99, 10), (100, 10)]
+)
+def test_a_message_that_is_needed_in_part_stays(size_bytes: int, expected: int) -> None:
+    """Of three messages of 33 bytes and a third; an offset is a whole number."""
+    log = PartitionLog("orders", 0, start=10, end=13, size_bytes=100, young_from=10)
+    found = log.offset_with_bytes_behind(size_bytes)
+    assert (found, type(found)) == (expected, int)
+    assert (log.bytes_before(11), log.bytes_before(12), log.bytes_before(99)) == (33, 66, 100)
+
+
+def test_a_log_whose_size_is_not_known_is_retained_whole() -> None:
+    """What brokers do not say counts as 0 bytes, of which no retention by size is exceeded."""
+    log = _log(size=0)
+    assert not plan_partition(log, {"sub1": 10}, Retention(-1, 1)).deletes
+    assert log.offset_with_bytes_behind(0) == 10
+
+
 @given(
     start=st.integers(0, 50),
     span=st.integers(0, 60),

@@ -63,6 +63,24 @@ def test_an_offset_before_the_beginning_changes_nothing() -> None:
     assert sizes.behind(2) is sizes
 
 
+def test_a_piece_that_ends_at_the_offset_is_dropped() -> None:
+    """What is left of it would be a piece without offsets, which no cursor is read with."""
+    left = _read([(10, 1_000), (5, 50)]).behind(10)
+    assert left == CountedSizes(10, (15,), (50,))
+    assert CountedSizes.decode(left.encode()) == left
+
+
+def test_neighbours_are_put_together_once_there_are_too_many() -> None:
+    """Each two of the older ones; the newest piece stays by itself."""
+    full = _read([(1, at) for at in range(MOST_PIECES)])
+    assert full.stops == tuple(range(1, MOST_PIECES + 1))
+    assert full.read(MOST_PIECES + 3, 1_000) == CountedSizes(
+        0,
+        (*range(2, MOST_PIECES + 1, 2), MOST_PIECES + 3),
+        (*(at + at + 1 for at in range(0, MOST_PIECES, 2)), 1_000),
+    )
+
+
 @settings(max_examples=examples(1.0))
 @given(pieces=_PIECES, begin=st.integers(0, 1 << 62))
 def test_no_byte_is_lost_when_pieces_are_put_together(
@@ -128,5 +146,5 @@ def test_sizes_beside_a_cursor_are_read_as_they_were_or_not_at_all(
 )
 def test_what_makes_no_sense_is_refused(found: object) -> None:
     """Stops that do not ascend, sizes that are missing or negative, and other documents."""
-    with pytest.raises(CursorDamagedError):
+    with pytest.raises(CursorDamagedError, match=r"cursor (cannot be read: .|make no sense$)"):
         CountedSizes.decode(msgspec.msgpack.encode(found))

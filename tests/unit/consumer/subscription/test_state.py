@@ -55,7 +55,7 @@ def test_every_changed_byte_of_a_state_is_refused() -> None:
     for place in range(len(stored)):
         changed = bytearray(stored)
         changed[place] ^= 1
-        with pytest.raises(CursorDamagedError):
+        with pytest.raises(CursorDamagedError, match=r"^the checksum of .* state is wrong$"):
             SubscriptionState.decode(bytes(changed))
 
 

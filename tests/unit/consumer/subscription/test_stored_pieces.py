@@ -22,6 +22,7 @@ from sequitur.consumer import (
     read_pointer,
     read_stored,
 )
+from sequitur.consumer.subscription.stored_pieces import chunk_key, is_chunk_of
 from tests.support.cursors import state_of
 
 IDENTITY = CursorIdentity("billing/eu", "orders", 3)
@@ -67,6 +68,7 @@ def test_a_large_cursor_stands_in_chunks() -> None:
     pieces = in_metadata(cursor, generation=7, carried=b"x", limit=200, chunk_bytes=300)
     pointer = read_pointer(pieces.metadata)
     assert pointer is not None
+    assert pieces.offset == 0
     assert len(pieces.metadata) <= 200
     assert pointer.keys(IDENTITY) == [chunk.key for chunk in pieces.chunks]
     assert pointer.count == len(pieces.chunks) > 2
@@ -229,3 +231,13 @@ def test_what_cannot_be_written_is_a_mistake(generation: int, limit: int, chunk_
     with pytest.raises(ValueError, match=r"64 bits|characters|hold nothing") as caught:
         in_metadata(_cursor(600), generation=generation, limit=limit, chunk_bytes=chunk_bytes)
     assert not isinstance(caught.value, CursorError | StateFormatError)
+
+
+def test_chunks_are_known_by_their_subscription() -> None:
+    """They are deleted with it, and no other's are; its name may have slashes."""
+    for generation in (7, 8):
+        key = chunk_key(CursorIdentity("a/b/c", "orders", 3), generation, 12)
+        assert is_chunk_of(key, "a/b/c")
+        assert not any(is_chunk_of(key, other) for other in ("c", "b/c", "a", "12/a/b/c", ""))
+    assert not is_chunk_of(b"orders/3/1/a", "a")
+    assert not is_chunk_of(b"a", "a")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
     SubscriptionType,
 )
 from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.survey import Cuts, Held, Log, Survey, due_acks
+from sequitur.consumer.subscription.survey import Cuts, DueAck, Log, Survey, due_acks
 
 _HERE = SourcePartition("orders", 0)
 _RECORD = SubscriptionRecord("sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, epoch=2)
 
 
 def _survey(
-    held: Held | None = None,
+    held: PartitionCursor | None = None,
     *,
     log: Log | None = None,
     epoch: int = 2,
@@ -37,11 +40,11 @@ def _survey(
     return survey.with_oldest({} if oldest_ms is None else {(_HERE, first): oldest_ms})
 
 
-def _held(*ranges: tuple[int, int], sizes: CountedSizes | None = None) -> Held:
+def _held(*ranges: tuple[int, int], sizes: CountedSizes | None = None) -> PartitionCursor:
     cursor = Cursor(CursorIdentity("sub1", *_HERE))
     for first, stop in ranges:
         cursor.ack_range(first, stop, end=100)
-    return Held(cursor, sizes or CountedSizes())
+    return PartitionCursor(cursor, sizes or CountedSizes())
 
 
 def test_a_subscription_without_cursor_has_acked_nothing_that_is_there() -> None:
@@ -91,6 +94,9 @@ def test_expired_messages_come_before_evicted_ones() -> None:
         (20, 50, 20, FindingKind.EXPIRED_MESSAGES),
         (50, 70, 20, FindingKind.EVICTED),
     ]
+    assert due[1].sentence == (
+        "partition 0: 20 messages from 50 to before 70 are acked and not processed"
+    )
     assert held.cursor.committed_offset == 0
     only = due_acks(survey, _RECORD, Cuts({_HERE: 40}, {_HERE: 50}))
     assert [one.why for one in only] == [FindingKind.EXPIRED_MESSAGES]
@@ -107,3 +113,58 @@ def test_a_reset_pins_against_expiry_and_not_against_eviction() -> None:
     assert [one.why for one in due_acks(pinned, record, cuts)] == [FindingKind.EVICTED]
     free = _survey(_held((0, 20)), record=record, oldest_ms=4_000)
     assert [one.why for one in due_acks(free, record, cuts)] == [FindingKind.EXPIRED_MESSAGES]
+
+
+def test_nothing_is_due_where_no_policy_says_so() -> None:
+    """The first message of all, at offset 0, does not expire without a time to live."""
+    survey = _survey(_held(), log=Log(0, 100, 1_000))
+    assert due_acks(survey, _RECORD, Cuts()) == []
+    (only,) = due_acks(survey, _RECORD, Cuts({_HERE: 7}))
+    assert only == DueAck("sub1", "orders", 0, 0, 7, 7, FindingKind.EVICTED)
+
+
+def test_cursors_that_cannot_be_read_are_left_alone() -> None:
+    """Nothing is acked for them, and they hold no producer back."""
+    survey = replace(_survey(), damaged={"sub1": "the checksum is wrong"})
+    assert due_acks(survey, _RECORD, Cuts({_HERE: 50}, {_HERE: 50})) == []
+    assert survey.backlog("orders").parts == ()
+
+
+def test_an_empty_partition_has_a_backlog_of_0_bytes() -> None:
+    """Retention has deleted everything, and Kafka keeps an empty file."""
+    for log in (Log(0, 0, 0), Log(100, 100, 70)):
+        (part,) = _survey(_held((0, 100)), log=log).backlog("orders").parts
+        assert (part.messages, part.size_bytes, part.is_estimate) == (0, 0, False)
+
+
+def test_estimated_bytes_are_whole() -> None:
+    """Documents and quotas count in whole bytes; three messages of 33 and a third."""
+    size = _survey(_held((0, 1)), log=Log(0, 3, 100)).backlog("orders").size_bytes
+    assert (size, type(size)) == (66, int)
+
+
+def test_each_partition_of_each_topic_has_its_own_cursor() -> None:
+    """In the order of their numbers; the backlog names the place it is of."""
+    places = [SourcePartition("orders", 1), _HERE, SourcePartition("bills", 0)]
+    record = replace(_RECORD, topics=("orders", "bills"))
+    cursors = {where: Cursor(CursorIdentity("sub1", *where)) for where in places}
+    for acked, cursor in enumerate(cursors.values(), start=1):
+        cursor.ack_range(0, acked, end=10)
+    held = {where: PartitionCursor(one, CountedSizes()) for where, one in cursors.items()}
+    survey = Survey(
+        5_000, Registry({"sub1": record}), frozenset(), dict.fromkeys(places, Log(0, 10, 100))
+    ).with_held("sub1", held, epoch=2)
+    assert survey.topics() == ["bills", "orders"]
+    assert survey.cursors("sub1", "orders") == [cursors[_HERE], cursors[places[0]]]
+    backlog = survey.backlog("orders")
+    assert backlog.topic == "orders"
+    assert [(one.topic, one.partition, one.messages) for one in backlog.parts] == [
+        ("orders", 0, 8),
+        ("orders", 1, 9),
+    ]
+    due = due_acks(survey, record, Cuts(alive_from=dict.fromkeys(places, 5)))
+    assert [(one.topic, one.partition, one.messages) for one in due] == [
+        ("orders", 0, 3),
+        ("orders", 1, 4),
+        ("bills", 0, 2),
+    ]

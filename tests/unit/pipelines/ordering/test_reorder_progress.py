@@ -15,6 +15,8 @@ from rich.console import Console
 
 from sequitur._ports import choose_free
 from sequitur.consumer import (
+    Cursor,
+    CursorIdentity,
     EventClock,
     LearnedDelays,
     Run,
@@ -25,6 +27,7 @@ from sequitur.consumer import (
     StepLateness,
     Totals,
 )
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.pipelines._errors import ReorderError
 from sequitur.pipelines.ordering.metrics import JobMetrics, serve_metrics
 from sequitur.pipelines.ordering.progress import (
@@ -285,6 +288,26 @@ def test_metrics_are_served_and_account_for_every_row() -> None:
     assert found["late_target_ratio",] == 0.05
     assert found["live_runs",] == 1
     assert found["steps",] == 8
+
+
+def test_metrics_of_a_subscription_are_what_it_has_not_acked() -> None:
+    """Of 12 rows that are not read two have expired; of those read, five are not acked."""
+    where = SourcePartition("readings", 1)
+    cursor = Cursor(CursorIdentity("sub1", *where))
+    cursor.seek(30, end=42)
+    for first, stop in ((0, 20), (25, 30), (40, 42)):
+        cursor.ack_range(first, stop, end=42)
+    registry = CollectorRegistry()
+    metrics = JobMetrics(registry)
+    metrics.show_cursors(lambda: {where: PartitionCursor(cursor)})
+    assert not any("subscription" in metric.name for metric in registry.collect())
+    metrics(*_step())
+    place = {"topic": "readings", "partition": "1"}
+    found = {
+        name: registry.get_sample_value(f"sequitur_subscription_{name}", place)
+        for name in ("backlog_rows", "acked_ranges", "committed_offset")
+    }
+    assert found == {"backlog_rows": 15, "acked_ranges": 2, "committed_offset": 20}
 
 
 def test_metrics_before_the_first_step_are_none() -> None:

@@ -87,6 +87,7 @@ def test_any_bytes_are_a_state_or_an_error(value: bytes) -> None:
         (b'{"format":1,"issued_ms":1,"valid_for_ms":-1}', "valid_for_ms"),
         (b'{"format":1,"issued_ms":1,"valid_for_ms":1,"policy":"stop"}', "'stop'"),
         (b'{"format":1,"issued_ms":1,"valid_for_ms":1,"backlog_bytes":"1"}', "backlog_bytes"),
+        pytest.param(b'{"format":1,"deep":' + b"[" * 100_000, "recursion", id="deep"),
     ],
 )
 def test_a_record_that_says_something_else_is_refused(value: bytes, reason: str) -> None:
@@ -103,7 +104,11 @@ def test_a_field_of_a_later_version_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [None, b"", b"{", b"\xff", b"[]", b'"backlog"', b'["policies","t"]', b'["backlogs","t"]']
+    "key",
+    [
+        *(None, b"", b"{", b"\xff", b"[]", b'"backlog"', b'["policies","t"]', b'["backlogs","t"]'),
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
 )
 def test_other_records_of_the_topic_are_none_of_ours(key: bytes | None) -> None:
     """Subscriptions, policies, or anything else."""

@@ -19,8 +19,8 @@ from sequitur.producer import (
     SendManyError,
     Ticket,
 )
+from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.quota.control import BacklogState, ProducerPolicy, key_of
-from sequitur.producer.quota.gate import wall_clock_ms
 from tests.support.producers import make_producer, values_of
 
 if TYPE_CHECKING:

@@ -87,3 +87,14 @@ def test_proximity_is_shown_from_half_on() -> None:
     assert states.proximity("abc") == 1.3
     states.expire(11)
     assert states.proximity("abc") is None
+
+
+def test_a_lifted_quota_is_forgotten() -> None:
+    """The state that limits is at hand until then, with its figures; then nothing is shown."""
+    states, state = BacklogStates(), _state(backlog_bytes=9, limit_bytes=10)
+    states.take(key_of("t"), state.encode(), 0)
+    assert states.limited == {"t": state}
+    assert states.proximity(["t"]) == 0.9
+    states.take(key_of("t"), None, 1)
+    assert states.limited == {}
+    assert states.proximity(["t"]) is None

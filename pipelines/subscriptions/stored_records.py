@@ -1,0 +1,174 @@
+"""What the records of the cursors' topic mean: state, owner, cursors and chunks of subscriptions.
+
+A key is a JSON list of its kind and the subscription's name, and of topic and partition for a
+cursor; that of a chunk is `chunk_key`'s. The value of a cursor is the offset that its group commits
+and the metadata beside it, a line each.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sequitur.consumer import CursorIdentity, SourcePartition
+from sequitur.consumer._errors import CursorDamagedError
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.stored_pieces import is_chunk_of, read_pointer, read_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_STATE: Final = "state"
+_OWNER: Final = "owner"
+_CURSOR: Final = "cursor"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubscription:
+    """All that is stored of a subscription, as of one moment.
+
+    Attributes:
+        state: What its cursors share.
+        cursors: The cursor of each partition that has one.
+    """
+
+    state: SubscriptionState
+    cursors: Mapping[SourcePartition, PartitionCursor]
+
+
+class StoredSubscriptions(NamedTuple):
+    """What is stored of several subscriptions.
+
+    Attributes:
+        stored: What is stored, by name; absent where nothing is.
+        damaged: Of which it was changed, or is of another version, and what is wrong with it.
+    """
+
+    stored: dict[str, StoredSubscription]
+    damaged: dict[str, str]
+
+
+def state_key(subscription: str) -> bytes:
+    """Return the key of what a subscription's cursors share."""
+    return _key(_STATE, subscription)
+
+
+def owner_key(subscription: str) -> bytes:
+    """Return the key under which a subscription's newest owner stands."""
+    return _key(_OWNER, subscription)
+
+
+def cursor_key(subscription: str, where: SourcePartition) -> bytes:
+    """Return the key of a subscription's cursor of a partition."""
+    return _key(_CURSOR, subscription, *where)
+
+
+def cursor_value(offset: int, metadata: str) -> bytes:
+    """Return the value of a cursor's record."""
+    return f"{offset}\n{metadata}".encode()
+
+
+def cursor_of_key(key: bytes) -> tuple[str, SourcePartition] | None:
+    """Return whose cursor a key is of, and of which partition; None for other keys."""
+    match _parts(key):
+        case [kind, str(name), str(topic), int(partition)] if kind == _CURSOR:
+            return name, SourcePartition(topic, partition)
+    return None
+
+
+def is_record_of(key: bytes, subscription: str) -> bool:
+    """Tell whether a record is a subscription's, whole or not."""
+    parts = _parts(key)
+    if parts is None:
+        return is_chunk_of(key, subscription)
+    return parts[0] in {_STATE, _OWNER, _CURSOR} and parts[1] == subscription
+
+
+class StoredRecords:
+    """The newest records of a partition of the topic, or of several.
+
+    Args:
+        found: Value by key.
+    """
+
+    def __init__(self, found: Mapping[bytes, bytes]) -> None:
+        self._found = found
+        self._cursors: dict[str, dict[SourcePartition, bytes]] = {}
+        for key, value in found.items():
+            if (cursor := cursor_of_key(key)) is not None:
+                name, where = cursor
+                self._cursors.setdefault(name, {})[where] = value
+
+    def owner(self, subscription: str) -> bytes | None:
+        """Return the claim of a subscription's newest owner."""
+        return self._found.get(owner_key(subscription))
+
+    def state(self, subscription: str) -> SubscriptionState | None:
+        """Return what a subscription's cursors share; None if nothing is stored.
+
+        Raises:
+            CursorError: It was changed, or is of another version.
+        """
+        value = self._found.get(state_key(subscription))
+        return None if value is None else SubscriptionState.decode(value)
+
+    def subscription(self, name: str) -> StoredSubscription | None:
+        """Return what is stored of a subscription; None if nothing is.
+
+        Raises:
+            CursorError: It was changed, or is of another version.
+        """
+        state = self.state(name)
+        if state is None:
+            return None
+        cursors = {}
+        for where, (offset, metadata) in sorted(self._committed(name).items()):
+            identity = CursorIdentity(name, *where)
+            pointer = read_pointer(metadata)
+            keys = [] if pointer is None else pointer.keys(identity)
+            chunks = [self._found[key] for key in keys if key in self._found]
+            stored = read_stored(metadata, chunks, identity, offset=offset)
+            cursors[where] = PartitionCursor(stored.cursor, CountedSizes.decode(stored.carried))
+        return StoredSubscription(state, cursors)
+
+    def chunks(self, name: str) -> dict[SourcePartition, frozenset[bytes]]:
+        """Return the keys of the chunks of each of a subscription's cursors that has some."""
+        chunks = {}
+        for where, (_, metadata) in self._committed(name).items():
+            pointer = read_pointer(metadata)
+            if pointer is not None:
+                chunks[where] = frozenset(pointer.keys(CursorIdentity(name, *where)))
+        return chunks
+
+    def newest_generation(self, name: str) -> int:
+        """Return the greatest number that a writing of chunks had; -1 before the first."""
+        pointers = (read_pointer(text) for _, text in self._committed(name).values())
+        return max((one.generation for one in pointers if one is not None), default=-1)
+
+    def _committed(self, name: str) -> dict[SourcePartition, tuple[int, str]]:
+        """Return offset and metadata of each cursor of a subscription."""
+        committed = {}
+        for where, value in self._cursors.get(name, {}).items():
+            offset, line, metadata = value.decode(errors="replace").partition("\n")
+            if not line or not offset.isdecimal():
+                raise CursorDamagedError(
+                    f"{CursorIdentity(name, *where)}: what is stored is no cursor"
+                )
+            committed[where] = int(offset), metadata
+        return committed
+
+
+def _key(*parts: str | int) -> bytes:
+    return json.dumps(parts, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _parts(key: bytes) -> list[str | int] | None:
+    """Read a key back; None for that of a chunk."""
+    try:
+        found = json.loads(key)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and len(found) > 1 else None

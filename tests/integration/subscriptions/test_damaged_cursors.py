@@ -1,0 +1,131 @@
+"""Cursors that cannot be read: named, in nobody's way, nothing deleted for them, removable."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
+from sequitur.consumer.subscription.policies import (
+    BacklogPolicy,
+    BacklogQuota,
+    Retention,
+    TopicPolicies,
+)
+from sequitur.consumer.subscription.position import Edge
+from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
+from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
+from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
+from sequitur.pipelines.subscriptions.retention_run import run_retention
+from sequitur.pipelines.subscriptions.sights import take_sight
+from tests.support.subscribed_topics import SubscribedTopics
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeTopic
+    from tests.support.brokers import Broker
+
+
+@pytest.fixture
+def topics(broker: Broker) -> SubscribedTopics:
+    """A registry of this test alone."""
+    return SubscribedTopics(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A topic of one partition that keeps everything."""
+    return make_topic(1, retention_ms=-1)
+
+
+@pytest.fixture
+def name() -> str:
+    """A subscription that no other test has."""
+    return f"sub-{uuid.uuid4().hex[:8]}"
+
+
+def _damage(topics: SubscribedTopics, name: str, *key: str | int) -> None:
+    """Write something else where a record of a subscription stands."""
+    table = CompactedTopic(topics.kafka, CURSOR_TOPIC, partitions=8)
+    client = Producer(topics.kafka.librdkafka())
+    text = json.dumps(key, separators=(",", ":"))
+    client.produce(CURSOR_TOPIC, b"torn", text.encode(), table.partition_of(name))
+    assert client.flush(30) == 0
+
+
+def _keys(topics: SubscribedTopics, name: str) -> list[bytes]:
+    table = CompactedTopic(topics.kafka, CURSOR_TOPIC, partitions=8)
+    return [key for key in table.read() if name.encode() in key]
+
+
+@pytest.mark.parametrize("kind", ["state", "cursor"])
+def test_damage_of_one_stops_no_other(
+    topics: SubscribedTopics, topic: str, name: str, kind: str
+) -> None:
+    """The rest is listed and checked; retention keeps what the damaged one may need."""
+    topics.fill(topic, 100, size=1_000)
+    for one in (name, f"{name}-whole"):
+        topics.subscribe(one, topic)
+        topics.acks(one, topic, (0, 60))
+    _damage(topics, name, *(("state", name) if kind == "state" else ("cursor", name, topic, 0)))
+    expires = TopicPolicies(
+        message_ttl_s=60,
+        retention=Retention(0, 0),
+        backlog_quota=BacklogQuota(90_000, None, BacklogPolicy.PRODUCER_EXCEPTION),
+    )
+    topics.policies(topic, expires)
+
+    sight = take_sight(topics.surveyor)
+    damaged, whole = listed(sight)
+    assert (damaged["name"], whole["msgBacklog"]) == (name, 40)
+    assert damaged["damaged"]
+    assert "msgBacklog" not in damaged
+    found = stats_document(sight, topic)["subscriptions"]
+    assert set(found) == {name, f"{name}-whole"}
+    cursors = internal_document(sight, topic)["partitions"][f"{topic}-0"]["cursors"]
+    assert cursors[name]["state"] == "Damaged"
+    assert cursors[f"{name}-whole"]["markDeletePosition"] == "0:59"
+
+    round_ = topics.check(after_s=3_600)  # all has expired by then
+    assert [one.subscription for one in round_.acked] == [f"{name}-whole"]
+    assert [one.subscription for one in round_.findings if one.kind is FindingKind.DAMAGED] == [
+        name
+    ]
+    assert topics.committed(f"{name}-whole", topic) == 100
+    # What a broken record says is no reason to hold producers back.
+    assert not any(one.is_exceeded for one in round_.quotas)
+
+    run = run_retention(topics.surveyor, [topic])
+    assert run.records == 0
+    assert [one.holder for one in run.plans] == [name]
+    assert topics.start_of(topic) == 0
+
+    SubscriptionAdmin(topics.surveyor).delete(name)
+    assert all(f"{name}-whole".encode() in key for key in _keys(topics, name))
+    run_retention(topics.surveyor, [topic])
+    assert topics.start_of(topic) == 100
+
+
+def test_a_damaged_one_is_created_anew_once_it_is_deleted(
+    topics: SubscribedTopics, topic: str, name: str
+) -> None:
+    """No record of the old one is left, chunks neither."""
+    topics.subscribe(name, topic)
+    offsets = Random(1).sample(range(1, 1 << 30), 5_000)  # what is random does not compress
+    topics.acks(name, topic, *((one, one + 1) for one in offsets))
+    assert len(_keys(topics, name)) > 3  # state, owner, cursor, and chunks
+    _damage(topics, name, "cursor", name, topic, 0)
+    admin = SubscriptionAdmin(topics.surveyor)
+    admin.delete(name)
+    assert _keys(topics, name) == []
+    registry = topics.surveyor.registry.read()
+    assert name not in registry.subscriptions
+    record = topics.subscribe(name, topic)
+    topics.surveyor.registry.change(lambda found: found.deleted(name, is_connected=False))
+    admin.create(record, at=Edge.EARLIEST)
+    assert topics.committed(name, topic) == 0
