@@ -12,10 +12,11 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer._errors import PositionRangeError
 from sequitur.pipelines._errors import SubscriptionClosedError, UnansweredError
+from sequitur.pipelines.subscriptions.cursor_writes import CursorWrites
 from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -81,10 +82,7 @@ class Consumption:
         self._dispatch = dispatch
         self._partitions = opened.partitions
         self._unread = set(opened.partitions)
-        self._written: dict[SourcePartition, int] = dict.fromkeys(opened.partitions, 0)
-        self._written_acks: dict[SourcePartition, int] = {}
-        self._requested = self._completed = 0
-        self._refused: tuple[int, UnansweredError | None] = 0, None
+        self._writes = CursorWrites(opened.partitions)
         self._failure: Exception | None = None
         self._origin: TracebackType | None = None
         self._ends = False
@@ -168,13 +166,9 @@ class Consumption:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._check()
-            self._requested += 1
-            this = self._requested
+            request = self._writes.request()
             self._is_due.notify()
-            while self._completed < this:
-                refused, error = self._refused
-                if refused >= this and error is not None:
-                    raise UnansweredError(*error.args) from error
+            while not self._writes.is_met(request):
                 left_s = None if until_s is None else until_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     raise UnansweredError(f"acks are not stored after {timeout_s:g} s")
@@ -237,7 +231,7 @@ class Consumption:
     def store(self) -> None:
         """Have the writing thread write cursors now."""
         with self._lock:
-            self._requested += 1
+            self._writes.request()
             self._is_due.notify()
 
     def close(self) -> None:
@@ -256,11 +250,10 @@ class Consumption:
         for thread in self._threads:
             thread.join()
         self._owner.close()
-        parts = self._partitions.items()
-        if any(part.acks != self._written_acks.get(where, 0) for where, part in parts):
+        if self._writes.acks_left():
             self._check_failure()
-            if self._refused[1] is not None:
-                raise self._refused[1]
+            if self._writes.refusal is not None:
+                raise self._writes.refusal
 
     def end_in_fork(self) -> None:
         """End in a process that was forked: it has none of the threads, and acks would be lost."""
@@ -355,12 +348,11 @@ class Consumption:
 
     def _take_in(self, arrivals: Iterable[Arrival]) -> None:
         read = set()
-        for where, first, offset, message in arrivals:
+        for arrival in arrivals:
+            where, first, offset, message = arrival
             part = self._partitions[where]
             read.add(where)
-            if message is None:
-                part.read(first, offset, None)
-            elif part.read(first, offset, _size(message)):
+            if part.read(first, offset, arrival.size) and message is not None:
                 self._dispatch.add(where, offset, message.key(), message)
         for where in read:
             self._partitions[where].count_sizes()
@@ -376,12 +368,14 @@ class Consumption:
                 now_s = time.monotonic()
                 with self._lock:
                     pause_s = min(writes_s - now_s, _LOOKS_EACH_S)
-                    self._is_due.wait_for(lambda: self._ends or self._is_asked(), max(pause_s, 0))
-                    ends, this = self._ends, self._requested
-                    writes = ends or self._is_asked() or time.monotonic() >= writes_s
+                    self._is_due.wait_for(
+                        lambda: self._ends or self._writes.is_requested, max(pause_s, 0)
+                    )
+                    ends = self._ends
+                    writes = ends or self._writes.is_requested or time.monotonic() >= writes_s
                 self._owner.check()
                 if writes:
-                    self._write_once(this)
+                    self._write_once()
                     writes_s = time.monotonic() + self._write_interval_s
                 elif time.monotonic() >= self._stored_s + PROVES_EACH_S:
                     with suppress(UnansweredError):  # it is tried again
@@ -394,32 +388,20 @@ class Consumption:
         except Exception as error:  # noqa: BLE001 - likewise
             self._fail(error)
 
-    def _is_asked(self) -> bool:
-        return self._requested > max(self._completed, self._refused[0])
-
-    def _write_once(self, this: int) -> None:
-        """Write the cursors that have changed since they were written.
-
-        Args:
-            this: Number of the newest call of `flush` that it is for.
-        """
+    def _write_once(self) -> None:
+        """Write the cursors that have changed since they were written."""
         with self._lock:
-            changes = {where: self._partitions[where].changes for where in self._dirty()}
-            acks = {where: self._partitions[where].acks for where in changes}
-            # Copies: this takes a while, and acks go on.
-            cursors = [self._partitions[where].copy() for where in changes]
+            write = self._writes.next()
         try:
-            if cursors:
-                self._store(cursors)
+            if write.cursors:
+                self._store(write.cursors)
         except UnansweredError as error:
             with self._lock:
-                self._refused = this, error
+                self._writes.refused(write, error)
                 self._is_written.notify_all()
             return
         with self._lock:
-            self._written |= changes
-            self._written_acks |= acks
-            self._completed = this
+            self._writes.stored(write)
             self._is_written.notify_all()
 
     def _store(self, cursors: list[PartitionCursor]) -> None:
@@ -429,14 +411,6 @@ class Consumption:
             self._owner.write(state, cursors)
         finally:
             self._stored_s = time.monotonic()
-
-    def _dirty(self) -> list[SourcePartition]:
-        """Return the partitions that are not stored as they are."""
-        return [
-            where
-            for where, part in self._partitions.items()
-            if part.changes != self._written.get(where)
-        ]
 
     def _look_for_partitions(self) -> None:
         """Take up partitions that were added."""
@@ -453,13 +427,6 @@ class Consumption:
 def _wait_s(left_s: float) -> float:
     """Return how long to wait at a time: Python refuses what is longer, such as infinity."""
     return min(max(left_s, 0), threading.TIMEOUT_MAX)
-
-
-def _size(message: Message) -> int:
-    """Return the bytes of key, value and headers."""
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers()) or ()
-    size = len(message.key() or b"") + len(message.value() or b"")
-    return size + sum(len(name) + len(value or b"") for name, value in headers)
 
 
 def _end_in_fork() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from sequitur.pipelines._errors import SubscriptionFencedError, TopicError, UnansweredError
 from sequitur.pipelines.kafka.outages import brief_outages
@@ -17,6 +17,8 @@ from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from confluent_kafka import KafkaError
 
     from sequitur.pipelines.kafka.outages import Outages
     from sequitur.producer import KafkaSettings
@@ -98,10 +100,9 @@ class FencedWriter:
     def _produce(self, one: TopicWrite) -> None:
         try:
             self._producer.produce(one.topic, value=one.value, key=one.key, partition=one.partition)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's public code, under this name
-                # A record before met what ended the client; the transaction tells what it was.
-                self._producer.abort_transaction(_CALL_S)
+        except KafkaException:
+            # Where a record before has met what ends the client, this tells what it was.
+            self._end_begun()
             raise
 
     def _end_begun(self) -> None:

@@ -31,7 +31,8 @@ _PAUSE_S: Final = 1.0
 """Between two commits that fail."""
 _SESSION_MS: Final = 10_000
 """So long a subscription counts as connected once its process was killed."""
-_CLOSE_S: Final = 5.0
+_CLOSE_S: Final = 20.0
+"""A cluster's first group waits so long, or nearly, for the topic that groups are kept in."""
 
 
 class GroupMember:
@@ -81,7 +82,7 @@ class GroupMember:
             self._waiting |= {(one.topic, one.partition): one for one in offsets}
 
     def close(self) -> None:
-        """Commit what waits, if that is quick, and stop heartbeats.
+        """Commit what waits, if that takes no longer than 20 s, and stop heartbeats.
 
         A static member stays in the group until its session times out.
         """

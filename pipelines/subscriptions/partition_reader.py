@@ -37,6 +37,16 @@ class Arrival(NamedTuple):
     offset: int
     message: Message | None
 
+    @property
+    def size(self) -> int | None:
+        """Bytes of the message's key, value and headers; None if there is none."""
+        message = self.message
+        if message is None:
+            return None
+        headers = cast("list[tuple[str, bytes | None]] | None", message.headers()) or ()
+        size = len(message.key() or b"") + len(message.value() or b"")
+        return size + sum(len(name) + len(value or b"") for name, value in headers)
+
 
 class PartitionReader:
     """Reads committed records. One thread at a time.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
-_ROUNDS = max(1, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "10")))
+_ROUNDS = max(1, int(os.environ.get("SEQUITUR_KILL_ROUNDS", "6")))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _DISTURBED_ROUNDS = max(4, _ROUNDS if _ROUNDS > 10 else _ROUNDS * 3 // 5)
 """A restart of the broker takes seconds, and CI has but a minute."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -35,6 +35,7 @@ from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.document_folder import DocumentFolder
 from tests.support.job_output import JobOutput, Life, expected, laid_out, numbered
+from tests.support.subscribed_topics import wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker, MakeTopic
@@ -68,6 +69,16 @@ def _make_anew(kafka: KafkaSettings, topic: str) -> None:
     # Until a broker knows it, it answers of the old one.
     while topics.ids([topic]) in ({}, known):
         time.sleep(POLL_S)
+
+
+def _wait_for_acls(admin: AdminClient, count: int) -> None:
+    """Wait until the broker goes by so many rules: it answers a change before it does."""
+    anything: Any = None  # as its documentation says, and its types do not
+    every = AclBindingFilter(
+        ResourceType.ANY, anything, ResourcePatternType.ANY, anything, anything,
+        AclOperation.ANY, AclPermissionType.ANY,
+    )  # fmt: skip
+    wait_until(lambda: len(admin.describe_acls(every).result(_TIMEOUT_S)) == count)
 
 
 def _copy(life: Life) -> Life:
@@ -291,6 +302,7 @@ def test_rights_that_are_missing_are_told_by_name(make_broker: MakeBroker) -> No
         "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.DENY,
     )  # fmt: skip
     admin.create_acls([name])[name].result(_TIMEOUT_S)
+    _wait_for_acls(admin, 1)
     with pytest.raises(TopicError, match=r"give the job .* transactional id 'app-secret.identity'"):
         output.life()
     denied = AclBindingFilter(
@@ -298,6 +310,7 @@ def test_rights_that_are_missing_are_told_by_name(make_broker: MakeBroker) -> No
         "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.DENY,
     )  # fmt: skip
     admin.delete_acls([denied])[denied].result(_TIMEOUT_S)
+    _wait_for_acls(admin, 0)
     rules = [
         AclBinding(
             ResourceType.TOPIC, "secret", ResourcePatternType.LITERAL, "User:ANONYMOUS", "*",
@@ -310,6 +323,7 @@ def test_rights_that_are_missing_are_told_by_name(make_broker: MakeBroker) -> No
     ]  # fmt: skip
     for rule in admin.create_acls(rules).values():
         rule.result(_TIMEOUT_S)
+    _wait_for_acls(admin, len(rules))
     with pytest.raises(OutputMismatchError, match="give the job the right READ on the topics"):
         output.life()
 

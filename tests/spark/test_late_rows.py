@@ -169,15 +169,17 @@ def _crash(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("place", "storage"),
     [
-        "sequitur.pipelines.ordering.keys.KeyHistory.fold",
-        "sequitur.pipelines.ordering.runs.SortedRuns.stage",  # behind the fold
-        "sequitur.pipelines.ordering.keys.KeyHistory.judge",
-        "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",
-        "sequitur.pipelines.sink.sink.TopicSink.write",
-        "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",
+        ("sequitur.pipelines.ordering.keys.KeyHistory.fold", "local"),
+        ("sequitur.pipelines.ordering.runs.SortedRuns.stage", "s3"),  # behind the fold
+        ("sequitur.pipelines.ordering.keys.KeyHistory.judge", "local"),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_entry", "s3"),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_entry", "local"),
+        ("sequitur.pipelines.sink.sink.TopicSink.write", "local"),
+        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", "local"),
     ],
+    indirect=["storage"],
 )
 def test_crash_changes_no_verdict(
     job: Job, monkeypatch: pytest.MonkeyPatch, storage: StorageFolder, place: str
@@ -211,7 +213,9 @@ def test_crash_changes_no_verdict(
     assert files_in(storage.location / "behind") == []
 
 
-@pytest.mark.parametrize("duplicates", ["keep", "event-id"])
+@pytest.mark.parametrize(
+    ("duplicates", "storage"), [("keep", "local"), ("event-id", "s3")], indirect=["storage"]
+)
 def test_output_is_the_references_row_for_row(
     job: Job, storage: StorageFolder, duplicates: str
 ) -> None:

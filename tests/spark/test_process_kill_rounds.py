@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
-_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "3"))
+_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "5"))
 _PROCESS = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20 ms"})
 _TOPOLOGY = Path(__file__).with_name("failing_topology.py")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
-_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "4"))
+_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "3"))
 _S3_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "0"))
 """Besides those in which one life takes over from another, a fourth as many and at least one."""
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))

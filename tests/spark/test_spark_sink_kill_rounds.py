@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
-_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "4"))
+_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _TIMEOUT_S = 300 + 120 * _ROUNDS
 _PARTITIONS = 4

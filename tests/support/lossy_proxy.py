@@ -30,6 +30,7 @@ class LossyProxy:
         self._loses: tuple[Literal["request", "answer"], bytes] | None = None
         self._is_down = self._goes_down = False
         self._open: set[socket.socket] = set()
+        self._unanswered: set[socket.socket] = set()
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._accept)
@@ -92,8 +93,8 @@ class LossyProxy:
                     continue
                 self._loses, self._is_down = None, self._goes_down
                 if loses[0] == "answer":
-                    # From here on nothing goes back: the other thread sees it before the answer.
-                    _shut(client)
+                    # The client learns of it behind the server's answer: what was asked is done.
+                    self._unanswered.add(client)
                     server.sendall(said)
                     server.shutdown(socket.SHUT_WR)
                 self.lost += 1
@@ -102,8 +103,9 @@ class LossyProxy:
     def _pass_answers(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while answer := server.recv(_PIECE_BYTES):
-                with contextlib.suppress(OSError):
-                    client.sendall(answer)
+                if client not in self._unanswered:
+                    with contextlib.suppress(OSError):
+                        client.sendall(answer)
         _shut(client)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,33 +25,14 @@ from sequitur.pipelines.subscriptions.cursor_store import CursorStore, transacti
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
 from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
+from tests.support.subscribed_topics import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tests.conftest import MakeBroker
-    from tests.support.brokers import Broker
 
 _TIMEOUT_S = 60.0
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> KafkaSettings:
-    """How to reach the test's broker."""
-    return KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-
-
-@pytest.fixture
-def name() -> str:
-    """A subscription that no other test has."""
-    return f"sub-{uuid.uuid4().hex[:8]}"
-
-
-def _wait_until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it does not come about"
-        time.sleep(0.05)
 
 
 def _cursor(name: str, topic: str, partition: int, *offsets: int, end: int = 1 << 20) -> Cursor:
@@ -81,6 +60,7 @@ def test_what_is_written_is_read_back(kafka: KafkaSettings, name: str, topic: st
     with store.take(name) as owner:
         assert owner.stored is None
         owner.write(state, [PartitionCursor(cursor, sizes)])
+        wait_until(lambda: _committed(kafka, name, topic, 1)[0] == 4)
     found = store.read(name)
     assert found is not None
     assert found.state == state
@@ -88,8 +68,7 @@ def test_what_is_written_is_read_back(kafka: KafkaSettings, name: str, topic: st
     assert list(found.cursors) == [where]
     assert state_of(found.cursors[where].cursor) == state_of(cursor)
     assert found.cursors[where].sizes == sizes
-    offset, metadata = _committed(kafka, name, topic, 1)
-    assert (offset, metadata.startswith("sequitur-cursor/1 whole ")) == (4, True)
+    assert _committed(kafka, name, topic, 1)[1].startswith("sequitur-cursor/1 whole ")
     assert store.read_all([name]).stored[name].state == state
 
 
@@ -106,7 +85,7 @@ def test_a_large_cursor_is_kept_whole_in_chunks(
         stored = store.read(name)
         assert stored is not None
         assert state_of(stored.cursors[where].cursor) == state_of(large)
-        _wait_until(lambda: " chunks " in _committed(kafka, name, topic, 0)[1])
+        wait_until(lambda: " chunks " in _committed(kafka, name, topic, 0)[1])
         small = _cursor(name, topic, 0, 3)
         owner.write(SubscriptionState(), [PartitionCursor(small)])
     stored = store.read(name)
@@ -136,11 +115,11 @@ def test_former_owner_is_fenced(kafka: KafkaSettings, name: str, topic: str) -> 
         with pytest.raises(SubscriptionFencedError):
             first.write(SubscriptionState(step=3), [])
         second.write(SubscriptionState(step=5), [PartitionCursor(_cursor(name, topic, 0, 0, 1, 2))])
+        wait_until(lambda: _committed(kafka, name, topic, 0)[0] == 3)
     first.close()
     stored = store.read(name)
     assert stored is not None
     assert stored.state.step == 5
-    assert _committed(kafka, name, topic, 0)[0] == 3
 
 
 def test_former_owner_is_fenced_between_two_records(
@@ -202,10 +181,10 @@ def test_static_member_of_an_older_life_is_fenced(
         return [one.group_instance_id for one in described.members]
 
     first = store.take(name, [topic])
-    _wait_until(lambda: members() == [name])
+    wait_until(lambda: members() == [name])
     first.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
     second = store.take(name, [topic])
-    _wait_until(lambda: first.is_fenced)
+    wait_until(lambda: first.is_fenced)
     with pytest.raises(SubscriptionFencedError):
         first.check()
     second.write(SubscriptionState(step=2), [PartitionCursor(_cursor(name, topic, 0, 0, 1))])
@@ -339,7 +318,7 @@ def test_transaction_that_brokers_ended_is_no_takeover(
         producer.produce("sequitur-cursors", b"", b"?", partition=0)
         producer.flush(30)
         assert not _is_ended(kafka)
-        _wait_until(lambda: _is_ended(kafka))
+        wait_until(lambda: _is_ended(kafka))
         owner._writer._begun = True  # as an attempt leaves it that got no answer
         owner.write(SubscriptionState(step=2), _of_the_topic_itself(name, 0, 1))
         assert not owner.is_fenced

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -41,12 +40,6 @@ def topics(broker: Broker) -> SubscribedTopics:
 def topic(make_topic: MakeTopic) -> str:
     """A topic of one partition that keeps everything."""
     return make_topic(1, retention_ms=-1)
-
-
-@pytest.fixture
-def name() -> str:
-    """A subscription that no other test has."""
-    return f"sub-{uuid.uuid4().hex[:8]}"
 
 
 def _damage(topics: SubscribedTopics, name: str, *key: str | int) -> None:

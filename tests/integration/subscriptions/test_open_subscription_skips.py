@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,12 +34,6 @@ def topics(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> SubscribedTopics:
 def topic(make_topic: MakeTopic) -> str:
     """A topic of one partition that keeps everything."""
     return make_topic(1, retention_ms=-1)
-
-
-@pytest.fixture
-def name() -> str:
-    """A subscription that no other test has."""
-    return f"sub-{uuid.uuid4().hex[:8]}"
 
 
 def _receive(subscription: Subscription, count: int) -> list[int]:

@@ -1,0 +1,25 @@
+"""What tests of subscriptions share."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.producer import KafkaSettings
+
+if TYPE_CHECKING:
+    from tests.support.brokers import Broker
+
+
+@pytest.fixture
+def kafka(broker: Broker) -> KafkaSettings:
+    """How to reach the test's broker."""
+    return KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+
+
+@pytest.fixture
+def name() -> str:
+    """A subscription that no other test has."""
+    return f"sub-{uuid.uuid4().hex[:8]}"

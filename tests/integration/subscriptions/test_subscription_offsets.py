@@ -1,0 +1,252 @@
+"""An open `Subscription` on topics that lose records, grow, or are created anew."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from sequitur import Subscription
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.position import Edge
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.errors import (
+    SubscriptionError,
+)
+from sequitur.pipelines.subscriptions import consumption
+from sequitur.pipelines.subscriptions.backlog import Surveyor
+from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
+from sequitur.pipelines.subscriptions.cursor_store import CursorStore
+from sequitur.producer import KafkaSettings
+from tests.support.open_subscriptions import (
+    OFTEN,
+    TIMEOUT_S,
+    committed,
+    fill,
+    is_caught_up,
+    places,
+    receive,
+)
+from tests.support.subscribed_topics import wait_until
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeBroker, MakeTopic
+
+
+def test_markers_of_transactions_count_as_acked(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """Markers and records of aborted transactions are acked as absent: the backlog becomes 0."""
+    topic = make_topic(1)
+    client = Producer({**kafka.librdkafka(), "transactional.id": f"writes-{name}"})
+    client.init_transactions(30)
+    for number in range(6):
+        client.begin_transaction()
+        for _ in range(3):
+            client.produce(topic, b"%d" % number, partition=0)
+        client.flush(30)
+        (client.abort_transaction if number % 2 else client.commit_transaction)(30)
+    with Subscription(kafka, name, topic) as subscription:
+        for message in receive(subscription, 9):
+            assert message.value in {b"0", b"2", b"4"}
+            subscription.acknowledge(message)
+        wait_until(is_caught_up(subscription))
+        subscription.flush()
+        found = subscription.stats().cursors[topic, 0]
+        assert (found.consumed, found.absent, found.repeated) == (9, 15, 0)
+        assert found.mark_delete == 23
+        wait_until(lambda: committed(kafka, name, topic) == 24)
+    with Subscription(kafka, name, topic) as subscription:
+        assert subscription.receive(0.5) is None
+        assert subscription.stats().cursors[topic, 0].repeated == 0
+
+
+def test_compacted_offsets_count_as_acked(make_broker: MakeBroker, name: str) -> None:
+    """Offsets that compaction has removed, before and while it is read, leave no hole."""
+    broker = make_broker({"log.cleaner.backoff.ms": "100"})
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    topic, admin = "compacted", AdminClient(kafka.librdkafka())
+    config = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "segment.bytes": "1048576",
+        "segment.ms": "200",
+    }
+    _create(admin, topic, config)
+    client = Producer(kafka.librdkafka())
+
+    def offsets() -> list[int]:
+        """Write one more, which ends an old segment, and read all."""
+        client.produce(topic, b"", b"%d" % time.monotonic_ns(), 0)
+        client.flush(30)
+        time.sleep(0.3)
+        return _offsets(kafka, topic)
+
+    for number in range(50):
+        client.produce(topic, b"%d" % number, b"same", 0)
+        client.flush(30)
+    wait_until(lambda: len([one for one in offsets() if one < 50]) == 1)
+    with Subscription(kafka, name, topic) as subscription:
+        there = _offsets(kafka, topic)
+        for message in receive(subscription, len(there)):
+            subscription.acknowledge(message)
+        found = subscription.stats()
+        assert found.backlog == 0
+        assert found.cursors[topic, 0].absent == 49
+        assert found.cursors[topic, 0].acked_ranges == 0
+
+
+def test_deleted_records_count_as_acked(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """What retention deletes, while nobody reads or while it is read, is acked as absent."""
+    topic = make_topic(1)
+    admin = AdminClient(kafka.librdkafka())
+    fill(kafka, topic, 10)
+    with Subscription(kafka, name, topic):
+        pass
+
+    def delete(before: int) -> None:
+        admin.delete_records([TopicPartition(topic, 0, before)])[
+            TopicPartition(topic, 0, before)
+        ].result(30)
+
+    delete(4)
+    with Subscription(kafka, name, topic, receiver_queue_size=2) as subscription:
+        assert places(receive(subscription, 2)) == [(0, 4), (0, 5)]
+        found = subscription.stats().cursors[topic, 0]
+        assert (found.mark_delete, found.absent) == (3, 4)
+        subscription.acknowledge_cumulative("0:9")
+        assert subscription.stats().backlog == 0
+
+
+def test_topic_that_was_created_anew(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """A cursor beyond the end of a topic is an error, and not a wait until it has grown."""
+    topic = make_topic(1)
+    admin = AdminClient(kafka.librdkafka())
+    fill(kafka, topic, 10)
+    with Subscription(kafka, name, topic) as subscription:
+        subscription.acknowledge_cumulative("0:9")
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: _is_created(admin, topic))
+    with (
+        pytest.raises(SubscriptionError, match="the topic was created anew"),
+        Subscription(kafka, name, topic) as subscription,
+    ):
+        subscription.receive(TIMEOUT_S)
+
+
+def test_topic_that_was_created_anew_and_is_longer(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """It is known by its id: its messages are not taken for acked ones, and a reset begins anew."""
+    topic = make_topic(1)
+    admin = AdminClient(kafka.librdkafka())
+    fill(kafka, topic, 3)
+    with Subscription(kafka, name, topic) as subscription:
+        subscription.acknowledge_cumulative("0:2")
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: _is_created(admin, topic))
+    fill(kafka, topic, 5)
+    with pytest.raises(SubscriptionError, match="the topic was created anew"):
+        Subscription(kafka, name, topic)
+    moves = CursorMoves(Surveyor(kafka))
+    moves.carry_out(moves.plan_reset(name, Edge.EARLIEST), fence=True)
+    with Subscription(kafka, name, topic) as subscription:
+        assert places(receive(subscription, 5)) == [(0, offset) for offset in range(5)]
+
+
+def test_acks_behind_a_hole_and_beyond_the_end(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """They are of messages that brokers have lost, and would pass over the ones that come now."""
+    topic = make_topic(1)
+    fill(kafka, topic, 5)
+    with Subscription(kafka, name, topic):
+        pass
+    cursor = Cursor(CursorIdentity(name, topic, 0))
+    cursor.ack_range(2, 10, end=10)
+    with CursorStore(kafka).take(name) as owner:
+        owner.write(SubscriptionState(), [PartitionCursor(cursor)])
+    with pytest.raises(SubscriptionError, match="has acked up to before 10"):
+        Subscription(kafka, name, topic)
+
+
+def test_partitions_that_are_added(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that comes later is read from its beginning, also with `latest`."""
+    monkeypatch.setattr(consumption, "NEW_PARTITIONS_EACH_S", 0.2)
+    topic = make_topic(1)
+    admin = AdminClient(kafka.librdkafka())
+    with Subscription(kafka, name, topic, position="latest") as subscription:
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        wait_until(lambda: len(admin.list_topics(topic, 30).topics[topic].partitions) == 3)
+        fill(kafka, topic, 6, partitions=3)
+        messages = receive(subscription, 6)
+        assert {one.partition for one in messages} == {0, 1, 2}
+        for message in messages:
+            subscription.acknowledge(message)
+    with Subscription(kafka, name, topic) as subscription:
+        assert subscription.receive(0.5) is None
+        assert len(subscription.stats().cursors) == 3
+
+
+def test_broker_that_restarts(make_broker: MakeBroker, name: str) -> None:
+    """Acks made while the broker is away are stored once it is back, and messages come again."""
+    broker = make_broker()
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    _create(AdminClient(kafka.librdkafka()), "orders", {})
+    fill(kafka, "orders", 10)
+    with Subscription(kafka, name, "orders", write_interval=OFTEN) as subscription:
+        messages = receive(subscription, 10)
+        broker.kill()
+        for message in messages[:7]:
+            subscription.acknowledge(message)
+        broker.start()
+        subscription.flush()
+        fill(kafka, "orders", 5)
+        assert places(receive(subscription, 5)) == [(0, offset) for offset in range(10, 15)]
+        # While it is open: once it is closed it does not wait for its group for ever.
+        wait_until(lambda: committed(kafka, name, "orders") == 7)
+    with Subscription(kafka, name, "orders") as subscription:
+        assert places(receive(subscription, 8)) == [(0, offset) for offset in range(7, 15)]
+
+
+def _create(admin: AdminClient, topic: str, config: dict[str, str]) -> None:
+    new = NewTopic(topic, num_partitions=1, replication_factor=1, config=config)
+    admin.create_topics([new])[topic].result(30)
+    wait_until(lambda: topic in admin.list_topics(timeout=30).topics)
+
+
+def _is_created(admin: AdminClient, topic: str) -> bool:
+    """Create a topic; False while one of its name is being deleted."""
+    try:
+        _create(admin, topic, {})
+    except KafkaException:
+        return False
+    return True
+
+
+def _offsets(kafka: KafkaSettings, topic: str) -> list[int]:
+    """Return the offsets of partition 0 that hold a record."""
+    options = {"group.id": "looks", "enable.partition.eof": True}
+    found: list[int] = []
+    with closing(Consumer({**kafka.librdkafka(), **options})) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            if message.error() is not None:
+                return found
+            offset = message.offset()
+            assert offset is not None
+            found.append(offset)

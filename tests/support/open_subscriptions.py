@@ -1,0 +1,60 @@
+"""What tests of an open `Subscription` do with it, and with its topic."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sequitur import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sequitur import Message, Subscription
+    from sequitur.producer import KafkaSettings
+
+TIMEOUT_S = 60.0
+SOON = Backoff(initial_ms=20, maximum_ms=100)
+OFTEN = timedelta(milliseconds=100)
+
+
+def fill(
+    kafka: KafkaSettings, topic: str, count: int, *, partitions: int = 1, keys: int = 0
+) -> None:
+    """Write numbered messages, one partition after the other; by key if there are keys."""
+    client = Producer({**kafka.librdkafka(), "linger.ms": 5})
+    for number in range(count):
+        key = f"key-{number % keys}".encode() if keys else None
+        place = (number % keys if keys else number) % partitions
+        client.produce(topic, b"%d" % number, key=key, partition=place)
+    assert client.flush(30) == 0
+
+
+def receive(subscription: Subscription, count: int) -> list[Message]:
+    """Receive so many messages; they come."""
+    found: list[Message] = []
+    for _ in range(count):
+        message = subscription.receive(TIMEOUT_S)
+        assert message is not None, f"{len(found)} of {count} came"
+        found.append(message)
+    return found
+
+
+def places(messages: Iterable[Message]) -> list[tuple[int, int]]:
+    """Return partition and offset of each, in order."""
+    return sorted((one.partition, one.offset) for one in messages)
+
+
+def committed(kafka: KafkaSettings, group: str, topic: str, partition: int = 0) -> int:
+    """Return the offset that a group has committed."""
+    with closing(Consumer({**kafka.librdkafka(), "group.id": group})) as consumer:
+        (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+        return found.offset
+
+
+def is_caught_up(subscription: Subscription) -> Callable[[], bool]:
+    """Return whether all is acked, as a condition to wait for."""
+    return lambda: subscription.stats().backlog == 0
