@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sequitur import Backoff
+from tests.support.subscribed_topics import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,9 +52,23 @@ def places(messages: Iterable[Message]) -> list[tuple[int, int]]:
 
 def committed(kafka: KafkaSettings, group: str, topic: str, partition: int = 0) -> int:
     """Return the offset that a group has committed."""
+    return group_commit(kafka, group, topic, partition).offset
+
+
+def group_commit(
+    kafka: KafkaSettings, group: str, topic: str, partition: int = 0
+) -> TopicPartition:
+    """Return what a group has committed, once it has a coordinator: a cluster's first is late."""
+    found: list[TopicPartition] = []
+
+    def is_answered() -> bool:
+        with contextlib.suppress(KafkaException):
+            found[:] = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+        return bool(found)
+
     with closing(Consumer({**kafka.librdkafka(), "group.id": group})) as consumer:
-        (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
-        return found.offset
+        wait_until(is_answered)
+    return found[0]
 
 
 def is_caught_up(subscription: Subscription) -> Callable[[], bool]:

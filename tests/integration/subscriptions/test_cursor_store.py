@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     OffsetSpec,
@@ -25,6 +25,7 @@ from sequitur.pipelines.subscriptions.cursor_store import CursorStore, transacti
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
 from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
+from tests.support.open_subscriptions import group_commit
 from tests.support.subscribed_topics import wait_until
 
 if TYPE_CHECKING:
@@ -42,12 +43,8 @@ def _cursor(name: str, topic: str, partition: int, *offsets: int, end: int = 1 <
 
 
 def _committed(kafka: KafkaSettings, group: str, topic: str, partition: int) -> tuple[int, str]:
-    consumer = Consumer({**kafka.librdkafka(), "group.id": group})
-    try:
-        (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
-        return found.offset, found.metadata or ""
-    finally:
-        consumer.close()
+    found = group_commit(kafka, group, topic, partition)
+    return found.offset, found.metadata or ""
 
 
 def test_what_is_written_is_read_back(kafka: KafkaSettings, name: str, topic: str) -> None:

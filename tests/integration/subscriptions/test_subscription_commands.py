@@ -20,6 +20,7 @@ from sequitur.consumer._errors import (
 from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 from sequitur.pipelines._errors import TopicError
+from tests.support.open_subscriptions import committed
 from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
@@ -76,15 +77,6 @@ def _stored(topics: SubscribedTopics, name: str) -> StoredSubscription:
     stored = topics.surveyor.cursors.read(name)
     assert stored is not None
     return stored
-
-
-def _group_offset(topics: SubscribedTopics, name: str, topic: str, partition: int = 0) -> int:
-    consumer = Consumer({**topics.kafka.librdkafka(), "group.id": name})
-    try:
-        (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
-        return found.offset
-    finally:
-        consumer.close()
 
 
 def test_figures_1_and_2(topics: SubscribedTopics, orders: str) -> None:
@@ -181,7 +173,7 @@ def test_a_subscription_begins_where_it_is_told(
         SourcePartition(orders, 1): 5,
         SourcePartition(bills, 0): 0,
     }
-    assert _group_offset(topics, "late", orders, 1) == 5
+    assert committed(topics.kafka, "late", orders, 1) == 5
     listed = {one["name"]: (one["msgBacklog"], one["type"]) for one in _shown(topics, "list")}
     assert listed == {"early": (5, "Shared"), "late": (0, "Exclusive")}
     again = _run(topics, "create", "late", *both)
@@ -200,9 +192,9 @@ def test_a_foreign_groups_offsets_are_not_replaced(topics: SubscribedTopics, ord
     consumer.close()
     refused = _run(topics, "create", name, "--topic", orders)
     assert isinstance(refused.exception, SubscriptionExistsError)
-    assert _group_offset(topics, name, orders) == 3
+    assert committed(topics.kafka, name, orders) == 3
     _done(topics, "create", name, "--topic", orders, "--fence")
-    assert _group_offset(topics, name, orders) == 5
+    assert committed(topics.kafka, name, orders) == 5
 
 
 def test_reset_by_position_is_previewed_and_begins_an_epoch(
@@ -237,7 +229,7 @@ def test_reset_by_position_is_previewed_and_begins_an_epoch(
     assert stored.state.topics == before.topics == topics.surveyor.topics.ids([orders])
     record = topics.surveyor.registry.read().require("sub1")
     assert (record.epoch, record.reset_ms) == (1, stored.state.written_ms)
-    assert _group_offset(topics, "sub1", orders) == 2
+    assert committed(topics.kafka, "sub1", orders) == 2
 
 
 def test_partitions_that_are_not_named_stay(
@@ -320,7 +312,7 @@ def test_skip(topics: SubscribedTopics, make_topic: MakeTopic) -> None:
     assert [topics.committed("sub1", topic, one) for one in (0, 1)] == [7, 10]
     _done(topics, "skip", "sub1", "--all", "--yes")
     assert _stats(topics, "sub1", topic)["subscriptions"]["sub1"]["msgBacklog"] == 0
-    assert _group_offset(topics, "sub1", topic) == 10
+    assert committed(topics.kafka, "sub1", topic) == 10
     assert _run(topics, "skip", "sub1", "--yes").exit_code == 2
     nowhere = _run(topics, "skip", "sub1", "--all", "--partition", "7", "--yes")
     assert isinstance(nowhere.exception, PositionRangeError)
