@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.producer import KafkaSettings
+from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
     from tests.support.brokers import Broker
@@ -23,3 +24,9 @@ def kafka(broker: Broker) -> KafkaSettings:
 def name() -> str:
     """A subscription that no other test has."""
     return f"sub-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topics(broker: Broker) -> SubscribedTopics:
+    """A registry of this test alone."""
+    return SubscribedTopics(broker.bootstrap_servers)

@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.subscriptions.cursor_moves import Moved, Plan
     from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
-
-
-@pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
-    return SubscribedTopics(broker.bootstrap_servers)
 
 
 @pytest.fixture

@@ -31,13 +31,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.pipelines.subscriptions.checks import CheckRound
     from tests.conftest import MakeBroker, MakeTopic
-    from tests.support.brokers import Broker
-
-
-@pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
-    return SubscribedTopics(broker.bootstrap_servers)
 
 
 @pytest.fixture

@@ -23,17 +23,10 @@ from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
 from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
 from sequitur.pipelines.subscriptions.retention_run import run_retention
 from sequitur.pipelines.subscriptions.sights import take_sight
-from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
-
-
-@pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
-    return SubscribedTopics(broker.bootstrap_servers)
+    from tests.support.subscribed_topics import SubscribedTopics
 
 
 @pytest.fixture

@@ -11,17 +11,10 @@ from typer.testing import CliRunner, Result
 from sequitur.cli import app
 from sequitur.consumer._errors import PolicyError
 from sequitur.pipelines._errors import TopicError
-from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
-
-
-@pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
-    return SubscribedTopics(broker.bootstrap_servers)
+    from tests.support.subscribed_topics import SubscribedTopics
 
 
 def _run(topics: SubscribedTopics, *words: str) -> Result:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from sequitur.producer.quota.gate import QuotaStatistics
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
 
 _LIMIT = 50_000
 _EVENT = Random(1).randbytes(1_000)  # does not get smaller
@@ -37,12 +36,6 @@ kafka = KafkaSettings(bootstrap_servers=sys.argv[1])
 watch(kafka, tell=bool, group=sys.argv[2], valid_for_ms=4_000)
 """
 """What `sequitur subscription watch` runs; who is killed keeps no other test's checks waiting."""
-
-
-@pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
-    return SubscribedTopics(broker.bootstrap_servers)
 
 
 @pytest.fixture

@@ -20,15 +20,8 @@ from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
 
 _MB = 1 << 20
-
-
-@pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
-    return SubscribedTopics(broker.bootstrap_servers)
 
 
 @pytest.fixture

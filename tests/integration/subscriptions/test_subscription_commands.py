@@ -21,18 +21,11 @@ from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 from sequitur.pipelines._errors import TopicError
 from tests.support.open_subscriptions import committed
-from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
     from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
-
-
-@pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
-    return SubscribedTopics(broker.bootstrap_servers)
+    from tests.support.subscribed_topics import SubscribedTopics
 
 
 @pytest.fixture

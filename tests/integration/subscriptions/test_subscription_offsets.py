@@ -131,12 +131,10 @@ def test_topic_that_was_created_anew(
 ) -> None:
     """A cursor beyond the end of a topic is an error, and not a wait until it has grown."""
     topic = make_topic(1)
-    admin = AdminClient(kafka.librdkafka())
     fill(kafka, topic, 10)
     with Subscription(kafka, name, topic) as subscription:
         subscription.acknowledge_cumulative("0:9")
-    admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: _is_created(admin, topic))
+    _make_anew(kafka, topic)
     with (
         pytest.raises(SubscriptionError, match="the topic was created anew"),
         Subscription(kafka, name, topic) as subscription,
@@ -149,12 +147,10 @@ def test_topic_that_was_created_anew_and_is_longer(
 ) -> None:
     """It is known by its id: its messages are not taken for acked ones, and a reset begins anew."""
     topic = make_topic(1)
-    admin = AdminClient(kafka.librdkafka())
     fill(kafka, topic, 3)
     with Subscription(kafka, name, topic) as subscription:
         subscription.acknowledge_cumulative("0:2")
-    admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: _is_created(admin, topic))
+    _make_anew(kafka, topic)
     fill(kafka, topic, 5)
     with pytest.raises(SubscriptionError, match="the topic was created anew"):
         Subscription(kafka, name, topic)
@@ -225,6 +221,13 @@ def _create(admin: AdminClient, topic: str, config: dict[str, str]) -> None:
     new = NewTopic(topic, num_partitions=1, replication_factor=1, config=config)
     admin.create_topics([new])[topic].result(30)
     wait_until(lambda: topic in admin.list_topics(timeout=30).topics)
+
+
+def _make_anew(kafka: KafkaSettings, topic: str) -> None:
+    """Delete a topic, and create another of its name."""
+    admin = AdminClient(kafka.librdkafka())
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: _is_created(admin, topic))
 
 
 def _is_created(admin: AdminClient, topic: str) -> bool:
