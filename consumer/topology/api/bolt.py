@@ -115,7 +115,10 @@ class Bolt(BaseBolt):
 
     @abstractmethod
     def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
-        """Process a tuple. May be `async` where the bolt is declared with `concurrency`."""
+        """Process a tuple. May be `async` where the bolt is declared with `concurrency`.
+
+        What it yields, or returns in a list, is emitted, anchored to the tuple.
+        """
 
 
 class BatchBolt(Bolt):
@@ -141,7 +144,7 @@ class BasicBolt(BaseBolt):
 
     @abstractmethod
     def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> Any:  # noqa: A002
-        """Process a tuple; what is emitted by this collector is anchored to it."""
+        """Process a tuple; what it yields, or emits by this collector, is anchored to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class FunctionBolt(Bolt):
     """A function as a bolt: what it yields is emitted, anchored to its input, which is then acked.
 
     Args:
-        function: Gets a tuple; yields values, or returns an iterable of them or None.
+        function: Gets a tuple; yields values, or returns an iterator or a list of them, or None.
         fields: Fields of what it yields.
         streams: Fields of further streams, see `To`.
         direct_streams: Those of them whose tuples are emitted to a task by number.
@@ -242,3 +245,11 @@ def is_async(found: BaseBolt) -> bool:
     call: Any = found
     target = call.function if isinstance(found, FunctionBolt) else call.process
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+
+
+def runs_later(method: Any) -> bool:
+    """Return whether a call of a method only makes what would run: a coroutine or a generator."""
+    kinds = (
+        inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction
+    )  # fmt: skip
+    return any(is_kind(method) for is_kind in kinds)

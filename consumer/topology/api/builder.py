@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from sequitur.consumer.topology._errors import TopologyBuildError
-from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async
+from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async, runs_later
 from sequitur.consumer.topology.api.checks import (
     check_inputs,
     check_pickles,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 _DURATION: Final = TypeAdapter(Duration)
+_LIFECYCLE: Final = ("prepare", "finish_batch", "cleanup", "snapshot", "restore")
 
 
 @dataclass(slots=True)
@@ -145,6 +146,12 @@ class TopologyBuilder:
             if number is not None and number < 1:
                 raise TopologyBuildError(
                     f"bolt {component!r}: {name} = {number}: expected 1 or more"
+                )
+        for method in _LIFECYCLE:
+            if runs_later(getattr(made, method)):
+                raise TopologyBuildError(
+                    f"bolt {component!r}: its {method} is a coroutine or a generator, and would "
+                    "never run: make it a plain method"
                 )
         if is_async(made) and concurrency == 1:
             raise TopologyBuildError(

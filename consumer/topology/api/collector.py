@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.failure import FailReason
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Tuple
 
@@ -75,6 +76,15 @@ class OutputCollector:
             ForeignTupleError: An anchor was not delivered to this bolt, or is acked or failed.
         """
         anchored = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+        if (
+            isinstance(values, Tuple)
+            or not isinstance(stream, str)
+            or not all(isinstance(one, Tuple) for one in anchored)
+        ):
+            raise EmitError(
+                f"emit({values!r:.100}, {anchors!r:.100}, stream={stream!r:.100}): the order is "
+                "emit(values, anchors, stream), and not Storm's emit(stream, anchors, values)"
+            )
         return self._runner.emit(values, anchored, stream, task)
 
     def emit_many(
@@ -128,6 +138,11 @@ class BasicOutputCollector:
         self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
     ) -> list[TaskId]:
         """Emit a tuple; see `OutputCollector.emit`."""
+        if not isinstance(stream, str):
+            raise EmitError(
+                f"emit({values!r:.100}, {stream!r:.100}): the order is emit(values, stream), and "
+                "not Storm's emit(stream, values)"
+            )
         return self._runner.emit(values, self._anchors, stream, task)
 
     def emit_many(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltTimeoutError
 from sequitur.consumer.topology.api.bolt import FunctionBolt, is_async
 from sequitur.consumer.topology.api.stable_hash import stable_hash
+from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
 from sequitur.consumer.topology.engine.runner import Runner
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Call:
         self.given = given
         self.key = key
         self.noted: list[Callable[[], Any]] = []
-        self.emitted: Sequence[Any] = ()
+        self.emitted: list[Any] = []
         self.error: BaseException | None = None
         self.begun_s: float | None = None
         self.is_over = False
@@ -146,9 +146,14 @@ class ConcurrentRunner(Runner):
         """The call itself; in a thread of its own."""
         token = _noted.set(call.noted)
         try:
-            emitted = self._call(call.given)
-            if isinstance(self.bolt, FunctionBolt) and emitted is not None:
-                call.emitted = list(emitted)
+            returned = self._call(call.given)
+            if returned is None:
+                return
+            if is_awaited(returned):
+                asyncio.run(self._note_async(call, returned))
+            else:
+                for values in values_of(self._component, returned):
+                    self._note(call, values)
         except BaseException as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
             call.error = error
         finally:
@@ -158,16 +163,20 @@ class ConcurrentRunner(Runner):
         """The call itself; a task of an event loop."""
         _noted.set(call.noted)
         try:
-            made = self._call(call.given)
-            if inspect.isasyncgen(made):
-                call.emitted = [values async for values in made]
-            else:
-                emitted = await made
-                if isinstance(self.bolt, FunctionBolt) and emitted is not None:
-                    call.emitted = list(emitted)
+            await self._note_async(call, self._call(call.given))
         except BaseException as error:  # noqa: BLE001 - whatever a bolt raises fails its tuple
             # A cancellation, too: nobody but the bolt's own code cancels what it awaits.
             call.error = error
+
+    async def _note_async(self, call: Call, returned: Any) -> None:
+        async for values in awaited_values(self._component, returned):
+            self._note(call, values)
+
+    def _note(self, call: Call, values: Any) -> None:
+        if isinstance(self.bolt, FunctionBolt):
+            call.emitted.append(values)
+        else:  # in the order of what the bolt emits and acks by itself
+            call.noted.append(lambda: self._emit_yielded(values, call.given))
 
     def conclude(self, call: Call) -> None:
         """Carry out what the bolt did in a call that is over."""
@@ -178,7 +187,8 @@ class ConcurrentRunner(Runner):
                 waited_s = call.begun_s - call.submitted_s
                 root.begun_s = min(root.begun_s + waited_s, call.begun_s)
         users.call = given
-        self._open += self._holds
+        if self._holds:
+            self._held.add(given)
         try:
             self._carry_out_recorded(call)
         except KeyboardInterrupt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,17 +21,17 @@ from sequitur.consumer.topology.api.bolt import (
     Bolt,
     FunctionBolt,
     To,
-    is_async,
 )
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emitting import TaskOutput
 from sequitur.consumer.topology.engine.instances import Instance
+from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
 from sequitur.consumer.topology.engine.tracked import ACKED, FAILED, TrackedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.collector import TaskId
@@ -57,7 +56,7 @@ class Runner:
         self.bolt = bolt
         self.collector = OutputCollector(self)
         self.is_broken = False
-        self._open = 0
+        self._held: set[TrackedTuple] = set()
         self._environment = environment
         self._component = context.component
         self._output = TaskOutput(environment, context)
@@ -66,16 +65,12 @@ class Runner:
         self._users = environment.user_code
         if isinstance(bolt, FunctionBolt):
             self._call: Callable[[TrackedTuple], Any] = bolt.function
-            self._emits, self._acks = True, True
         elif isinstance(bolt, BasicBolt):
             self._call = self._basic
-            self._emits, self._acks = False, True
         elif isinstance(bolt, Bolt):
             self._call = bolt.process
-            self._emits, self._acks = False, False
+        self._acks = isinstance(bolt, FunctionBolt | BasicBolt)
         self._holds = not self._acks
-        if is_async(bolt) and environment.runs_inline:
-            self._call = _awaited(self._call)
 
     def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
         """Set the readers of each stream that the bolt emits to."""
@@ -96,7 +91,7 @@ class Runner:
         Args:
             snapshot: What it gave, pickled.
         """
-        if self.is_broken or self._open > 0 or isinstance(self.bolt, BatchBolt):
+        if self.is_broken or self._held or isinstance(self.bolt, BatchBolt):
             return None
         return Instance(self.bolt, self.context, self.collector, snapshot)
 
@@ -138,12 +133,13 @@ class Runner:
         """Give the bolt a tuple."""
         users = self._users
         users.call = given
-        self._open += self._holds
+        if self._holds:
+            self._held.add(given)
         try:
             users.running = given
-            emitted = self._call(given)
-            if self._emits and emitted is not None:
-                self._emit_all(emitted, given)
+            returned = self._call(given)
+            if returned is not None:
+                self._emit_all(returned, given)
             users.running = None
             if self._acks:
                 root = given.root
@@ -193,21 +189,29 @@ class Runner:
         self.is_broken = True
         self._environment.finish_failures.append((self._component, detail))
 
-    def _emit_all(self, emitted: Iterable[Any], given: TrackedTuple) -> None:
-        """Emit what a function yields."""
+    def _emit_all(self, returned: Any, given: TrackedTuple) -> None:
+        """Emit what a call yields, or what it returned."""
+        if is_awaited(returned):
+            asyncio.run(self._emit_async(returned, given))
+            return
         emit_one, width, users = self._output.emit_one, self._output.width, self._users
-        for values in emitted:
+        for values in values_of(self._component, returned):
             if (
                 values.__class__ is tuple
                 and emit_one is not None
                 and len(values) == width
                 and not given.more
+                and given.owner is self
             ):
                 emit_one(values, given)
                 if users.overdue is not None:
                     users.go_on(given)
             else:
                 self._emit_yielded(values, given)
+
+    async def _emit_async(self, returned: Any, given: TrackedTuple) -> None:
+        async for values in awaited_values(self._component, returned):
+            self._emit_yielded(values, given)
 
     def _emit_yielded(self, values: Any, given: TrackedTuple) -> None:
         if isinstance(values, To):
@@ -267,14 +271,14 @@ class Runner:
 
     def _ack(self, given: TrackedTuple) -> None:
         given.owner = ACKED
-        self._open -= 1
+        self._held.discard(given)
         self._trees.ack(given)
         if self._trace is not None:
             self._trace.acked(self.context, given)
 
     def _fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
         given.owner = FAILED
-        self._open -= 1
+        self._held.discard(given)
         failure = TreeFailure(reason, detail[:_LONGEST_DETAIL], (*given.path(), self._component))
         if given.is_tick:  # it is untracked, so this log is all that reports it
             self.context.logger.error("a tick failed: %s", failure.detail)
@@ -297,18 +301,6 @@ class Runner:
             if isinstance(owner, Runner)
             else f"bolt {self._component!r} {what} {given!r}, which was not delivered to it"
         )
-
-
-def _awaited(call: Callable[[TrackedTuple], Any]) -> Callable[[TrackedTuple], Any]:
-    """Make an async call one that returns when it is over."""
-
-    async def collected(given: TrackedTuple) -> Any:
-        made = call(given)
-        if inspect.isasyncgen(made):
-            return [values async for values in made]
-        return await made
-
-    return lambda given: asyncio.run(collected(given))
 
 
 def detail_of(error: BaseException) -> str:

@@ -54,9 +54,8 @@ def slow(event: Event) -> Any:
 
 
 @bolt
-def end(_tuple: Tuple) -> Any:
+def end(_tuple: Tuple) -> None:
     """Emit nothing."""
-    return ()
 
 
 @bolt
