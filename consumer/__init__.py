@@ -54,6 +54,7 @@ from sequitur.consumer.time.adaptive_delay import (
     lateness_bin,
     learn,
 )
+from sequitur.consumer.time.advice import UnusableRow, advice
 from sequitur.consumer.time.bounds import TimeBounds
 from sequitur.consumer.time.clock import (
     BEFORE_ALL_TIME_MS,
@@ -177,7 +178,9 @@ __all__ = [
     "TimeUnit",
     "TimestampRule",
     "Totals",
+    "UnusableRow",
     "Upkeep",
+    "advice",
     "awaited",
     "bin_limit_ms",
     "decode_cursor",

@@ -4,6 +4,7 @@
 |---|---|
 | 2 | arguments or settings were refused |
 | 3 | the program could not do its work; one line says why |
+| 4 | a bounded run of a job could use none of the rows it read; one line says why |
 | 130 | Ctrl-C |
 
 `--debug`, which every command takes, adds the traceback.
@@ -23,6 +24,8 @@ from typer.core import TyperGroup
 
 FAILED_EXIT_CODE: Final = 3
 """The program could not do its work."""
+NOTHING_USABLE_EXIT_CODE: Final = 4
+"""All rows of a bounded run were quarantined: it did its work, and nothing came of it."""
 INTERRUPTED_EXIT_CODE: Final = 130
 """Ctrl-C, as shells have it: 128 and the signal's number."""
 

@@ -122,6 +122,7 @@ class ReorderEngine:
             learned=learned,
             processed=self.processed,
             waits_for=waits_for,
+            all_quarantined=self._outputs.quarantines.verdict,
         )
 
     def recover(self) -> None:

@@ -71,6 +71,8 @@ class JobReport:
         learned: What the delays were learned from; None with a fixed delay.
         processed: Counts of the topology behind; None without one.
         waits_for: What the rows that are held wait for; empty without any.
+        all_quarantined: That all rows of this run were quarantined, and what they have instead of
+            an event time, in words; empty where others were read, or none.
     """
 
     totals: Totals
@@ -81,6 +83,7 @@ class JobReport:
     learned: LearnedDelays | None = None
     processed: Mapping[str, int] | None = None
     waits_for: str = ""
+    all_quarantined: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values, for `json.dumps`."""
@@ -91,6 +94,7 @@ class JobReport:
             "seconds": round(self.seconds, 3),
             "records_per_s": round(self.records_per_s, 1),
             **({"waits_for": self.waits_for} if self.waits_for else {}),
+            **({"all_quarantined": self.all_quarantined} if self.all_quarantined else {}),
             **promised_and_achieved(self.learned),
             **({} if self.processed is None else {"processed": dict(self.processed)}),
         }

@@ -27,6 +27,7 @@ from sequitur.consumer import (
     Run,
     StepLateness,
     Totals,
+    UnusableRow,
 )
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
@@ -76,6 +77,8 @@ _BATCH_BYTES: Final = 16 << 20
 _UNBOUNDED_BYTES: Final = (1 << 31) - 1
 """What Spark takes for no bound. With any other it measures the whole batch again for each row,
 which takes 17 us where there is a column of headers."""
+_LOOKED_AT: Final = 20
+"""Quarantined rows that show what they have instead of an event time."""
 _MOST_FOR_A_LARGE: Final = 16
 """When one of so many rows is large, the next batch goes by size as a whole."""
 
@@ -236,6 +239,15 @@ class SortedRuns:
         own = self._checkpoint.files(entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
         return self._aside(self._outputs.quarantine, part, entry)
+
+    def some_quarantined(self, entry: StepEntry, reason: str) -> list[UnusableRow]:
+        """Return some rows of a step that were quarantined for a reason."""
+        part = Part(self._checkpoint.files(entry.runs[-1]), reasons=(reason,), untimed=True)
+        found = next(RunRows((part,), None, ("value", "headers")).pieces(), None)
+        return [
+            UnusableRow(row["value"], [(one["key"], one["value"]) for one in row["headers"] or ()])
+            for row in ([] if found is None else found.slice(0, _LOOKED_AT).to_pylist())
+        ]
 
     def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
         return SideSelection(

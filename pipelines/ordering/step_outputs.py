@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer import LatePolicy, finish, now_of_step
 from sequitur.pipelines.ordering.ordered_step import GivenSteps
+from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
 from sequitur.pipelines.sink.sink import Outgoing, TopicSink
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB
 
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class StepOutputs:
-    """Writes the outputs of steps, and accounts for them."""
+    """Writes the outputs of steps, and accounts for them.
+
+    Attributes:
+        quarantines: What of the run was quarantined.
+    """
 
     def __init__(
         self,
@@ -42,6 +47,7 @@ class StepOutputs:
         self._sink = TopicSink(job.spark, job.kafka, job.settings, job.checkpoint, job.outages)
         self._outputs = outputs
         self._processing = processing
+        self.quarantines = QuarantineWatch(job.settings.event_time, job.outages.tell)
         self._given: GivenSteps | None = None
         if job.on_step is not None:
             self._given = GivenSteps(
@@ -135,6 +141,12 @@ class StepOutputs:
             seconds=round(time.monotonic() - begun_s, 3),
             processed=None if processed is None else asdict(processed.totals),
             sent=self._sink.sent,
+        )
+
+    def step_is_done(self, entry: StepEntry) -> None:
+        """Note that a step is done; its files are still there."""
+        self.quarantines.step_is_done(
+            entry.staged, lambda reason: self._runs.some_quarantined(entry, reason)
         )
 
     def _released(

@@ -119,6 +119,7 @@ class StepRunner:
                 raise
         self._newest.mark_done(done)
         self.acknowledge()
+        self._outputs.step_is_done(entry)
         self._job.on_done(entry, done)
 
     def acknowledge(self) -> None:

@@ -22,7 +22,7 @@ from sequitur.pipelines.ordering.stop import stop_on_signals
 from sequitur.pipelines.session import build_session, log_level
 from sequitur.pipelines.spark.tasks import start_python
 from sequitur.producer import ProducerError
-from sequitur.producer.program import run_program
+from sequitur.producer.program import NOTHING_USABLE_EXIT_CODE, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,6 +91,9 @@ def run_submitted(
     # All is done: a Ctrl-C from here on need not say where it came.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     spark.stop()
+    if options.available_now and result.all_quarantined:
+        typer.echo(f"{name}: {result.all_quarantined}", err=True)
+        raise typer.Exit(NOTHING_USABLE_EXIT_CODE)
 
 
 def run_job(name: str, app: typer.Typer) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.consumer import parse_event_time_spec
 from sequitur.pipelines.ordering.stop import stop_on_signals
 from tests.spark.conftest import Job, event, time_of
 from tests.spark.submitted_job import SubmittedJob
@@ -96,6 +97,21 @@ def test_error_of_a_running_job_is_one_line(job: Job) -> None:
     (line,) = [line for line in lines if not line.startswith("WARNING: Using incubator modules")]
     assert line.startswith("reorder: topic ")
     assert line.endswith("(late_policy = fail)")
+
+
+def test_a_wrong_event_time_is_no_success(job: Job, tmp_path: Path) -> None:
+    """A run all of whose rows were quarantined has a status of its own, and says what rows have."""
+    job.produce([event(T0 + n, partition=n % 4, place="roof") for n in range(400)])
+    wrong = job.with_settings(event_time=parse_event_time_spec("json:time"))
+    report = tmp_path / "report.json"
+    flags = ("--available-now", "--drain", "--report", str(report))
+    with SubmittedJob(job.kafka, wrong.settings, *flags) as life:
+        said = life.end(status=4).splitlines()
+    says = "event-time-missing: event_time = 'json:time', and they have the fields at, place"
+    assert f"warning: 400 of 400 rows were quarantined, {says}" in said
+    assert said[-1] == f"reorder: all 400 rows of this run were quarantined, {says}"
+    found = json.loads(report.read_text())
+    assert (found["read"], found["quarantined"], found["released"]) == (400, 400, 0)
 
 
 def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None:

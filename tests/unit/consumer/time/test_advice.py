@@ -1,0 +1,92 @@
+"""Whoever named the wrong event time is told what the rows have instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from sequitur.consumer import (
+    MISSING,
+    NO_KEY,
+    TOO_EARLY,
+    TOO_LARGE,
+    UNPARSABLE,
+    UnusableRow,
+    advice,
+    parse_event_time_spec,
+)
+
+
+@pytest.mark.parametrize(
+    ("event_time", "reason", "values", "expected"),
+    [
+        (
+            "json:at", MISSING, [b'{"id": 1, "meta": {"when": 5, "by": {}}}', b'{"id": 2, "x": 1}'],
+            "and they have the fields id, meta.when, meta.by, x",
+        ),
+        ("json:at", MISSING, [b'{"when": 5}'], "and they have the field when"),
+        ("json:at", MISSING, [b"{}"], "and they have no fields"),
+        ("json:a.b", MISSING, [b'{"a": {"c": {"d": {"e": 1}}}}'], "and they have the field a.c.d"),
+        ("json:at", UNPARSABLE, [b"at=5", None], "and their values are no JSON objects"),
+        ("json:at", MISSING, [b"5"], "and their values are no JSON objects"),
+        ("json:m.at", UNPARSABLE, [b'{"m": {"at": "1.12.26"}}'], "where one has '1.12.26'"),
+        ("json:at", UNPARSABLE, [b'{"at": true}'], "where one has 'true'"),
+        ("json:at", TOO_EARLY, [b'{"at": 12}'], "where one has '12'"),
+        (
+            "json:at", UNPARSABLE, [b'{"at": "%s"}' % (b"x" * 50)],
+            f"where one has '{'x' * 40}...'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_event_time_is_answered_with_what_there_is(
+    event_time: str, reason: str, values: list[bytes | None], expected: str
+) -> None:
+    """Fields, or an example of what cannot be read."""
+    rows = [UnusableRow(value, ()) for value in values]
+    found = advice(parse_event_time_spec(event_time), reason, rows)
+    assert found == f"event_time = '{event_time}', {expected}"
+
+
+@pytest.mark.parametrize(
+    ("event_time", "reason", "expected"),
+    [
+        ("json:ts", "event-time-likely-seconds", 'write `as s`: event_time = "json:ts as s"'),
+        (
+            "header:ts as s", "event-time-likely-nanoseconds",
+            'write `as ns`: event_time = "header:ts as ns"',
+        ),
+        (
+            "json:ts as s", "event-time-likely-milliseconds",
+            'write `as ms`: event_time = "json:ts"',
+        ),
+        ("kafka-timestamp", MISSING, ""),
+        ("json:at", TOO_LARGE, ""),
+        ("json:at", NO_KEY, ""),
+    ],
+)  # fmt: skip
+def test_another_unit_is_answered_with_the_setting(
+    event_time: str, reason: str, expected: str
+) -> None:
+    """And what is no matter of event times with nothing."""
+    rows = [UnusableRow(b"{}", ())]
+    assert advice(parse_event_time_spec(event_time), reason, rows) == expected
+
+
+def test_fields_beyond_twenty_are_counted() -> None:
+    """A document of any width is answered in a line."""
+    value = b"{%s}" % b", ".join(b'"f%d": 0' % number for number in range(2_000))
+    found = advice(parse_event_time_spec("json:at"), MISSING, [UnusableRow(value, ())])
+    assert found.endswith("f18, f19 and 1,980 more")
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([("trace", b"x"), ("time", b"5")], "and they have the headers trace, time"),
+        ([], "and they have no headers"),
+        ([("at", b"5"), ("at", b"noon")], "where one has 'noon'"),
+    ],
+)
+def test_headers_are_named_likewise(headers: list[tuple[str, bytes]], expected: str) -> None:
+    """Of equal names the last counts, as for the event time itself."""
+    found = advice(parse_event_time_spec("header:at"), MISSING, [UnusableRow(None, headers)])
+    assert found == f"event_time = 'header:at', {expected}"
