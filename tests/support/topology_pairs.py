@@ -178,8 +178,7 @@ class Shape:
                 declared.fields_grouping(reads[name], "key")
             else:
                 getattr(declared, f"{grouping}_grouping")(reads[name])
-            fields = {"key": "key", "value": "value"}
-            builder.set_output(f"{name}-out", **fields).local_grouping(name)
+            builder.set_output(f"{name}-out", key="key", value="value").local_grouping(name)
         builder.set_hook(hook)
         return builder.build()
 

@@ -192,6 +192,7 @@ class TopologyBuilder:
         key: str | None = "key",
         value: str | None = "value",
         headers: str | None = None,
+        encode: Callable[[Any], bytes | str] | None = None,
     ) -> ComponentDeclarer:
         """Add an output bolt: each of its tuples becomes a record of a Kafka topic.
 
@@ -202,11 +203,13 @@ class TopologyBuilder:
             value: Field of the value; None for all fields but those of key and headers, as a JSON
                 object.
             headers: Field of the headers.
+            encode: Makes bytes or text of a key or value that is neither, nor None. By default
+                that is JSON, which refuses what it could not give back: NaN, infinity, bytes in it.
 
         Raises:
             TopologyBuildError: The name is taken.
         """
-        output = KafkaOutput(topic=topic, key=key, value=value, headers=headers)
+        output = KafkaOutput(topic=topic, key=key, value=value, headers=headers, encode=encode)
         return self._add(Component(component, Kind.OUTPUT, output=output))
 
     def build(self) -> Topology:

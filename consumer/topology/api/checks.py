@@ -90,7 +90,7 @@ def check_pickles(one: Component) -> None:
         TopologyBuildError: It cannot be pickled.
     """
     groupings = [given.grouping for given in one.inputs]
-    what: Any = (one.bolt if one.kind is Kind.BOLT else one.tracked, groupings)
+    what: Any = (one.bolt if one.kind is Kind.BOLT else one.tracked, one.output, groupings)
     try:
         pickle.loads(pickle.dumps(what))  # noqa: S301 - what was just made
     except Exception as error:

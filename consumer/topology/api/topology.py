@@ -52,12 +52,14 @@ class KafkaOutput:
         value: Field of its value, likewise; None for a JSON object of all fields but those of key
             and headers.
         headers: Field of its headers, a sequence of (name, bytes, text or None).
+        encode: Makes bytes or text of keys and values that are neither; None for JSON.
     """
 
     topic: str | None = None
     key: str | None = None
     value: str | None = None
     headers: str | None = None
+    encode: Callable[[Any], bytes | str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

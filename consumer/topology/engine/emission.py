@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.settling.root import Root
     from sequitur.producer.kafka.record_limit import RecordLimit
+
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
 
 
 class OutputRecord(NamedTuple):
@@ -206,7 +209,7 @@ def encoder(
     def encode(values: Any) -> tuple[bytes | None, bytes | None, Any]:
         key = None if key_at is None else values[key_at]
         if key is not None and key.__class__ is not bytes:
-            key = _encoded(component, "key", key)
+            key = _encoded(component, "key", key, output.encode)
         if needs_key and key is None:
             raise EmitError(
                 f"output {component!r}: a record without a key, and its topic is compacted, "
@@ -214,7 +217,7 @@ def encoder(
             )
         value = {name: values[at] for name, at in rest} if value_at is None else values[value_at]
         if value is not None and value.__class__ is not bytes:
-            value = _encoded(component, "value", value)
+            value = _encoded(component, "value", value, output.encode)
         size = (0 if key is None else len(key)) + (0 if value is None else len(value))
         if headers_at is None:
             if size > surely_bytes:
@@ -243,18 +246,53 @@ def _check_size(
         )
 
 
-def _encoded(component: str, what: str, value: Any) -> bytes:
+def _encoded(
+    component: str, what: str, value: Any, encode: Callable[[Any], bytes | str] | None = None
+) -> bytes:
+    if encode is not None and not isinstance(value, str | bytes | bytearray | memoryview):
+        made = encode(value)
+        if not isinstance(made, str | bytes):
+            raise EmitError(
+                f"output {component!r}: its encode made {made!r:.200} of {what} {value!r:.200}, "
+                "which is neither bytes nor text"
+            )
+        value = made
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     try:
-        return msgspec.json.encode(value)
-    except (TypeError, msgspec.MsgspecError) as error:
+        lossy = _not_in_json(value)
+        if lossy is None:
+            return msgspec.json.encode(value)
+    except (TypeError, RecursionError, msgspec.MsgspecError) as error:
         raise EmitError(
             f"output {component!r}: {what} {value!r} is neither bytes nor text, "
             f"and JSON has no form for it: {error}"
         ) from error
+    raise EmitError(
+        f"output {component!r}: JSON has no form for {lossy!r:.100} in {what} {value!r:.200}: "
+        "write it as text, or give the output an encode of your own"
+    )
+
+
+def _not_in_json(value: Any) -> Any:
+    """Return a part of a value that JSON would turn into something else; None without one."""
+    kind = value.__class__
+    if kind in _SCALARS:
+        return None
+    if kind is float:
+        return None if math.isfinite(value) else value
+    if kind is dict:
+        parts = [*value, *value.values()]
+    elif kind is list or kind is tuple:
+        parts = value
+    elif isinstance(value, bytes | bytearray | memoryview):
+        return value
+    else:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
+        return None if plain is value else _not_in_json(plain)
+    return next((found for one in parts if (found := _not_in_json(one)) is not None), None)
 
 
 def _headers(component: str, headers: Any) -> list[tuple[str, bytes | None]]:

@@ -80,7 +80,7 @@ def _one(made: Any, tasks: int | None = None, **options: Any) -> Topology:
     builder = TopologyBuilder("ticks")
     builder.set_spout("events")
     builder.set_bolt("work", made, tasks, **options).shuffle_grouping("events")
-    builder.set_output("out", key=None, value=None).local_grouping("work")
+    builder.set_output("out", key=None, value="value").local_grouping("work")
     return builder.build()
 
 
