@@ -22,10 +22,8 @@ from sequitur.consumer.time.bounds import TimeBounds
 from sequitur.consumer.time.event_time import EventTimeSpec
 from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
 from sequitur.producer import EVENT_ID_HEADER
+from sequitur.producer.kafka.topic_names import EXPECTED, is_topic_name
 from sequitur.producer.settings import Address, Duration, Section, format_duration, milliseconds
-
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
 
 _APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,8 +42,8 @@ def _split(value: object) -> object:
 
 
 def check_topic(value: object) -> object:
-    if isinstance(value, str) and (_TOPIC.fullmatch(value) is None or value in {".", ".."}):
-        raise ValueError("expected a topic name: letters, digits, '.', '_' and '-', at most 249")
+    if isinstance(value, str) and not is_topic_name(value):
+        raise ValueError(EXPECTED)
     return value
 
 

@@ -251,8 +251,9 @@ class IdempotentProducer(Sending):
             BrokerError: There is no such topic, or no room within `delivery_timeout`; nothing was
                 accepted.
             TypeError: An event is of a wrong type; nothing was accepted.
+            ValueError: No topic can have this name; nothing was accepted.
         """
-        core = self._accepting()
+        core = self._accepting_for(topic)
         ticket = Ticket()
         ticket.open(asyncio.get_running_loop())
         route = await self._route_with_room(core, topic, for_events=bool(records))
@@ -270,8 +271,9 @@ class IdempotentProducer(Sending):
             BacklogQuotaError: As in `accept`.
             BrokerError: As in `accept`.
             TypeError: As in `accept`.
+            ValueError: As in `accept`.
         """
-        core = self._accepting()
+        core = self._accepting_for(topic)
         for record in records:
             check_types(record)
         if not records:

@@ -134,7 +134,7 @@ class Core:
             rounds=self.rounds,
             former=former,
         )
-        wire.watch(self._routes.follow)
+        wire.watch(self._routes.follow, on_failure)
         self._running = [loop.create_task(part.run()) for part in (self.rounds, self.sender)]
         for task in self._running:
             report_failure(task, on_failure)

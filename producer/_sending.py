@@ -14,6 +14,7 @@ from sequitur.producer._errors import BacklogQuotaError, BrokerError
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.batching.send_many import ManySender
+from sequitur.producer.kafka.topic_names import check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable, Sequence
@@ -63,10 +64,9 @@ class Sending(ABC):
             ProducerClosedError: The producer is not started, or closed. The event is not accepted.
             BacklogQuotaError: The topic is over its backlog quota; likewise.
             TypeError: An argument is of a wrong type; likewise.
+            ValueError: No topic can have this name; likewise.
         """
-        core = self._accepting()
-        if not isinstance(topic, str):
-            raise TypeError(f"topic is {type(topic).__name__}, expected str")
+        core = self._accepting_for(topic)
         record = self._maker.record(value, key, headers, partition, timestamp_ms)
         accumulator = core.accumulator
         route = accumulator.routes.get(topic)
@@ -102,6 +102,7 @@ class Sending(ABC):
             ProducerClosedError: As in `send`.
             BacklogQuotaError: As in `send`.
             TypeError: As in `send`.
+            ValueError: As in `send`.
         """
         delivery = await self.send(
             topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
@@ -133,8 +134,9 @@ class Sending(ABC):
                 (its cause is a `TypeError`), or the topic is over its backlog quota (a
                 `BacklogQuotaError`); it has the ticket of what came before. When this call is
                 cancelled, it is the cause of the `CancelledError`.
+            ValueError: No topic can have this name; nothing was accepted.
         """
-        core = self._accepting()
+        core = self._accepting_for(topic)
         ticket = Ticket() if ticket is None else ticket
 
         async def ready() -> Route | NotPersisted:
@@ -150,8 +152,22 @@ class Sending(ABC):
         Raises:
             ProducerClosedError: The producer is not started, or closed.
             BrokerError: It is not known within `delivery_timeout`.
+            ValueError: No topic can have this name.
         """
-        return set(range(await self._accepting().partitions(topic)))
+        return set(range(await self._accepting_for(topic).partitions(topic)))
+
+    def _accepting_for(self, topic: str) -> Core:
+        """Return the started parts of the producer, for a topic that there may be.
+
+        Raises:
+            ProducerClosedError: The producer accepts no events.
+            TypeError: The topic's name is no string.
+            ValueError: No topic can have this name.
+        """
+        core = self._accepting()
+        if not isinstance(topic, str) or topic not in core.accumulator.routes:
+            check_topic_name(topic)
+        return core
 
     async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
         """Return the topic's route once there is room, or why there is none.

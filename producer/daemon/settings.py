@@ -11,10 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sequitur.producer._event_id import UNNAMED_PREFIX
 from sequitur.producer._settings import ProducerSettings
+from sequitur.producer.kafka.topic_names import EXPECTED, is_topic_name
 from sequitur.producer.settings import (
     Address,
     Duration,
@@ -47,7 +48,7 @@ class ProduceSettings(SourceSettings, Section):
         "HTTP": tuple(name for name in SourceSettings.model_fields if name.startswith("http_")),
     }
 
-    topic: str = Field(min_length=1, description="Topic the events go to")
+    topic: str = Field(description="Topic the events go to")
     create_topic: bool = Field(default=True, description="Create the topic if it does not exist")
     partitions: int = Field(
         default=4, ge=1, le=10_000, description="Partitions of a topic that the daemon creates"
@@ -79,6 +80,13 @@ class ProduceSettings(SourceSettings, Section):
     log_format: LogFormat = Field(
         default="console", description="How log lines look on standard error: console or json"
     )
+
+    @field_validator("topic")
+    @classmethod
+    def _is_a_topic_name(cls, value: str) -> str:
+        if not is_topic_name(value):
+            raise ValueError(EXPECTED)
+        return value
 
 
 class ProduceJob(Settings):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sequitur.producer._errors import BrokerError, FatalError
 from sequitur.producer._log import Logger
+from sequitur.producer._tasks import report_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from random import Random
 
     from sequitur.producer.kafka.backoff import Backoff
@@ -29,15 +30,23 @@ class Leaders:
         backoff: How long to wait after a failure.
         random: Spreads the waits.
         on_change: Called after the metadata or a connection may have changed.
+        on_failure: Called if a task ends by an error that is not a broker's.
     """
 
     def __init__(
-        self, wire: Wire, backoff: Backoff, random: Random, *, on_change: Callable[[], None]
+        self,
+        wire: Wire,
+        backoff: Backoff,
+        random: Random,
+        *,
+        on_change: Callable[[], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._wire = wire
         self._backoff = backoff
         self._random = random
         self._on_change = on_change
+        self._on_failure = on_failure
         self._refreshing: asyncio.Task[None] | None = None
         self._refresh_failures = 0
         self._connecting: dict[int, asyncio.Task[None]] = {}
@@ -55,14 +64,19 @@ class Leaders:
         if self._wire.is_connected(node):
             return node
         if node not in self._connecting:
-            self._connecting[node] = asyncio.create_task(self._connect(node))
+            self._connecting[node] = self._begin(self._connect(node))
         reason = self._connect_reasons.get(node)
         return f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
 
     def refresh(self) -> None:
         """Refresh the metadata, in the background."""
         if self._refreshing is None:
-            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing = self._begin(self._refresh())
+
+    def _begin(self, looking: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(looking)
+        report_failure(task, self._on_failure)
+        return task
 
     def stop(self) -> None:
         """Cancel the refresh and all attempts to connect."""

@@ -126,7 +126,9 @@ class Sender:
         self._due: dict[SendQueue, None] = {}
         self._wake = asyncio.Event()
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._leaders = Leaders(wire, self._backoff, random, on_change=self.wake_all)
+        self._leaders = Leaders(
+            wire, self._backoff, random, on_change=self.wake_all, on_failure=on_failure
+        )
         self._recovery = Recovery(
             wire=wire,
             identities=identities,

@@ -27,6 +27,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from sequitur.producer._log import Logger
 from sequitur.producer.kafka.error_codes import NO_ERROR
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from io import BytesIO
 
 _NO_ID: Final = bytes(16)
+
+_log = Logger(__name__)
 
 NEEDED_VERSIONS: Final = {
     0: ("Produce", 7),
@@ -202,6 +205,15 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         return connection
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
+        """Ask the brokers; whatever goes wrong is a failed update, and the next one is made."""
+        try:
+            return await self._ask_brokers(cluster_metadata, topics)
+        except Exception as error:  # noqa: BLE001 - else the client would never ask again
+            _log.warning("a metadata update failed", reason=repr(error))
+            cluster_metadata.failed_update(None)
+            return False
+
+    async def _ask_brokers(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
         nodes = [broker.nodeId for broker in self.cluster.brokers()]
         nodes += [node for node, _group in self._conns if node not in nodes]  # from bootstrapping
         random.shuffle(nodes)

@@ -33,6 +33,7 @@ from sequitur.producer._errors import (
     TakenOverError,
 )
 from sequitur.producer._log import Logger
+from sequitur.producer._tasks import report_failure
 from sequitur.producer.kafka.connection_check import NOT_CONNECTED, why_no_connection
 from sequitur.producer.kafka.connection_errors import translated
 from sequitur.producer.kafka.describe_producers import last_sequence
@@ -101,6 +102,7 @@ class Wire:
         self._security = options
         self._bootstrapped = False
         self._bootstrapping: asyncio.Task[None] | None = None
+        self._on_failure: Callable[[Exception], None] | None = None
 
     async def start(self) -> None:
         """Reach any broker and learn of the others.
@@ -148,15 +150,25 @@ class Wire:
         self._bootstrapping = None
         if not bootstrapping.cancelled():
             bootstrapping.exception()  # retrieved: the caller may have been cancelled
+            self._watch_updates()
 
     @property
     def cluster_id(self) -> str | None:
         """The cluster's id; None while it is not known."""
         return self._client.cluster_id
 
-    def watch(self, on_update: Callable[[], None]) -> None:
-        """Call `on_update` after each metadata update."""
+    def watch(self, on_update: Callable[[], None], on_failure: Callable[[Exception], None]) -> None:
+        """Call `on_update` after each metadata update, and `on_failure` if there are no more."""
         self._client.on_update = on_update
+        self._on_failure = on_failure
+        self._watch_updates()
+
+    def _watch_updates(self) -> None:
+        """Tell if the task that updates the metadata ends: it never should."""
+        updating = self._client._sync_task  # noqa: SLF001 - see the module
+        if updating is not None and self._on_failure is not None:
+            report_failure(updating, self._on_failure)
+            self._on_failure = None
 
     def topic_id(self, topic: str) -> bytes | None:
         """Return a topic's id, which changes when the topic is recreated; None while not known."""

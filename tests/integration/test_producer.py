@@ -279,3 +279,16 @@ def _check_numbers(found: dict[int, list[Message]], count: int) -> None:
         assert all(before < after for before, after in pairwise(of_partition))
     everything = {number for of_partition in numbers.values() for number in of_partition}
     assert everything - {-1} == set(range(count))
+
+
+async def test_a_name_that_no_topic_has_harms_no_other(
+    broker: Any, make_topic: Callable[..., str]
+) -> None:
+    """Asked for once, it would be asked for with every other name, and no broker could answer."""
+    known, other = make_topic(), make_topic()
+    async with asyncio.timeout(60), _producer(broker) as producer:
+        await producer.send_and_wait(known, b"1")
+        with pytest.raises(ValueError, match="expected a topic name"):
+            await producer.send("tenant-\udcff", b"")
+        await producer.send_and_wait(other, b"2")
+        await producer.send_and_wait(known, b"3")

@@ -92,8 +92,10 @@ class FakeWire:
         """Remember it."""
         self.closed = True
 
-    def watch(self, on_update: Callable[[], None]) -> None:
-        """Remember whom to tell of refreshed metadata."""
+    def watch(
+        self, on_update: Callable[[], None], _on_failure: Callable[[Exception], None]
+    ) -> None:
+        """Remember whom to tell of refreshed metadata, which is never given up."""
         self.on_update = on_update
 
     def topic_id(self, _topic: str) -> bytes | None:

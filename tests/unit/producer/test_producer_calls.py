@@ -82,6 +82,26 @@ async def test_what_follows_the_key_has_a_name(wire: FakeWire) -> None:
         assert await producer.send_and_wait("t", b"1", b"k", headers=None) == Persisted(0, 0)
 
 
+@pytest.mark.parametrize("topic", ["", ".", "..", "a b", "t\xf6pic", "x" * 250, "\ud800", "a\n"])
+async def test_a_name_that_no_topic_has_is_an_error_at_the_call(wire: FakeWire, topic: str) -> None:
+    """By Kafka's rule; nothing is accepted, and no broker is asked for it."""
+    del wire
+    async with _producer() as producer:
+        calls: list[Coroutine[Any, Any, Any]] = [
+            producer.send(topic, b""),
+            producer.send_and_wait(topic, b""),
+            producer.send_many(topic, [b""]),
+            producer.accept(topic, [Record(b"")]),
+            producer.accept_each(topic, [Record(b"")]),
+            producer.partitions_for(topic),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"expected a topic name: letters, digits"):
+                await call
+        assert producer.statistics().accepted == 0
+        assert await producer.send_and_wait("x" * 249, b"1") == Persisted(0, 0)
+
+
 async def test_who_wants_an_error_gets_one(wire: FakeWire) -> None:
     """`result_or_raise` and `send_and_wait` give the offset, or raise the reason."""
     codes: dict[bytes, Fault] = {b"bad": 29, b"silent": DROPPED}

@@ -49,12 +49,14 @@ class _Asker:
 
     def __init__(self, wire: _Wire, backoff_ms: float) -> None:
         self.changed = asyncio.Event()
+        self.failures: asyncio.Queue[Exception] = asyncio.Queue()
         foreign: Any = wire
         self.leaders = Leaders(
             foreign,
             Backoff(initial_ms=backoff_ms, maximum_ms=backoff_ms),
             Random(0),
             on_change=self.changed.set,
+            on_failure=self.failures.put_nowait,
         )
 
     def ask(self) -> str:
@@ -100,4 +102,15 @@ async def test_a_refusal_is_told_until_there_is_a_connection() -> None:
     wire.connected = False
     wire.attempts.put_nowait(RetriableError(_AWAY))
     await asker.ask_until(f"broker 1 cannot be reached: {_AWAY}")
+    asker.leaders.stop()
+
+
+async def test_a_search_that_ends_by_a_defect_is_told() -> None:
+    """It would be tried again with the next event for the broker, and end again, unheard."""
+    wire = _Wire()
+    asker = _Asker(wire, 1.0)
+    wire.attempts.put_nowait(LookupError("ours"))
+    asker.ask()
+    async with asyncio.timeout(30):
+        assert repr(await asker.failures.get()) == "LookupError('ours')"
     asker.leaders.stop()

@@ -130,12 +130,16 @@ async def test_who_waits_for_a_broker_hears_why() -> None:
 
     backoff = Backoff(initial_ms=1, maximum_ms=1)
     real_wire: Any = wire
-    leaders = Leaders(real_wire, backoff, Random(0), on_change=look_again)
+    failures: list[Exception] = []
+    leaders = Leaders(
+        real_wire, backoff, Random(0), on_change=look_again, on_failure=failures.append
+    )
     assert leaders.leader("t", 0) == "broker 1 cannot be reached"
     await tried.wait()
     leaders.stop()
     told = "broker 1 cannot be reached: k:1 refused user 'me' by PLAIN"
     assert leaders.leader("t", 0) == told
+    assert failures == []
 
 
 def test_a_pem_file_that_is_not_there_is_named(tmp_path: Path) -> None:

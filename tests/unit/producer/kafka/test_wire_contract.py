@@ -9,6 +9,7 @@ import asyncio
 import inspect
 from datetime import timedelta
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -250,6 +251,54 @@ async def test_a_broker_that_is_too_old_is_refused_by_what_it_lacks(
     monkeypatch.setattr(wire._client, "_get_conn", connected)
     with pytest.raises(FatalError, match=f"does not know {lacking} .*Kafka 3.0 or newer is needed"):
         await wire.start()
+
+
+async def test_whatever_goes_wrong_in_a_metadata_update_fails_that_update_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client's task goes on, and the next update is made; if the task ends, that is told."""
+    wire = await _wire()
+    failures: asyncio.Queue[Exception] = asyncio.Queue()
+    wire.watch(lambda: None, failures.put_nowait)
+    connection = _Connection(UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"))
+    connection._versions = {key: (0, needed) for key, (_, needed) in NEEDED_VERSIONS.items()}
+
+    async def bootstrap() -> None:
+        client = wire._client
+        client.cluster.update_metadata(_metadata(leader=1))
+        if client._sync_task is None:
+            client._sync_task = asyncio.create_task(client._md_synchronizer())
+
+    async def connected(_node: int) -> _Connection:
+        return connection
+
+    monkeypatch.setattr(wire._client, "bootstrap", bootstrap)
+    monkeypatch.setattr(wire._client, "_get_conn", connected)
+    wire._bootstrapped = True
+    await wire._bootstrap()
+    async with asyncio.timeout(30):
+        assert not await wire.refresh(["t"])
+        assert len(connection.sent) == 2  # once more after the bootstrap
+        connection.answer = _cluster_of_one("t")
+        assert await wire.refresh(["t"])
+    assert wire.partitions("t") == 1
+    assert failures.empty()
+
+    def defect() -> None:
+        """End the task that calls it: it takes no arguments."""
+
+    monkeypatch.setattr(wire._client, "_metadata_update", defect)
+    wire._client.force_metadata_update()
+    async with asyncio.timeout(30):
+        assert isinstance(await failures.get(), TypeError)  # it takes no arguments
+
+
+def _cluster_of_one(topic: str) -> Any:
+    partition: Any = (0, 0, 1, 0, [1], [1], [], {})
+    topics: Any = [(0, topic, bytes(16), False, [partition], 0, {})]
+    return SimpleNamespace(
+        brokers=[(1, "127.0.0.1", 1, None, {})], cluster_id="c", controller_id=1, topics=topics
+    )
 
 
 def test_no_topic_is_created_by_asking_for_it() -> None:
