@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -15,6 +14,14 @@ from sequitur.pipelines._errors import JavaError
 from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import jars_of_spark
 from sequitur.pipelines.java import find_java
+from sequitur.pipelines.spark_settings import (
+    JARS,
+    MASTER,
+    SPARK_HOME,
+    is_local,
+    merged_jars,
+    spark_defaults,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,11 +36,6 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL_MEMORY: Final = "2g"
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-_PYSPARK: Final = find_spec("pyspark")
-assert _PYSPARK is not None
-assert _PYSPARK.origin is not None
-SPARK_HOME: Final = Path(_PYSPARK.origin).parent
-"""The installed pyspark. It is not loaded to find it: that takes a tenth of a second."""
 _OPTIMIZED_LATE: Final = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
@@ -52,36 +54,47 @@ def spark_submit_command(
     arguments: Sequence[str],
     *,
     job: Path = REORDER_JOB,
-    master: str = DEFAULT_MASTER,
+    master: str | None = None,
+    default_master: str = DEFAULT_MASTER,
     options: Mapping[str, str] | None = None,
     checkpoint: str = "",
 ) -> list[str]:
     """The spark-submit command of a job, with the locked jars, which are fetched if need be.
 
+    Options win over `spark-defaults.conf`, and that wins over our settings. Jars and Java options
+    of all three join.
+
     Args:
         arguments: What the job itself gets, such as `--config job.toml`.
         job: The job's file.
-        master: Spark master.
-        options: Further Spark settings; they win over ours, and Java options join ours.
+        master: Spark master; None for that of the options, the file or the environment.
+        default_master: Spark master where none of them has one.
+        options: Further Spark settings.
         checkpoint: Where the job's is: Spark needs more jars to write to S3.
 
     Raises:
         JarError: The locked jars cannot be had.
     """
-    settings = {"spark.pyspark.python": sys.executable}
-    if master.startswith("local"):
-        # Two tasks sort a full batch side by side; Spark's default is 1 GiB for everything.
-        settings["spark.driver.memory"] = _LOCAL_MEMORY
-    settings.update(options or {})
+    options = options or {}
+    defaults = spark_defaults({**os.environ, "SPARK_HOME": str(SPARK_HOME)})
+    given = {**defaults, **options}
+    where = master or given.get(MASTER) or os.environ.get("MASTER") or default_master
+    # Workers may have another Python; the driver's is the one that has this package.
+    ours = dict.fromkeys(("spark.pyspark.python", "spark.pyspark.driver.python"), sys.executable)
+    chosen = given.get(_JAVA_OPTIONS) or ""
     java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
-    chosen = settings.get(_JAVA_OPTIONS) or ""
-    if master.startswith("local"):
+    if is_local(where):
+        # Two tasks sort a full batch side by side; Spark's default is 1 GiB for everything.
+        ours["spark.driver.memory"] = _LOCAL_MEMORY
         java = " ".join([java, *_local_java_options(chosen)])
+    settings = {key: value for key, value in ours.items() if key not in given} | dict(options)
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, chosen]))
-    words = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
-    words += ["--jars", jars_of_spark(checkpoint)]
+    words = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", where]
+    jars = merged_jars(defaults.get(JARS), options.get(JARS), jars_of_spark(checkpoint))
+    words += ["--jars", jars]
     for key, value in settings.items():
-        words += ["--conf", f"{key}={value}"]
+        if key not in {MASTER, JARS}:  # a flag has them, and would win
+            words += ["--conf", f"{key}={value}"]
     return [*words, str(job), *arguments]
 
 

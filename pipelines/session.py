@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from sequitur.pipelines._errors import ConnectorMissingError
 from sequitur.pipelines.jars import jars_of_spark
 from sequitur.pipelines.launch import DEFAULT_MASTER
+from sequitur.pipelines.spark_settings import (
+    JARS,
+    MASTER,
+    is_local,
+    merged_jars,
+    read_properties,
+    spark_defaults,
+)
 from sequitur.producer.program import is_debugging
 
 if TYPE_CHECKING:
@@ -19,30 +30,40 @@ if TYPE_CHECKING:
 
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
-_OURS: Final[Mapping[str, str]] = {
+_REQUIRED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # A plan that changes with the data would not repeat a step the same way.
     "spark.sql.adaptive.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.streaming.numRecentProgressUpdates": "20",
     # What Python's tasks do with keys and values is written for columns with 32-bit offsets.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+"""What no setting of the user's changes: a job would not be right with another value."""
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A slot that one of a step's bolts leaves goes to the reading of the next, in its turn.
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
     # With it the processes of queries have another environment than those of other tasks, and so
     # a daemon of their own: twice the imports, and twice the memory.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
-_DEFAULTS: Final[Mapping[str, str]] = {
-    "spark.ui.enabled": "false",
-    # A slot that one of a step's bolts leaves goes to the reading of the next, in its turn.
-    "spark.scheduler.mode": "FAIR",
-}
 _LOCAL: Final[Mapping[str, str]] = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     # A task in Python waits 30 ms less for its turn. Elsewhere the socket's path may be too long.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "sequitur.pipelines.python_daemon",
 }
+_HOST: Final = "spark.driver.host"
+_BIND_ADDRESS: Final = "spark.driver.bindAddress"
+_LOOPBACK: Final = "127.0.0.1"
+_ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
+_MADE_UP: Final = {
+    MASTER: ("--master", "MASTER"),
+    "spark.app.name": ("--name", "SPARK_YARN_APP_NAME"),
+}
+"""What spark-submit fills in where it was told none: the flag and the variable that tell it."""
+
+_logger: Final = logging.getLogger("sequitur.spark")
 
 
 def log_level() -> str:
@@ -64,38 +85,90 @@ def build_session(
 ) -> SparkSession:
     """The Spark session, started where there is none.
 
-    Started by spark-submit, the session keeps the master, jars and options given there. Otherwise
-    the locked jars are fetched if need be and the master is `local[2,4]`.
+    What Spark was told by its command line wins over its `spark-defaults.conf`, and that wins over
+    our settings, but for those that a job needs: where one of them differs, that is logged. Started
+    by spark-submit, the session keeps the jars given there. Otherwise the locked jars, which are
+    fetched if need be, are added to those that Spark has.
 
     Args:
-        name: Application name.
-        master: Spark master, if not the one of spark-submit or `local[2,4]`.
-        options: Further Spark settings; they win over ours.
+        name: Application name, if Spark was told none.
+        master: Spark master, if not the one that Spark was told, or `local[2,4]`.
+        options: Further Spark settings; they win over all others.
         checkpoint: Where the job's is: Spark needs more jars to write to S3.
 
     Raises:
         ConnectorMissingError: spark-submit was given no `--jars` with the Kafka connector.
         JarError: The locked jars cannot be had.
     """
+    options = {**(options or {}), **({MASTER: master} if master else {})}
+    running = SparkContext._active_spark_context  # noqa: SLF001 - nothing else tells of it
+    told = _told(options) if running is None else dict(running.getConf().getAll())
     # Without it the workers start whatever `python3` is on the path.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    given = SparkConf()
-    chosen = dict(_OURS)
-    chosen.update((key, value) for key, value in _DEFAULTS.items() if not given.contains(key))
-    where = master or given.get("spark.master") or DEFAULT_MASTER
-    if where.startswith("local"):
-        chosen.update((key, value) for key, value in _LOCAL.items() if not given.contains(key))
-    if not is_submitted():
-        jars = [given.get("spark.jars", ""), jars_of_spark(checkpoint)]
-        chosen["spark.jars"] = ",".join(filter(None, jars))
-    chosen.update(options or {})
-    builder = SparkSession.builder.appName(name).master(where)
+    os.environ.setdefault("PYSPARK_PYTHON", told.get("spark.pyspark.python") or sys.executable)
+    given = {**told, **options}
+    ours = {"spark.app.name": name, MASTER: DEFAULT_MASTER, **_DEFAULTS}
+    if is_local(given.get(MASTER, DEFAULT_MASTER)):
+        ours.update(_LOCAL)
+        if _HOST not in given:
+            # An address that is not bound to is not reached; one of a wildcard is.
+            bound = ours.setdefault(_BIND_ADDRESS, given.get(_BIND_ADDRESS, _LOOPBACK))
+            ours[_HOST] = _LOOPBACK if bound in _ANY_ADDRESS else bound
+    chosen = {key: value for key, value in ours.items() if key not in told}
+    chosen.update(_REQUIRED)
+    chosen.update(options)
+    if running is None and not is_submitted():
+        jars = jars_of_spark(checkpoint)
+        _add_to_class_path(jars)
+        chosen[JARS] = merged_jars(given.get(JARS), told.get(JARS), jars)
+    for key, value in _REQUIRED.items():
+        if key not in options and told.get(key, value).lower() != value.lower():
+            _logger.warning("%s is %s in this job, not %s as given", key, value, told[key])
+    builder = SparkSession.builder
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     _require_connector(spark)
     return spark
+
+
+def _told(options: Mapping[str, str]) -> dict[str, str]:
+    """Start the JVM, if there is none, and return what Spark was told by its own ways.
+
+    Before there is a JVM, nobody knows: Spark reads its files and flags there.
+
+    Args:
+        options: Given to a JVM that is started.
+    """
+    launch = SparkConf(loadDefaults=False)
+    for key, value in options.items():
+        launch.set(key, value)
+    if JARS in options:
+        launch.set(JARS, merged_jars(spark_defaults().get(JARS), options[JARS]))
+    SparkContext._ensure_initialized(conf=launch)  # noqa: SLF001
+    told = dict(SparkConf().getAll())
+    return {key: value for key, value in told.items() if key not in _MADE_UP or _is_asked_for(key)}
+
+
+def _is_asked_for(key: str) -> bool:
+    """Tell whether a setting was told that Spark makes up where it is told none."""
+    # The JVM's own variables: to Python's Spark adds what it has made up.
+    system: Any = SparkContext._jvm.java.lang.System  # type: ignore[union-attr] # noqa: SLF001
+    command = str(system.getProperty("sun.java.command")).split()
+    flag, variable = _MADE_UP[key]
+    if flag in command or any(word.startswith(f"{key}=") for word in command):
+        return True
+    file = dict(pairwise(command)).get("--properties-file")
+    read = spark_defaults() if file is None else read_properties(Path(file))
+    return key in read or bool(system.getenv(variable))
+
+
+def _add_to_class_path(jars: str) -> None:
+    """Add jars to the driver's class path, beside whatever it has: it starts without ours."""
+    java: Any = SparkContext._jvm.java  # type: ignore[union-attr] # noqa: SLF001
+    loader = java.lang.Thread.currentThread().getContextClassLoader()
+    for jar in jars.split(","):
+        loader.addURL(java.io.File(jar).toURI().toURL())
 
 
 def _require_connector(spark: SparkSession) -> None:

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.pipelines.launch import (
-    SPARK_HOME,
+    DEFAULT_MASTER,
     class_archive,
     spark_submit_command,
     spark_submit_environment,
 )
 from sequitur.pipelines.session import build_session, is_submitted
+from sequitur.pipelines.spark_settings import SPARK_HOME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,10 @@ def write_archive() -> bool:
             return True
         java = f"-XX:TieredStopAtLevel=1 {archive.create()}"
         command = spark_submit_command(
-            [], job=_JOB, options={"spark.driver.extraJavaOptions": java}
+            [],
+            job=_JOB,
+            master=DEFAULT_MASTER,  # the archive serves jobs on one machine
+            options={"spark.driver.extraJavaOptions": java},
         )
         # What it says of classes that cannot be kept is long, and no fault.
         with contextlib.suppress(subprocess.SubprocessError, OSError):

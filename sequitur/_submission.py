@@ -36,14 +36,14 @@ class SparkOptions:
     """The options of spark-submit itself.
 
     Attributes:
-        master: Spark master; None for one on this machine.
+        master: Spark master; None for that of Spark's own settings, or one on this machine.
         conf: Spark settings, as KEY=VALUE.
     """
 
     master: str | None = field(
         default=None,
         metadata={
-            "help": f"Spark master [default: {DEFAULT_MASTER}; "
+            "help": f"Spark master [default: that of spark-defaults.conf, or {DEFAULT_MASTER}; "
             f"{WAITING_MASTER} for a topology with `concurrency`]"
         },
     )
@@ -109,7 +109,8 @@ def submit(
     command = spark_submit_command(
         words,
         job=job,
-        master=spark.master or (WAITING_MASTER if waits else DEFAULT_MASTER),
+        master=spark.master,
+        default_master=WAITING_MASTER if waits else DEFAULT_MASTER,
         options=spark_settings,
         checkpoint=settings.reorder.checkpoint,
     )

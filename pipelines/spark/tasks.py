@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.pipelines._errors import PipelineError, ReorderError
 from sequitur.pipelines.spark.partition_blocks import blocks_of
+from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,7 +144,7 @@ def start_python(spark: SparkSession) -> threading.Thread | None:
     Returns:
         The thread that waits for it; None where there is nothing to be gained.
     """
-    if not str(spark.sparkContext.master).startswith("local"):
+    if not is_local(str(spark.sparkContext.master)):
         return None
     thread = threading.Thread(target=_run_task, args=(spark,), name="first task", daemon=True)
     thread.start()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import cache_directory, locked_jars
 from sequitur.pipelines.java import find_java
-from sequitur.pipelines.launch import SPARK_HOME
+from sequitur.pipelines.spark_settings import SPARK_HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,6 +20,8 @@ def _jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "sequitur.pipelines.jars.locked_jars", lambda group: [tmp_path / group, tmp_path / "b"]
     )
     monkeypatch.setenv("SEQUITUR_CACHE", str(tmp_path))  # with no archive of classes
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("MASTER", raising=False)
 
 
 def _settings(command: list[str]) -> dict[str, str]:
@@ -86,3 +88,31 @@ def test_compiler_of_the_users_choice_is_left_alone() -> None:
         command = launch.spark_submit_command([], options={"spark.driver.extraJavaOptions": chosen})
         options = _settings(command)["spark.driver.extraJavaOptions"].split()
         assert [option for option in options if ":Tier" in option or "Tiered" in option] == [chosen]
+
+
+def test_what_the_file_says_wins_over_ours_and_options_win_over_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jars and Java options join, since one has no use without the other."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.master local[7]\n"
+        "spark.jars /file.jar\n"
+        "spark.driver.memory 3g\n"
+        "spark.pyspark.python /workers/python\n"
+        "spark.driver.extraJavaOptions -Dfile=1\n"
+    )
+    command = launch.spark_submit_command([], options={"spark.jars": "/own.jar"})
+    assert command[command.index("--master") + 1] == "local[7]"
+    jars = f"/file.jar,/own.jar,{tmp_path / 'spark'},{tmp_path / 'b'}"
+    assert command[command.index("--jars") + 1] == jars
+    settings = _settings(command)
+    assert settings.keys() == {"spark.pyspark.driver.python", "spark.driver.extraJavaOptions"}
+    assert settings["spark.driver.extraJavaOptions"].endswith(" -Dfile=1")
+    named = launch.spark_submit_command([], options={"spark.master": "local[5]"})
+    assert named[named.index("--master") + 1] == "local[5]"
+    flag = launch.spark_submit_command([], master="yarn", options={"spark.master": "local[5]"})
+    assert flag[flag.index("--master") + 1] == "yarn"
+    (tmp_path / "spark-defaults.conf").unlink()
+    monkeypatch.setenv("MASTER", "local[6]")
+    variable = launch.spark_submit_command([], default_master="local[4,4]")
+    assert variable[variable.index("--master") + 1] == "local[6]"

@@ -32,13 +32,13 @@ topology = builder.build()
 @pytest.fixture
 def master_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """The master that a topology with this concurrency, and these flags, is given."""
-    masters: list[str] = []
+    commands: list[list[str]] = []
     monkeypatch.setattr("sequitur._submission.find_java", lambda: None)
     monkeypatch.setattr("sequitur.pipelines.ordering.preflight.check_before_start", lambda *_: None)
-    monkeypatch.setattr(
-        "sequitur._submission.spark_submit_command", lambda *_, master, **__: [master]
-    )
-    monkeypatch.setattr("sequitur._submission.run_spark_submit", masters.extend)
+    monkeypatch.setattr("sequitur.pipelines.jars.locked_jars", lambda _: [])
+    monkeypatch.setattr("sequitur._submission.run_spark_submit", commands.append)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("MASTER", raising=False)
 
     def of(concurrency: int, *flags: str) -> str:
         file = tmp_path / f"topology_{uuid4().hex}.py"
@@ -47,7 +47,8 @@ def master_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         words += ["--bootstrap-servers", "127.0.0.1:1", "--checkpoint", str(tmp_path / "state")]
         told = CliRunner().invoke(app, ["run", str(file), *words, *flags])
         assert told.exit_code == 0, told.output
-        return masters.pop()
+        command = commands.pop()
+        return command[command.index("--master") + 1]
 
     return of
 
@@ -60,6 +61,9 @@ def test_topology_whose_calls_wait_has_slots_to_read_meanwhile(
     assert master_of(1) == "local[2,4]"
 
 
-def test_master_that_was_given_is_taken(master_of: Callable[..., str]) -> None:
-    """Whatever the topology does."""
+def test_master_that_was_given_is_taken(master_of: Callable[..., str], tmp_path: Path) -> None:
+    """Whatever the topology does, and wherever Spark is told of it."""
     assert master_of(16, "--master", "local[3,4]") == "local[3,4]"
+    assert master_of(16, "--conf", "spark.master=local[5]") == "local[5]"
+    (tmp_path / "spark-defaults.conf").write_text("spark.master spark://h:7077")
+    assert master_of(16) == "spark://h:7077"

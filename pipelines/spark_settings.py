@@ -1,0 +1,82 @@
+"""What the user has told Spark by its own ways: `spark-defaults.conf`, and lists of jars.
+
+The command line wins over `spark-defaults.conf`, and that wins over what this project prefers.
+Options that are given when a JVM starts win over the file, so whoever adds an option of ours to a
+start has to know what stands in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+JARS: Final = "spark.jars"
+MASTER: Final = "spark.master"
+_PYSPARK: Final = find_spec("pyspark")
+assert _PYSPARK is not None
+assert _PYSPARK.origin is not None
+SPARK_HOME: Final = Path(_PYSPARK.origin).parent
+"""The installed pyspark. It is not loaded to find it: that takes a tenth of a second."""
+_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*")
+_PAIR: Final = re.compile(r"((?:\\.|[^\\\s=:])+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+|$)(.*)")
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def spark_defaults(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what `spark-defaults.conf` says; nothing where there is none.
+
+    Args:
+        environ: Its `SPARK_CONF_DIR`, or the folder `conf` of its `SPARK_HOME`, has the file.
+    """
+    home = Path(environ.get("SPARK_HOME") or SPARK_HOME)
+    folder = Path(environ.get("SPARK_CONF_DIR") or home / "conf")
+    return read_properties(folder / "spark-defaults.conf")
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return what a properties file of Java's says; nothing where it cannot be read."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError:
+        return {}
+    found = {}
+    for line in _CONTINUED.sub(r"\1", text).splitlines():
+        pair = _PAIR.match(line.lstrip())
+        if pair is not None and not pair[0].startswith(("#", "!")):
+            found[_unescaped(pair[1])] = _unescaped(pair[2]).strip()
+    return found
+
+
+def _unescaped(text: str) -> str:
+    def plain(escape: re.Match[str]) -> str:
+        return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])
+
+    return _ESCAPE.sub(plain, text)
+
+
+def merged_jars(*lists: str | None) -> str:
+    """Return lists of jars as one, each jar once, in the order of the lists."""
+    found: dict[str, str] = {}
+    for jar in (jar.strip() for one in lists for jar in (one or "").split(",")):
+        if jar:
+            found.setdefault(_place(jar), jar)
+    return ",".join(found.values())
+
+
+def _place(jar: str) -> str:
+    """Return a jar's path, if it is a URI of a file on this machine, or else the jar as it is."""
+    url = urlsplit(jar)
+    return unquote(url.path) if url.scheme == "file" else jar
+
+
+def is_local(master: str) -> bool:
+    """Tell whether a Spark master has all its tasks on this machine."""
+    return master.startswith("local")

@@ -1,0 +1,158 @@
+"""What the user has told Spark, by whatever way of Spark's, is what the session has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.launch import (
+    DEFAULT_MASTER,
+    WAITING_MASTER,
+    spark_submit_command,
+    spark_submit_environment,
+)
+from sequitur.pipelines.spark_settings import SPARK_HOME
+from tests.support.tree import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+_PROBE = Path(__file__).with_name("session_probe.py")
+_TIMEOUT_S = 300
+
+
+class _Session(NamedTuple):
+    settings: dict[str, str]
+    marks: list[str]
+    shipped: list[str]
+    said: str
+
+
+def _session(command: Sequence[str], conf: Path, **variables: str) -> _Session:
+    """The session of the probe, run by a command, where this folder has spark-defaults.conf."""
+    told = {name: value for name, value in os.environ.items() if name != "MASTER"}
+    environment = spark_submit_environment(told) | {
+        "PYTHONPATH": str(ROOT),
+        "SPARK_CONF_DIR": str(conf),
+        **variables,
+    }
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    said = run.stdout + run.stderr
+    found = [line for line in run.stdout.splitlines() if line.startswith('{"settings"')]
+    assert len(found) == 1, said
+    return _Session(**json.loads(found[0]), said=said)
+
+
+def _submit(*words: str) -> list[str]:
+    jars = ",".join(str(jar) for jar in locked_jars("spark"))
+    return [str(SPARK_HOME / "bin" / "spark-submit"), "--jars", jars, *words, str(_PROBE), "{}"]
+
+
+def _jar(folder: Path, mark: str) -> Path:
+    """A jar that is known on the class path by an entry of its name."""
+    path = folder / f"{mark}.jar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(mark, "")
+    return path
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """A folder with a spark-defaults.conf, which names a jar of its own and one of ours, too."""
+    jars = [_jar(tmp_path, "of-the-file"), locked_jars("spark")[0]]
+    defaults: dict[str, Any] = {
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.executorEnv.SAID": "in the file",
+        "spark.scheduler.mode": "FIFO",
+        "spark.sql.session.timeZone": "Europe/Oslo",
+    }
+    lines = [f"{key} {value}\n" for key, value in defaults.items()]
+    (tmp_path / "spark-defaults.conf").write_text("# of a site\n" + "".join(lines))
+    return tmp_path
+
+
+def _add(conf: Path, line: str) -> None:
+    with (conf / "spark-defaults.conf").open("a") as file:
+        file.write(line + "\n")
+
+
+def test_jars_of_the_file_of_options_and_ours_are_all_there_each_once(conf: Path) -> None:
+    """In a program of one's own; the driver finds them, and executors are sent each."""
+    _add(conf, "spark.master local[3,2]")
+    _add(conf, "spark.driver.host 127.0.0.3")
+    options = json.dumps({"spark.jars": str(_jar(conf, "of-options"))})
+    probe = [sys.executable, str(_PROBE), options, "of-options", "of-the-file"]
+    found = _session(probe, conf)
+    assert found.marks == ["of-options", "of-the-file"]
+    ours = [jar.name for jar in locked_jars("spark")]
+    assert found.shipped == sorted([*ours, "of-options.jar", "of-the-file.jar"])
+    assert found.settings["spark.master"] == "local[3,2]"
+    assert found.settings["spark.executorEnv.SAID"] == "in the file"
+    assert found.settings["spark.scheduler.mode"] == "FIFO"
+    assert found.settings["spark.driver.host"] == "127.0.0.3"
+    assert "spark.driver.bindAddress" not in found.settings
+    assert found.settings["spark.sql.session.timeZone"] == "UTC"
+    assert "spark.sql.session.timeZone is UTC in this job, not Europe/Oslo as given" in found.said
+
+
+def test_command_of_a_job_joins_its_jars_and_brings_its_own_master(conf: Path) -> None:
+    """As `sequitur run` gives it, for bolts that wait."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPARK_CONF_DIR", str(conf))
+        patched.delenv("MASTER", raising=False)
+        command = spark_submit_command(
+            ["{}", "of-options", "of-the-file"],
+            job=_PROBE,
+            default_master=WAITING_MASTER,
+            options={"spark.jars": str(_jar(conf, "of-options"))},
+        )
+    found = _session(command, conf)
+    assert found.settings["spark.master"] == WAITING_MASTER
+    assert found.marks == ["of-options", "of-the-file"]
+    ours = [jar.name for jar in locked_jars("spark")]
+    assert found.shipped == sorted([*ours, "of-options.jar", "of-the-file.jar"])
+
+
+def test_master_that_spark_submit_makes_up_gives_way_to_ours(
+    conf: Path, spark: SparkSession
+) -> None:
+    """Nobody asked for `local[*]`, which tries no task twice."""
+    found = _session(_submit(), conf)
+    assert found.settings["spark.master"] == DEFAULT_MASTER == spark.sparkContext.master
+    assert found.settings["spark.app.name"] == "probe"
+    assert found.settings["spark.driver.host"] == "127.0.0.1"
+    assert found.settings["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_command_line_wins_over_the_file_and_over_ours(conf: Path) -> None:
+    """Also with the very master that spark-submit makes up. What a job needs stays, and is told."""
+    _add(conf, "spark.ui.enabled false")
+    given = {
+        "spark.executorEnv.SAID": "on the line",
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.python.daemon.module": "pyspark.daemon",
+        "spark.sql.adaptive.enabled": "true",
+    }
+    words = [word for key, value in given.items() for word in ("--conf", f"{key}={value}")]
+    found = _session(_submit("--master", "local[*]", "--name", "mine", *words), conf)
+    needed = {"spark.sql.adaptive.enabled": "false"}
+    assert {key: found.settings.get(key) for key in given} == given | needed
+    assert found.settings["spark.master"] == "local[*]"
+    assert found.settings["spark.app.name"] == "mine"
+    assert "spark.sql.adaptive.enabled is false in this job, not true as given" in found.said

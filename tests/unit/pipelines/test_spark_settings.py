@@ -1,0 +1,65 @@
+"""What the user has told Spark by its own files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.pipelines.spark_settings import is_local, merged_jars, spark_defaults
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILE = r"""
+# a comment, and ! another
+! spark.master  nobody
+spark.master            spark://h:7077
+spark.ui.enabled=true
+  spark.a : b c
+spark.jars  /a.jar,\
+            /b.jar
+spark.none
+spark.path C:\\x\tA
+spark.odd\ key v
+"""
+
+
+def test_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    """Any of its separators, lines that go on, comments and escapes."""
+    (tmp_path / "spark-defaults.conf").write_text(_FILE)
+    assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {
+        "spark.master": "spark://h:7077",
+        "spark.ui.enabled": "true",
+        "spark.a": "b c",
+        "spark.jars": "/a.jar,/b.jar",
+        "spark.none": "",
+        "spark.path": "C:\\x\tA",
+        "spark.odd key": "v",
+    }
+
+
+def test_file_stands_beside_spark_where_no_folder_is_named(tmp_path: Path) -> None:
+    """And where there is none, it says nothing."""
+    assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == {}
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.a b")
+    assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == {"spark.a": "b"}
+
+
+def test_jars_of_several_lists_are_passed_once() -> None:
+    """Whether as paths or as URIs; the first list's come first."""
+    merged = merged_jars(
+        "file:///x/a%20b.jar, /y.jar", None, "", "/x/a b.jar,hdfs://n/y.jar,/y.jar"
+    )
+    assert merged == "file:///x/a%20b.jar,/y.jar,hdfs://n/y.jar"
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [("local", True), ("local[2,4]", True), ("local-cluster[2,1,512]", True)]
+    + [(master, False) for master in ("spark://h:7077", "yarn", "k8s://https://h")],
+)
+def test_masters_that_run_all_here(master: str, local: bool) -> None:
+    """Whatever else stands in their names."""
+    assert is_local(master) is local
