@@ -73,14 +73,14 @@ def refuse_once(given: Any) -> Any:
     """Fail what says so, at its first attempt; and every tick."""
     if given.is_tick or (given["value"] == b"bad" and given.attempt == 1):
         raise ValueError("refused")
-    yield given["value"]
+    yield given["value"].decode()
 
 
 def _one(made: Any, tasks: int | None = None, **options: Any) -> Topology:
     builder = TopologyBuilder("ticks")
     builder.set_spout("events")
     builder.set_bolt("work", made, tasks, **options).shuffle_grouping("events")
-    builder.set_output("out", key=None, value="value").local_grouping("work")
+    builder.set_output("out", key=None, value=None).local_grouping("work")
     return builder.build()
 
 
