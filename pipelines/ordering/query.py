@@ -15,6 +15,7 @@ from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.row_probe import records_a_poll
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
+from sequitur.pipelines.spark.callbacks import calling_connection, forget
 from sequitur.pipelines.spark.tasks import reason_of
 from sequitur.producer.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.producer.settings import milliseconds
@@ -54,6 +55,7 @@ class Batches:
         self._size = size
         self._query: StreamingQuery | None = None
         self._is_started = threading.Event()
+        self._connection: Any = None
         self.error: Exception | None = None
 
     @property
@@ -68,6 +70,7 @@ class Batches:
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Run one."""
+        self._connection = calling_connection(rows.sparkSession)
         try:
             staged = self._engine.run_batch(rows, batch_id)
             if staged is not None and staged.run is not None and self._size is not None:
@@ -77,6 +80,10 @@ class Batches:
         except Exception as error:
             self.error = error
             raise
+
+    def forget(self, spark: SparkSession) -> None:
+        """Let go of them, and so of the job, once their query is over."""
+        forget(spark, self, self._connection)
 
 
 def limit_batches(spark: SparkSession, query: StreamingQuery | None, rows: int) -> None:

@@ -117,9 +117,12 @@ class RestartingQuery:
         most_rows = job.settings.max_offsets_per_trigger
         size = None if most_rows is None else BatchSize(most_rows, row_bytes)
         batches = Batches(engine, size)
-        query = start_query(job, batches, engine.input.spark_folder, starting, row_bytes)
-        failed = self._tick_while(query)
-        ended = end_query(job.spark, query, engine, batches, failed)
+        try:
+            query = start_query(job, batches, engine.input.spark_folder, starting, row_bytes)
+            failed = self._tick_while(query)
+            ended = end_query(job.spark, query, engine, batches, failed)
+        finally:
+            batches.forget(job.spark)
         return failed or ended
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:

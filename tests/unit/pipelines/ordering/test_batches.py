@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 from sequitur.pipelines.ordering import query
 from sequitur.pipelines.ordering.batch_size import BatchSize
@@ -22,7 +23,7 @@ def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> Non
     engine: Any = SimpleNamespace(run_batch=lambda _rows, _batch_id: staged)
     batches = Batches(engine, BatchSize(50, 0.0))
     assert batches.first_rows == 50
-    rows: Any = SimpleNamespace(sparkSession=None)
+    rows: Any = SimpleNamespace(sparkSession=Mock())
     first = threading.Thread(target=batches, args=(rows, 0))
     first.start()
     first.join(0.1)
@@ -37,7 +38,7 @@ def test_batch_without_a_limit_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     """And so is one that was staged before."""
     monkeypatch.delattr(query, "limit_batches")
     staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
-    rows: Any = SimpleNamespace(sparkSession=None)
+    rows: Any = SimpleNamespace(sparkSession=Mock())
     for size, answer in ((None, staged), (BatchSize(50, 0.0), None)):
         engine: Any = SimpleNamespace(run_batch=lambda *_, answer=answer: answer)
         batches = Batches(engine, size)
