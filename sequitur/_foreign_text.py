@@ -18,10 +18,14 @@ def plain(raw: bytes | None) -> str | dict[str, str] | None:
 
 
 def shown(value: str | dict[str, str] | None) -> Text:
-    """Return others' text as it is, without markup or a terminal's control sequences."""
+    """Return others' text as it is, without markup or a terminal's control sequences.
+
+    Args:
+        value: Text, or how bytes are written and what they are so: `{"base64": "/w=="}`.
+    """
     if value is None:
         return Text("-")
-    text = f"base64 {value['base64']}" if isinstance(value, dict) else value
+    text = " ".join(*value.items()) if isinstance(value, dict) else value
     return Text(
         "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
     )

@@ -1,4 +1,4 @@
-"""Read a topic once, from its beginning to where it ends now; or some records of it.
+"""Read a topic: once from its beginning to where it ends now, some records of it, or as it grows.
 
 This reader shares no code with the producer and the jobs of this project: it is librdkafka's, and
 sees what any consumer sees.
@@ -80,9 +80,8 @@ def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
         UnknownTopicError: There is no such topic.
         BrokerUnreachableError: No broker answers.
     """
-    with _consumer(kafka) as consumer:
-        partitions = _known_partitions(consumer, topic)
-        return any(watermarks(consumer, topic, partition)[0] > 0 for partition in partitions)
+    with open_topic(kafka, topic) as opened:
+        return any(first > 0 for first, _ in opened.spans.values())
 
 
 def read_topic(
@@ -102,12 +101,8 @@ def read_topic(
         UnknownTopicError: There is no such topic.
         BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
     """
-    with _consumer(kafka, isolation_level) as consumer:
-        spans = {
-            partition: watermarks(consumer, topic, partition)
-            for partition in _known_partitions(consumer, topic)
-        }
-        yield from _read(consumer, topic, spans)
+    with open_topic(kafka, topic, isolation_level=isolation_level) as opened:
+        yield from opened.read(opened.spans)
 
 
 def read_records(
@@ -128,17 +123,14 @@ def read_records(
         UnknownRecordError: There is no committed record at one of the places, or no longer.
         BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
     """
-    with _consumer(kafka) as consumer:
-        partitions = _known_partitions(consumer, topic)
+    with open_topic(kafka, topic) as opened:
         spans = {}
-        for partition in partitions & {partition for partition, _ in places}:
-            start, end = watermarks(consumer, topic, partition)
+        for partition in opened.spans.keys() & {partition for partition, _ in places}:
+            start, end = opened.spans[partition]
             offsets = [offset for one, offset in places if one == partition]
             spans[partition] = max(start, min(offsets)), min(end, max(offsets) + 1)
         found = [
-            record
-            for record in _read(consumer, topic, spans)
-            if (record.partition, record.offset) in places
+            record for record in opened.read(spans) if (record.partition, record.offset) in places
         ]
     absent = set(places) - {(record.partition, record.offset) for record in found}
     if absent:
@@ -147,33 +139,111 @@ def read_records(
     return found
 
 
-def _read(
-    consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]
-) -> Iterator[TopicRecord]:
-    """Yield the records of each partition's span, from its first offset to before its second."""
-    spans = {partition: span for partition, span in spans.items() if span[0] < span[1]}
-    consumer.assign([TopicPartition(topic, one, start) for one, (start, _) in spans.items()])
-    ends = {partition: end for partition, (_, end) in spans.items()}
-    heard_s = time.monotonic()
-    while ends:
-        messages = arrivals(consumer, _BATCH_SIZE, timeout_s=_PATIENCE_S)
-        if messages:
-            heard_s = time.monotonic()
-        elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
-            raise BrokerUnreachableError(
-                f"no records for {_SILENCE_LIMIT_S:.0f} s while reading {topic}"
-            )
-        for message in messages:
-            partition, offset = cast("int", message.partition()), cast("int", message.offset())
-            error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
-                raise KafkaException(error)
-            if error is None and offset < ends.get(partition, 0):
-                yield _record(message)
-            # The last offsets may be a transaction's markers, which a consumer does not get:
-            # then the end of the partition, or a later record, shows that all is read.
-            if error is not None or offset + 1 >= ends.get(partition, 0):
-                ends.pop(partition, None)
+class OpenTopic:
+    """A topic that is read; see `open_topic`.
+
+    Attributes:
+        name: Its name.
+        spans: First and next offset of each partition, as they were when it was opened.
+    """
+
+    def __init__(self, consumer: Consumer, name: str) -> None:
+        self._consumer = consumer
+        self.name = name
+        self.spans = {
+            partition: watermarks(consumer, name, partition)
+            for partition in sorted(_known_partitions(consumer, name))
+        }
+
+    def offsets_at(self, time_ms: int) -> dict[int, int]:
+        """Return of each partition the first offset whose timestamp is not before a time.
+
+        Raises:
+            BrokerUnreachableError: No broker answers.
+        """
+        asked = [TopicPartition(self.name, partition, time_ms) for partition in self.spans]
+        try:
+            found = self._consumer.offsets_for_times(asked, timeout=_METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            raise BrokerUnreachableError(f"no broker answers: {error.args[0].str()}") from error
+        # Behind the last record there is none, which is told by a negative offset.
+        return {
+            one.partition: self.spans[one.partition][1] if one.offset < 0 else one.offset
+            for one in found
+        }
+
+    def read(self, spans: Mapping[int, tuple[int, int]]) -> Iterator[TopicRecord]:
+        """Yield the records of each partition's span, from its first offset to before its second.
+
+        Raises:
+            BrokerUnreachableError: No broker has sent anything for a minute.
+        """
+        ends = {partition: end for partition, (start, end) in spans.items() if start < end}
+        self._begin({partition: spans[partition][0] for partition in ends})
+        heard_s = time.monotonic()
+        while ends:
+            messages = arrivals(self._consumer, _BATCH_SIZE, timeout_s=_PATIENCE_S)
+            if messages:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
+                raise BrokerUnreachableError(
+                    f"no records for {_SILENCE_LIMIT_S:.0f} s while reading {self.name}"
+                )
+            for message in messages:
+                partition, offset = cast("int", message.partition()), cast("int", message.offset())
+                is_record = _is_record(message)
+                if is_record and offset < ends.get(partition, 0):
+                    yield _record(message)
+                # The last offsets may be a transaction's markers, which a consumer does not get:
+                # then the end of the partition, or a later record, shows that all is read.
+                if not is_record or offset + 1 >= ends.get(partition, 0):
+                    ends.pop(partition, None)
+
+    def follow(self, starts: Mapping[int, int]) -> Iterator[TopicRecord]:
+        """Yield the records of each partition from an offset on, and those that come, for ever."""
+        self._begin(starts)
+        while True:
+            for message in arrivals(self._consumer, _BATCH_SIZE, timeout_s=_PATIENCE_S):
+                if _is_record(message):
+                    yield _record(message)
+
+    def _begin(self, starts: Mapping[int, int]) -> None:
+        self._consumer.assign(
+            [TopicPartition(self.name, partition, start) for partition, start in starts.items()]
+        )
+
+
+@contextlib.contextmanager
+def open_topic(
+    kafka: KafkaSettings, topic: str, *, isolation_level: str = _DEFAULT_ISOLATION
+) -> Iterator[OpenTopic]:
+    """Open a topic for reading.
+
+    Args:
+        kafka: How to reach the brokers.
+        topic: The topic.
+        isolation_level: See `read_topic`.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        BrokerUnreachableError: No broker answers.
+    """
+    with _consumer(kafka, isolation_level) as consumer:
+        yield OpenTopic(consumer, topic)
+
+
+def _is_record(message: Message) -> bool:
+    """Tell a record from the end of a partition.
+
+    Raises:
+        KafkaException: It is neither.
+    """
+    error = message.error()
+    if error is None:
+        return True
+    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
+        raise KafkaException(error)
+    return False
 
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:

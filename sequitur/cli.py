@@ -19,6 +19,7 @@ from sequitur._reorder_cli import reorder_app
 from sequitur._retention_cli import retention_app
 from sequitur._run_cli import run_topology
 from sequitur._subscription_cli import subscription_app
+from sequitur._tail_cli import show_tail
 from sequitur._topic_cli import topic_app
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.consumer import ConsumerError, parse_event_time_spec
@@ -47,6 +48,7 @@ app.add_typer(retention_app, name="retention")
 app.add_typer(topic_app, name="topic")
 app.command()(produce)
 app.command("run")(run_topology)
+app.command("tail")(show_tail)
 
 
 @app.command()
