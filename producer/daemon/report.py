@@ -113,6 +113,7 @@ def health_snapshot(
         "identity_renewals": producer.renewals,
         "source_files_finished": source.files_finished,
         "source_files_lost": source.files_lost,
+        "source_files_passed_over": source.files_passed_over,
         "source_left_behind_bytes": source.left_behind_bytes,
         "source_files_unreadable": source.files_unreadable,
         "http_requests_without_room": source.requests_without_room,

@@ -42,7 +42,13 @@ class ProduceSettings(SourceSettings, Section):
     panels: ClassVar = {
         "Topic": ("topic", "create_topic", "partitions", "replication_factor"),
         "Source": ("source", "format", "key"),
-        "Files and folders": ("follow", "poll_interval", "rotate_wait", "on_lost_file"),
+        "Files and folders": (
+            "follow",
+            "poll_interval",
+            "rotate_wait",
+            "rotated_numbers",
+            "on_lost_file",
+        ),
         "Replay": ("speed", "replay_event_time", "disorder", "late_share", "late_by", "seed"),
         "CPU": ("rate_hz", "duration", "send_delay"),
         "HTTP": tuple(name for name in SourceSettings.model_fields if name.startswith("http_")),

@@ -4,17 +4,22 @@ Rotated by rename and create: the old file is read to its end under its new name
 new file. Rotated by copy and truncate: what was not read before the truncation is read from the
 copy. Both may have happened while the daemon was down, and more than once.
 
+Links are followed: rotation happens beside the file that a link points to. When the link points
+elsewhere, as that of a container does which was started again, the old file and its generations are
+read to their end first.
+
 Not read are lines written between copy and truncation, which are in neither file, and generations
-that were compressed or removed before they were read. A missing file is logged as an error,
-counted, and with `on_lost_file = "fail"` ends the source.
+that were compressed or removed before they were read. A missing file, and one that is passed over,
+is logged as an error, counted, and with `on_lost_file = "fail"` ends the source.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import stat
+from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from sequitur.producer._log import Logger
@@ -27,17 +32,47 @@ from sequitur.producer.sources._line_file import (
     hand_over,
     read_lines,
 )
-from sequitur.producer.sources._rotation import Generation, Rotation
+from sequitur.producer.sources._log_folder import LogFolder
+from sequitur.producer.sources._rotation import (
+    Following,
+    Generation,
+    OlderGenerations,
+    digest,
+    files_between,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sequitur.producer.sources._intake import Intake, Pause
     from sequitur.producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._rotation import RotatedNumbers
 
 _log: Final = Logger(__name__)
 
 OnLostFile = Literal["continue", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """What is read after a file.
+
+    Attributes:
+        log: The log that it belongs to.
+        generation: Which file of it.
+        older: What is older than that.
+        following: What was found beside it, and is not read.
+        copies: Likewise: copies of what was read.
+    """
+
+    log: LogFolder
+    generation: Generation
+    older: OlderGenerations
+    following: Following
+    copies: tuple[Generation, ...] = ()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it is the file that is written: whoever did may still write to the one before."""
+        return self.generation.name == self.log.path.name
 
 
 class FileSource:
@@ -52,6 +87,7 @@ class FileSource:
         rotate_wait_s: How long a rotated file must have been silent before it is left: its
             writer may still have it open.
         on_lost_file: Whether to go on when a file is gone before it was read to its end.
+        rotated_numbers: Which of `app.log.1` and `app.log.2` is older.
         pause: Waits; tests give their own.
     """
 
@@ -64,6 +100,7 @@ class FileSource:
         poll_interval_s: float = 0.2,
         rotate_wait_s: float = 2.0,
         on_lost_file: OnLostFile = "continue",
+        rotated_numbers: RotatedNumbers = "higher-is-older",
         pause: Pause = pause,
     ) -> None:
         self.name = f"file:{path}"
@@ -74,7 +111,10 @@ class FileSource:
         self._rotate_polls = ceil(rotate_wait_s / poll_interval_s) if follow else 0
         self._on_lost_file = on_lost_file
         self._pause = pause
-        self._rotation = Rotation(path.name)
+        self._rotated_numbers: RotatedNumbers = rotated_numbers
+        self._log = self._log_at(self._target())
+        self._older = OlderGenerations()
+        self._is_new = True
         self._statistics = SourceStatistics()
         self._left: LineFile | None = None
         self._polls_left: int | None = None
@@ -87,6 +127,8 @@ class FileSource:
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until the file ends (without `follow`), or the daemon stops."""
         self._ended = False
+        if position is None:
+            self._begin()
         file = None if position is None else self._locate(FilePosition.decode(position))
         try:
             if file is not None:
@@ -108,8 +150,17 @@ class FileSource:
                 if open_file is not None:
                     open_file.close()
 
+    def _begin(self) -> None:
+        """Begin with the file as it is now: what rotation has left beside it is not read."""
+        self._log = self._log_at(self._target())
+        found = self._log.rotation.following(None, self._log.generations(), OlderGenerations())
+        self._older = OlderGenerations().of([*found.unread, *found.older])
+
     async def _wait_for_file(self, intake: Intake) -> LineFile | None:
-        file = self._open_live()
+        if self._is_new and self._target() != self._log.path:
+            self._begin()
+        following = self._next(None)
+        file = None if following is None else self._enter(following)
         if file is None:
             if not self._follow:
                 raise SourceError(f"{self._path} is not there")
@@ -117,6 +168,24 @@ class FileSource:
         else:
             await self._note(intake, file)
         return file
+
+    def _enter(self, following: _Next, file: LineFile | None = None) -> LineFile | None:
+        """Open what comes next and tell what is passed over; None if it is no longer there."""
+        if file is None:
+            file = following.log.open(following.generation)
+        if file is not None:
+            try:
+                self._tell(following)
+            except LostFileError:
+                file.close()
+                raise
+            self._adopt(following.log, following.older, file)
+        return file
+
+    def _adopt(self, log: LogFolder, older: OlderGenerations, file: LineFile) -> None:
+        self._is_new = False
+        self._log, self._older = log, older
+        file.log, file.older = str(log.path), older
 
     async def _note(self, intake: Intake, file: LineFile) -> None:
         """Journal the first position: a file rotated before its first event would be missed."""
@@ -131,7 +200,7 @@ class FileSource:
             if following is not None:
                 await self._note(intake, following)
             return following
-        successor = self._successor(file)
+        successor = self._next(file)
         if successor is None:
             self._polls_left = None
             if self._follow:
@@ -144,8 +213,8 @@ class FileSource:
         # The end was reached before the rotation was seen, so lines may have come in
         # between: it is left only after its end was reached again.
         if self._polls_left is None:
-            is_written = successor.name == self._path.name
-            self._polls_left = self._rotate_polls if is_written else 0
+            may_be_written = successor.is_written or successor.log is not self._log
+            self._polls_left = self._rotate_polls if may_be_written else 0
             return file
         if self._polls_left:
             self._polls_left -= 1
@@ -153,15 +222,17 @@ class FileSource:
             return file
         return await self._leave(intake, file, successor)
 
-    async def _leave(
-        self, intake: Intake, file: LineFile, successor: Generation
-    ) -> LineFile | None:
-        following = self._open(successor)
+    async def _leave(self, intake: Intake, file: LineFile, successor: _Next) -> LineFile | None:
+        following = successor.log.open(successor.generation)
         if following is None:  # rotated once more this very moment: look again
             return file
-        await hand_over(intake, self._parser, file, file.finish())
-        following.previous_inode = file.inode
-        await self._note(intake, following)
+        try:
+            await hand_over(intake, self._parser, file, file.finish())
+            self._enter(successor, following)
+            await self._note(intake, following)
+        except BaseException:
+            following.close()
+            raise
         _log.info("rotated file finished", path=str(self._path), file=file.path.name)
         self._count(files_finished=1)
         self._polls_left = None
@@ -183,38 +254,24 @@ class FileSource:
             self._left = None
 
     def _locate(self, position: FilePosition) -> LineFile | None:
-        """Return the file that holds a position, opened there; else the next one, at its beginning.
-
-        First by inode, under any name; then among the rotated files by content, for copies; then a
-        copy that is shorter than what was read.
-        """
-        generations = self._generations()
-        by_inode = [found for found in generations if found.inode == position.inode]
-        rotated = self._rotation.in_order(
-            found for found in generations if self._rotation.is_rotated(found.name)
-        )
-        if position.is_of_empty_file:
-            # It may have been written, copied and cut since: then the copies come first.
-            since = self._rotation.written_since(
-                position.modified_ns, generations, previous_inode=position.previous_inode
-            )
-            by_inode, rotated = [*since, *by_inode], []
-        for generation in (*by_inode, *reversed(rotated)):
-            file = self._open(generation)
+        """Return the file that holds a position, opened there; else the next one, at its start."""
+        target = self._target()
+        # Where the log was, and where the link points now: a folder may have been moved.
+        logs = [
+            self._log_at(path) for path in dict.fromkeys((Path(position.log or target), target))
+        ]
+        for log in logs:
+            generations = log.generations()
+            older = _older_than(position, generations)
+            file = _find(log, generations, position, older)
             if file is not None:
-                if file.seek(position):
-                    return file
-                file.close()
-        for generation in reversed(rotated):
-            file = self._open(generation)
-            if file is not None:
-                if file.seek_end_of_copy(position):
-                    return file
-                file.close()
+                self._adopt(log, older, file)
+                return file
+        self._log, self._is_new = logs[0], False
+        self._older = _older_than(position, self._log.generations())
         self._lost(position)
-        gone = Generation("", position.device, position.inode, position.modified_ns)
-        younger = self._rotation.younger(gone, generations)
-        return self._open(younger[0]) if younger else self._open_live()
+        following = self._next(None, lost=position)
+        return None if following is None else self._enter(following)
 
     def _lost(self, position: FilePosition) -> None:
         self._count(files_lost=1)
@@ -227,31 +284,82 @@ class FileSource:
             raise LostFileError(message)
         _log.error("source file lost", path=str(self._path), problem=message)
 
-    def _successor(self, file: LineFile) -> Generation | None:
-        """Return the generation after the file, None if there is none (yet)."""
-        live = _generation(self._path)
-        if live is not None and live.is_same_file(file.device, file.inode):
-            return None
-        generations = self._generations()
-        names = {(found.device, found.inode): found.name for found in generations}
-        current = Generation(
-            name=names.get((file.device, file.inode), ""),
-            device=file.device,
-            inode=file.inode,
-            modified_ns=file.position().modified_ns,
-        )
-        for generation in self._rotation.younger(
-            current, generations, previous_inode=file.previous_inode
-        ):
-            if not self._is_copy(generation, file):
-                return generation
-            _log.warning(
-                "passed over as a copy", file=generation.name, of=current.name, path=str(self._path)
+    def _tell(self, following: _Next) -> None:
+        """Log what is not read, and why.
+
+        Raises:
+            LostFileError: A generation was passed over, and `on_lost_file` is `fail`.
+        """
+        path = str(self._path)
+        for copy in following.copies:
+            _log.warning("passed over as a copy", file=copy.name, path=path)
+        misnumbered = [found.name for found in following.following.misnumbered]
+        if misnumbered:
+            _log.error(
+                "numbers of rotated files contradict what was read: see rotated_numbers",
+                path=path,
+                older_files=misnumbered,
+                rotated_numbers=self._rotated_numbers,
             )
-        return live
+        for passed in following.following.passed_over:
+            self._count(files_passed_over=1)
+            message = f"{following.log.path.with_name(passed.generation.name)}: {passed.reason}"
+            if self._on_lost_file == "fail":
+                raise LostFileError(f"{message} (rotated_numbers is {self._rotated_numbers})")
+            _log.error("rotated file passed over", path=path, problem=message)
+
+    def _next(self, file: LineFile | None, lost: FilePosition | None = None) -> _Next | None:
+        """Return what to read after a file, after all of the log if there is none; None for now."""
+        live = self._log.live()
+        if file is not None and live is not None and live.is_same_file(file.device, file.inode):
+            return self._elsewhere(file)
+        generations = self._log.generations()
+        current = None if file is None else file.generation(self._name_of(file, generations))
+        following = self._log.rotation.following(current, generations, self._older)
+        if lost is not None:
+            following = _without(following, lost)
+        copies = []
+        generation = live
+        for unread in following.unread:
+            if file is None or not self._is_copy(unread, file):
+                generation = unread
+                break
+            copies.append(unread)
+        if generation is None:
+            return self._elsewhere(file)
+        older = self._older.of([*following.older, *copies])
+        return _Next(self._log, generation, older, following, tuple(copies))
+
+    def _elsewhere(self, file: LineFile | None) -> _Next | None:
+        """Return what to read of the file that a link points to by now, None if there is none."""
+        target = self._target()
+        before = self._log.path
+        if target == before:
+            return None
+        between = []
+        if target.parent == before.parent:
+            names = files_between(before.name, target.name, self._log.names())
+            between = [before.with_name(name) for name in names]
+        for path in (*between, target):
+            log = self._log_at(path)
+            live = log.live()
+            if live is None:
+                continue
+            if file is not None and live.is_same_file(file.device, file.inode):
+                self._adopt(log, self._older, file)  # its folder was moved
+                return None
+            following = log.rotation.following(None, log.generations(), OlderGenerations())
+            generation = following.unread[0] if following.unread else live
+            return _Next(log, generation, OlderGenerations().of(following.older), following)
+        return None
+
+    def _name_of(self, file: LineFile, generations: list[Generation]) -> str:
+        """Return the name that a file has now, a rotated one rather than any other."""
+        names = [found.name for found in generations if found.is_same_file(file.device, file.inode)]
+        return next(filter(self._log.rotation.is_rotated, names), names[0] if names else "")
 
     def _is_copy(self, generation: Generation, file: LineFile) -> bool:
-        other = self._open(generation)
+        other = self._log.open(generation)
         if other is None:
             return False
         try:
@@ -259,41 +367,68 @@ class FileSource:
         finally:
             other.close()
 
-    def _generations(self) -> list[Generation]:
-        """Return all files of the folder: a rotated file is found by inode under any name."""
-        try:
-            paths = list(self._path.parent.iterdir())
-        except FileNotFoundError:
-            return []
-        return [found for path in paths if (found := _generation(path)) is not None]
+    def _target(self) -> Path:
+        return Path(os.path.realpath(self._path))
 
-    def _open(self, generation: Generation) -> LineFile | None:
-        """Open a file, None if its name is gone or another file's by now."""
-        try:
-            file = LineFile(self._path.with_name(generation.name), self._parser.limit_bytes)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise SourceError(f"{self._path.with_name(generation.name)}: {error}") from error
-        if generation.is_same_file(file.device, file.inode):
-            return file
-        file.close()
-        return None
-
-    def _open_live(self) -> LineFile | None:
-        live = _generation(self._path)
-        return None if live is None else self._open(live)
+    def _log_at(self, path: Path) -> LogFolder:
+        return LogFolder(path, self._rotated_numbers, self._parser.limit_bytes)
 
     def _count(self, **more: int) -> None:
         changed = {name: getattr(self._statistics, name) + count for name, count in more.items()}
         self._statistics = dataclasses.replace(self._statistics, **changed)
 
 
-def _generation(path: Path) -> Generation | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a fifth of Path.stat's time, at each poll
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return Generation(path.name, found.st_dev, found.st_ino, found.st_mtime_ns)
+def _find(
+    log: LogFolder,
+    generations: list[Generation],
+    position: FilePosition,
+    older: OlderGenerations,
+) -> LineFile | None:
+    """Return the file that holds a position, opened there; None if there is none.
+
+    First by inode, under any name; then among the rotated files by content, for copies; then a
+    copy that is shorter than what was read.
+    """
+    by_inode = [found for found in generations if found.inode == position.inode]
+    rotated = log.rotation.in_order(
+        found for found in generations if log.rotation.is_rotated(found.name)
+    )
+    if position.is_of_empty_file:
+        rotated = []
+        if any(log.is_of(found) for found in by_inode):
+            # It may have been written, copied and cut since: then the copies come first.
+            by_inode = [*log.rotation.following(None, generations, older).unread, *by_inode]
+    for generation in (*by_inode, *reversed(rotated)):
+        file = log.open(generation)
+        if file is not None:
+            if file.seek(position):
+                return file
+            file.close()
+    for generation in reversed(rotated):
+        file = log.open(generation)
+        if file is not None:
+            if file.seek_end_of_copy(position):
+                return file
+            file.close()
+    return None
+
+
+def _older_than(position: FilePosition, generations: list[Generation]) -> OlderGenerations:
+    """Return what comes before a position; without a list of it, what was last written before."""
+    if position.older is not None:
+        return position.older
+    return OlderGenerations().of(
+        found for found in generations if found.modified_ns <= position.modified_ns
+    )
+
+
+def _without(following: Following, lost: FilePosition) -> Following:
+    """Leave out a compressed file that was told to be lost already."""
+    return dataclasses.replace(
+        following,
+        passed_over=tuple(
+            passed
+            for passed in following.passed_over
+            if digest((passed.generation.head or b"")[: lost.head_length]) != lost.head
+        ),
+    )

@@ -100,6 +100,8 @@ class SourceStatistics:
     Attributes:
         files_finished: Files read to their end, and left for the next.
         files_lost: Files gone or cut before they were read to their end, as far as is known.
+        files_passed_over: Rotated files that were compressed before they were read, or whose number
+            contradicts what was read.
         left_behind_bytes: Written to a rotated file after it was left: lost.
         files_unreadable: Files skipped, since they could not be opened.
         requests_without_room: HTTP requests answered 503.
@@ -107,6 +109,7 @@ class SourceStatistics:
 
     files_finished: int = 0
     files_lost: int = 0
+    files_passed_over: int = 0
     left_behind_bytes: int = 0
     files_unreadable: int = 0
     requests_without_room: int = 0

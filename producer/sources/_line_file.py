@@ -10,7 +10,6 @@ offset are the same.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Self
@@ -19,6 +18,12 @@ import msgspec
 
 from sequitur.producer.sources._errors import PositionError
 from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
+from sequitur.producer.sources._rotation import (
+    HEAD_BYTES,
+    Generation,
+    OlderGenerations,
+    digest,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from sequitur.producer.sources._json_lines import EventParser
 
 CHUNK_BYTES: Final = 256 << 10
-_SAMPLE_BYTES: Final = 1 << 10
+_SAMPLE_BYTES: Final = HEAD_BYTES
 
 
 class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +49,9 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
         head: Digest of its first bytes.
         tail: Digest of the bytes before `offset`, at most 1 KiB.
         finished: The file was read to its end, and is no longer needed.
-        previous_inode: The file that was read before it, 0 if there was none.
+        log: Where the log is written that it belongs to, links followed; empty in folders.
+        older: The generations of that log which come before it; None in positions of before there
+            was such a list.
     """
 
     name: str
@@ -57,7 +64,8 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     tail: str
     finished: bool = False
-    previous_inode: int = 0
+    log: str = ""
+    older: OlderGenerations | None = None
 
     @property
     def is_of_empty_file(self) -> bool:
@@ -103,7 +111,8 @@ class LineFile:
         self.device, self.inode = stat.st_dev, stat.st_ino
         self._opened_modified_ns = stat.st_mtime_ns
         self._modified_at_end_ns: int | None = None
-        self.previous_inode = 0
+        self.log = ""
+        self.older: OlderGenerations | None = None
         self._limit_bytes = limit_bytes
         self._read_to = 0
         self._tail = b""  # the last bytes read
@@ -117,11 +126,10 @@ class LineFile:
         tail = os.pread(self._file, position.offset - first, first)
         if (
             len(tail) < position.offset - first
-            or _digest(head) != position.head
-            or _digest(tail) != position.tail
+            or digest(head) != position.head
+            or digest(tail) != position.tail
         ):
             return False
-        self.previous_inode = position.previous_inode
         self._read_to = position.offset
         self._tail = self._given_tail = tail
         self._splitter = LineSplitter(self._limit_bytes, offset=position.offset, line=position.line)
@@ -135,7 +143,7 @@ class LineFile:
         size = os.fstat(self._file).st_size
         if not 0 < size <= position.offset or size < position.head_length:
             return False
-        if _digest(os.pread(self._file, position.head_length, 0)) != position.head:
+        if digest(os.pread(self._file, position.head_length, 0)) != position.head:
             return False
         self._read_to = size
         self._tail = self._given_tail = os.pread(
@@ -192,11 +200,16 @@ class LineFile:
             line=self._splitter.line,
             modified_ns=self._opened_modified_ns if self._was_empty else self._modified_ns(),
             head_length=len(self._head),
-            head=_digest(self._head),
-            tail=_digest(self._given_tail),
+            head=digest(self._head),
+            tail=digest(self._given_tail),
             finished=finished,
-            previous_inode=self.previous_inode,
+            log=self.log,
+            older=self.older,
         )
+
+    def generation(self, name: str) -> Generation:
+        """Return what rotation has to know of it, under the name that it has now."""
+        return Generation(name, self.device, self.inode, self._modified_ns(), self._head)
 
     def was_read_whole(self, path: Path) -> bool:
         """Return whether this name is of the same file, unchanged since its end was read.
@@ -267,7 +280,3 @@ async def hand_over(
         return await intake.accept(records, position)
     await intake.note_position(position)
     return None
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

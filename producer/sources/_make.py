@@ -54,6 +54,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
                 poll_interval_s=settings.poll_interval.total_seconds(),
                 rotate_wait_s=settings.rotate_wait.total_seconds(),
                 on_lost_file=settings.on_lost_file,
+                rotated_numbers=settings.rotated_numbers,
             )
         case "dir":
             from sequitur.producer.sources._dir import DirectorySource  # noqa: PLC0415

@@ -1,23 +1,49 @@
-"""The generations of a rotated file, and which one comes after another. No I/O.
+"""The generations of a rotated file: which were read, and which comes next. No I/O.
 
 Rotation leaves, beside `app.log`, older generations under names such as `app.log.1`,
-`app.log-20261120`, `app.log.2026-11-20_10` or `app-2026-11-20.log`. Their order is that of their
-last write; of files last written in the same instant, a higher plain number is older
-(`app.log.2` before `app.log.1`) and a lower date is older.
+`app.log-20261120`, `app.log.2026-11-20_10` or `app-2026-11-20.log`.
+
+*What was not beside the file when it was opened is younger than it.* A position therefore lists
+the generations that were there, by inode and by their first bytes. Neither times of last write nor
+numbers can hide a generation: a clock may be set back, and numbers may count either way.
+
+Names only give the order of several that are new: of plain numbers the higher one is older, or
+the newer one where a rotation counts upwards, and all others are as old as their last write.
+Where a number contradicts what was there before, that is reported.
 """
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+RotatedNumbers = Literal["higher-is-older", "higher-is-newer"]
+
+HEAD_BYTES: Final = 1 << 10
+"""How much of a file's beginning tells it from others."""
+MAX_LISTED: Final = 64
+"""Generations that a position lists; of those beyond, the time of the last write decides."""
 
 _STAMP: Final = r"[.\-_](?P<stamp>[0-9][0-9.\-_:TZ]*)"
-_MAX_NUMBER_DIGITS: Final = 5
-"""A plain number with more digits is a date."""
+_COMPRESSED: Final = re.compile(r"(?P<name>.+)\.(?:gz|bz2|xz|zst|lz4|Z)", re.DOTALL)
+_NUMBER: Final = re.compile(r"(?!(?:19|20)[0-9]{2}$)[0-9]{1,5}")
+"""A plain number; one with more digits is a date, and so is a year."""
+_DATE_DIGITS: Final = 8
+_MISNUMBERED: Final = "its number says that it is older than what was read before it came"
+_COMPRESSED_UNREAD: Final = "it was compressed before it was read"
+
+
+def digest(data: bytes) -> str:
+    """Return 16 hexadecimal digits that stand for some bytes."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +55,105 @@ class Generation:
         device: Its device.
         inode: Its inode.
         modified_ns: When it was last written.
+        head: The first `HEAD_BYTES` of its content, uncompressed; None if they cannot be read.
     """
 
     name: str
     device: int
     inode: int
     modified_ns: int
+    head: bytes | None = b""
 
     def is_same_file(self, device: int, inode: int) -> bool:
         """Return whether it is the file with this device and inode."""
         return (self.device, self.inode) == (device, inode)
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    """A generation as a position lists it. An inode alone may be another file's by now.
+
+    Attributes:
+        inode: Its inode.
+        head_length: How many of its first bytes `head` covers; -1 if they could not be read.
+        head: Digest of its first bytes.
+    """
+
+    inode: int
+    head_length: int
+    head: str
+
+    @classmethod
+    def of(cls, generation: Generation) -> Self:
+        """List a generation."""
+        head = generation.head
+        if head is None:
+            return cls(generation.inode, -1, "")
+        return cls(generation.inode, len(head), digest(head))
+
+    def is_of(self, generation: Generation) -> bool:
+        """Return whether it is this file, perhaps written on since. An empty one was not."""
+        head = generation.head
+        if self.inode != generation.inode:
+            return False
+        if head is None or self.head_length <= 0:
+            return self.head_length == (-1 if head is None else len(head))
+        return digest(head[: self.head_length]) == self.head
+
+    def is_content_of(self, generation: Generation) -> bool:
+        """Return whether a compressed generation holds what this file held."""
+        head = generation.head
+        return head is not None and len(head) == self.head_length and digest(head) == self.head
+
+
+class OlderGenerations(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The generations that are older than a file: those that were read, or there before it.
+
+    Attributes:
+        listed: At most `MAX_LISTED`.
+        before_ns: All that were last written up to then are older, too.
+    """
+
+    listed: tuple[Listed, ...] = ()
+    before_ns: int = -1
+
+    def __contains__(self, generation: Generation) -> bool:
+        return generation.modified_ns <= self.before_ns or any(
+            listed.is_of(generation) for listed in self.listed
+        )
+
+    def of(self, generations: Iterable[Generation]) -> Self:
+        """Return these instead, the last written of them if they are too many."""
+        known = sorted(generations, key=lambda found: found.modified_ns)
+        left_out = known[:-MAX_LISTED]
+        return type(self)(
+            tuple(Listed.of(found) for found in known[-MAX_LISTED:]),
+            max([self.before_ns, *(found.modified_ns for found in left_out)]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A generation that was not read, and never will be."""
+
+    generation: Generation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What comes after a generation.
+
+    Attributes:
+        unread: Generations to be read, oldest first.
+        older: All others that are there, the one before included.
+        passed_over: Those of them that were not read.
+        misnumbered: Those of them whose number says that they are younger.
+    """
+
+    unread: tuple[Generation, ...]
+    older: tuple[Generation, ...]
+    passed_over: tuple[PassedOver, ...]
+    misnumbered: tuple[Generation, ...]
 
 
 class Rotation:
@@ -46,59 +161,130 @@ class Rotation:
 
     Args:
         name: The name under which the file is written.
+        numbers: Which of `app.log.1` and `app.log.2` is older.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, numbers: RotatedNumbers = "higher-is-older") -> None:
         stem, dot, suffix = name.rpartition(".")
         patterns = [re.escape(name) + _STAMP]
         if stem and dot:
             within = _STAMP.replace("stamp", "inner") + re.escape(dot + suffix)
             patterns.append(re.escape(stem) + within)
         self._pattern = re.compile("|".join(patterns))
+        self._older_is = 1 if numbers == "higher-is-older" else -1
 
     def is_rotated(self, name: str) -> bool:
         """Return whether this is the name of an older generation, as rotation gives them."""
         return self._pattern.fullmatch(name) is not None
 
+    def is_compressed(self, name: str) -> bool:
+        """Return whether this is the name of an older generation that was compressed."""
+        match = _COMPRESSED.fullmatch(name)
+        return match is not None and self.is_rotated(match["name"])
+
     def in_order(self, generations: Iterable[Generation]) -> list[Generation]:
         """Return the generations, oldest first."""
-        return sorted(generations, key=self._age)
+        numbered: list[Generation] = []
+        others: list[Generation] = []
+        for generation in generations:
+            (others if self._number(generation) is None else numbered).append(generation)
+        numbered.sort(key=lambda found: -self._older_is * (self._number(found) or 0))
+        others.sort(key=lambda found: (found.modified_ns, self._stamp(found.name)))
+        return list(heapq.merge(others, numbered, key=lambda found: found.modified_ns))
 
-    def younger(
-        self, current: Generation, generations: Iterable[Generation], *, previous_inode: int = 0
-    ) -> list[Generation]:
-        """Return those rotated after `current`, oldest first.
+    def following(
+        self,
+        current: Generation | None,
+        generations: Sequence[Generation],
+        older: OlderGenerations,
+    ) -> Following:
+        """Return what comes after `current`; after nothing at all if there is no current one.
 
-        Not the one read before it: whoever wrote it may have ended after the new one was made.
+        Args:
+            current: What was read last.
+            generations: All files of the folder.
+            older: What is older than `current`.
         """
-        rotated = (
-            generation
-            for generation in generations
-            if self.is_rotated(generation.name)
-            and not generation.is_same_file(current.device, current.inode)
-            and generation.inode != previous_inode
-            and self._age(generation) > self._age(current)
+        before = [] if current is None else [Listed.of(current)]
+        unread, read, passed_over = [], [], []
+        for found in filter(lambda found: self.is_rotated(found.name), generations):
+            is_current = current is not None and found.is_same_file(current.device, current.inode)
+            if is_current or found in older:
+                read.append(found)
+            elif self._is_beyond(found, current, 1):
+                passed_over.append(PassedOver(found, _MISNUMBERED))
+            else:
+                unread.append(found)
+        waiting = [Listed.of(found) for found in unread]
+        before += [*older.listed, *map(Listed.of, read)]
+        compressed = []
+        for found in filter(lambda found: self.is_compressed(found.name), generations):
+            if any(listed.is_content_of(found) for listed in waiting):
+                continue  # until that one is read, or gone
+            compressed.append(found)
+            if not (
+                found in older
+                or any(listed.is_content_of(found) for listed in before)
+                or _is_without_lines(found, current)
+            ):
+                passed_over.append(PassedOver(found, _COMPRESSED_UNREAD))
+        misnumbered = [found for found in read if self._is_beyond(found, current, -1)]
+        beyond = [each.generation for each in passed_over if each.reason is _MISNUMBERED]
+        return Following(
+            unread=tuple(self.in_order(unread)),
+            older=(*read, *beyond, *compressed),
+            passed_over=tuple(passed_over),
+            misnumbered=tuple(misnumbered),
         )
-        return self.in_order(rotated)
 
-    def written_since(
-        self, modified_ns: int, generations: Iterable[Generation], *, previous_inode: int = 0
-    ) -> list[Generation]:
-        """Return those rotated and last written after a moment, oldest first."""
-        rotated = (
-            generation
-            for generation in generations
-            if self.is_rotated(generation.name)
-            and generation.inode != previous_inode
-            and generation.modified_ns > modified_ns
-        )
-        return self.in_order(rotated)
+    def _is_beyond(self, other: Generation, current: Generation | None, side: int) -> bool:
+        """Return whether a number is on the older side of the current one, or on the younger."""
+        mine = None if current is None else self._number(current)
+        number = self._number(other)
+        if mine is None or number is None:
+            return False
+        return side * self._older_is * (number - mine) > 0
 
-    def _age(self, generation: Generation) -> tuple[int, tuple[int, ...]]:
+    def _stamp(self, name: str) -> tuple[int, ...]:
+        match = self._pattern.fullmatch(name)
+        stamp = "" if match is None else next(filter(None, match.groups()))
+        return tuple(int(number) for number in re.findall("[0-9]+", stamp))
+
+    def _number(self, generation: Generation) -> int | None:
         match = self._pattern.fullmatch(generation.name)
-        if match is None:
-            return generation.modified_ns, ()
-        stamp = next(filter(None, match.groups()))
-        numbers = [int(number) for number in re.findall("[0-9]+", stamp)]
-        is_plain = len(numbers) == 1 and len(stamp) <= _MAX_NUMBER_DIGITS
-        return generation.modified_ns, (-numbers[0],) if is_plain else (1, *numbers)
+        stamp = "" if match is None else next(filter(None, match.groups()))
+        return int(stamp) if _NUMBER.fullmatch(stamp) else None
+
+
+def files_between(first: str, last: str, names: Iterable[str]) -> list[str]:
+    """Return the files that a link pointed to on its way from one to the other, in order.
+
+    Those are known only by a number, as `1.log` between `0.log` and `2.log`, or by a date.
+    """
+    shape, low = _numbers_of(first)
+    high = _numbers_of(last)[1]
+    if not (_NUMBER.fullmatch(first.partition(".")[0]) or _digits(first) >= _DATE_DIGITS):
+        return []
+    between = {
+        name: numbers
+        for name in names
+        for found, numbers in [_numbers_of(name)]
+        if found == shape and low < numbers < high
+    }
+    return sorted(between, key=lambda name: between[name])
+
+
+def _numbers_of(name: str) -> tuple[str, tuple[int, ...]]:
+    """Return what a name is without its numbers, and these."""
+    return re.sub("[0-9]+", "0", name), tuple(int(found) for found in re.findall("[0-9]+", name))
+
+
+def _digits(name: str) -> int:
+    return sum(character.isdecimal() for character in name)
+
+
+def _is_without_lines(compressed: Generation, current: Generation | None) -> bool:
+    """Return whether it has no lines to be read; a program that compresses keeps the time."""
+    if compressed.head is not None:
+        return compressed.head == b""
+    return current is not None and compressed.modified_ns <= current.modified_ns

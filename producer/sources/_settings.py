@@ -40,6 +40,11 @@ class SourceSettings(Section):
         default=timedelta(seconds=2),
         description="How long a rotated file must be silent before it is left (file)",
     )
+    rotated_numbers: Literal["higher-is-older", "higher-is-newer"] = Field(
+        default="higher-is-older",
+        description="Which of app.log.1 and app.log.2 is older; higher-is-newer as log4j counts "
+        'with fileIndex="max" (file)',
+    )
     on_lost_file: Literal["continue", "fail"] = Field(
         default="continue",
         description="What to do when a file is gone before it was read to its end (file, dir)",

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from sequitur.producer.sources import LostFileError
-from tests.support.fake_intake import FakeJournal
+from tests.support.fake_intake import FakeJournal, Round
 from tests.support.log_file import LogFile, follow, numbers, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from sequitur.producer.sources._rotation import RotatedNumbers
 
 
 @pytest.fixture
@@ -316,3 +320,252 @@ async def test_a_position_needs_its_first_and_its_last_bytes(log: LogFile, chang
     log.path.write_bytes(content)  # as long as before, in the same inode
     with pytest.raises(LostFileError):
         await read(log, journal, on_lost_file="fail")
+
+
+@pytest.mark.parametrize("rotated_numbers", ["higher-is-older", "higher-is-newer"])
+async def test_a_clock_set_back_between_two_rotations(
+    log: LogFile, rotated_numbers: RotatedNumbers
+) -> None:
+    """Numbers are the order, whatever the times of the last writes say."""
+    journal = FakeJournal()
+    log.write(1, 3)
+    await read(log, journal)
+    names = ["app.log.1", "app.log.2", "app.log.3"]
+    if rotated_numbers == "higher-is-older":
+        names.reverse()
+    now_s = log.path.stat().st_mtime
+    for place, name in enumerate(names):
+        log.write(4 + 2 * place, 5 + 2 * place)
+        os.utime(log.path, (now_s - 3_600 * place,) * 2)
+        log.path.rename(log.path.with_name(name))
+        log.path.touch()
+    log.write(10, 11)
+    os.utime(log.path, (now_s - 10_000,) * 2)
+    _, source = await read(log, journal, rotated_numbers=rotated_numbers)
+    assert journal.values == numbers(1, 11)
+    assert source.statistics().files_passed_over == 0
+
+
+async def test_numbers_that_count_the_other_way_are_told(log: LogFile) -> None:
+    """What was there before is not read; what cannot be placed is neither guessed nor silent."""
+    journal = FakeJournal()
+    log.path.with_name("app.log.1").write_bytes(b"0\n")
+    log.write(1, 2)
+    await read(log, journal)
+    log.path.rename(log.path.with_name("app.log.2"))
+    log.write(3, 4)
+    with capture_logs() as logs:
+        await read(log, journal)
+    assert journal.values == numbers(1, 4)
+    (told,) = (entry for entry in logs if entry["log_level"] == "error")
+    assert told["older_files"] == ["app.log.1"]
+    assert told["rotated_numbers"] == "higher-is-older"
+    for number in (3, 4):
+        log.path.rename(log.path.with_name(f"app.log.{number}"))
+        log.write(2 * number - 1, 2 * number)
+    with pytest.raises(LostFileError, match=r"app\.log\.4: its number says .*higher-is-older"):
+        await read(log, journal, on_lost_file="fail")
+    with capture_logs() as logs:
+        _, source = await read(log, FakeJournal(list(journal.rounds)))
+    assert source.statistics().files_passed_over == 1
+    assert "rotated file passed over" in {entry["event"] for entry in logs}
+    await read(log, journal, on_lost_file="fail", rotated_numbers="higher-is-newer")
+    assert journal.values == numbers(1, 8)
+
+
+async def test_a_generation_compressed_before_it_was_read_is_told(log: LogFile) -> None:
+    """Its lines are lost; those of a compressed one that was read are not."""
+    journal = FakeJournal()
+    log.write(1, 3)
+    _compress(log.path, log.path.with_name("app.log.9.gz"))
+    log.path.touch()
+    log.write(4, 5)
+    await follow(log, journal, log.rotate)
+    _compress(log.path.with_name("app.log.1"), log.path.with_name("app.log.2.gz"))
+    log.write(6, 7)
+    log.rotate()
+    log.write(8, 9)
+    log.rotate()
+    _compress(log.path.with_name("app.log.1"), log.path.with_name("app.log.1.gz"))
+    log.write(10, 11)
+    with capture_logs() as logs:
+        _, source = await read(log, journal)
+    assert journal.values == [*numbers(4, 7), *numbers(10, 11)]
+    assert source.statistics().files_passed_over == 1
+    (told,) = (entry for entry in logs if entry["log_level"] == "error")
+    assert told["problem"].endswith("app.log.1.gz: it was compressed before it was read")
+    with capture_logs() as logs:
+        log.rotate()
+        await read(log, journal)
+    assert not [entry for entry in logs if entry["log_level"] == "error"]
+
+
+async def test_a_file_that_came_and_was_rotated_before_it_was_seen(log: LogFile) -> None:
+    """All that is written after the first look is read."""
+    journal = FakeJournal()
+    log.path.with_name("app.log.1").write_bytes(b"0\n")
+
+    def write_and_rotate() -> None:
+        log.write(1, 2)
+        log.rotate()
+        log.write(3, 4)
+
+    await follow(log, journal, write_and_rotate)
+    assert journal.values == numbers(1, 4)
+
+
+async def test_a_position_without_a_list_of_what_is_older_goes_on(log: LogFile) -> None:
+    """As journals of before have it: then the times of the last writes decide, once."""
+    journal = FakeJournal()
+    log.write(1, 2)
+    log.rotate()
+    os.utime(log.path.with_name("app.log.1"), (1, 1))
+    log.write(3, 4)
+    await read(log, journal)
+    assert journal.position is not None
+    former = msgspec.json.decode(journal.position)
+    del former["log"], former["older"]
+    former["previous_inode"] = 0
+    journal.rounds.append(Round([], msgspec.json.encode(former)))
+    log.write(5, 5)
+    for number in range(6, 8):
+        log.rotate()
+        log.write(number, number)
+    await read(log, journal)
+    assert journal.values == numbers(3, 7)
+
+
+class TestBehindALink:
+    """As the log of a container in Kubernetes: a link to `0.log` in another folder."""
+
+    @pytest.fixture
+    def link(self, tmp_path: Path) -> LogFile:
+        """The log, as its reader knows it."""
+        (tmp_path / "containers").mkdir()
+        (tmp_path / "pod").mkdir()
+        path = tmp_path / "containers" / "app.log"
+        path.symlink_to(tmp_path / "pod" / "0.log")
+        return LogFile(path)
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> LogFile:
+        """The log, as its writer knows it."""
+        return LogFile(tmp_path / "pod" / "0.log")
+
+    @staticmethod
+    def rotate_as_kubelet(target: LogFile, stamp: int) -> None:
+        """With the time behind the name."""
+        target.path.rename(target.path.with_name(f"{target.path.name}.20261124-{stamp:06d}"))
+        target.path.touch()
+
+    @staticmethod
+    def point_to(link: LogFile, target: LogFile) -> None:
+        """At once, as whoever sets links does."""
+        new = link.path.with_name("new")
+        new.symlink_to(target.path)
+        new.rename(link.path)
+
+    async def test_rotated_twice_while_down(self, link: LogFile, target: LogFile) -> None:
+        """What came between is beside the target, and not beside the link."""
+        journal = FakeJournal()
+        target.write(1, 3)
+        await read(link, journal)
+        for number in (4, 6):
+            target.write(number, number)
+            self.rotate_as_kubelet(target, number)
+            target.write(number + 1, number + 1)
+        _, source = await read(link, journal)
+        assert journal.values == numbers(1, 7)
+        assert source.statistics().files_lost == 0
+
+    async def test_cut_while_down(self, link: LogFile, target: LogFile) -> None:
+        """The copy is beside the target, too."""
+        journal = FakeJournal()
+        target.write(1, 3)
+        await read(link, journal)
+        target.write(4, 5)
+        target.copy_and_cut()
+        target.write(6, 7)
+        await read(link, journal, on_lost_file="fail")
+        assert journal.values == numbers(1, 7)
+
+    async def test_the_old_target_is_read_to_its_end(self, link: LogFile, target: LogFile) -> None:
+        """With its generations, and after it those of the new one, and of what came between."""
+        journal = FakeJournal()
+        target.write(1, 3)
+        await read(link, journal)
+        self.rotate_as_kubelet(target, 1)
+        target.write(4, 5)
+        for number in (1, 2):
+            target = LogFile(target.path.with_name(f"{number}.log"))
+            target.write(2 + 4 * number, 3 + 4 * number)
+            self.rotate_as_kubelet(target, number)
+            target.write(4 + 4 * number, 5 + 4 * number)
+        self.point_to(link, target)
+        await read(link, journal, on_lost_file="fail")
+        assert journal.values == numbers(1, 13)
+
+    async def test_the_link_is_set_while_the_old_target_is_written(
+        self, link: LogFile, target: LogFile
+    ) -> None:
+        """Its writer may still have it open: it has to be silent first, as after a rotation."""
+        journal = FakeJournal()
+        target.write(1, 3)
+        new = LogFile(target.path.with_name("other.log"))
+
+        def set_link() -> None:
+            target.write(4, 5)
+            new.write(7, 8)
+            self.point_to(link, new)
+
+        _, source = await follow(link, journal, set_link, lambda: target.write(6, 6))
+        assert journal.values == numbers(1, 8)
+        assert source.statistics().left_behind_bytes == 0
+
+    async def test_the_link_is_away_for_a_moment(self, link: LogFile, target: LogFile) -> None:
+        """Some remove it first."""
+        journal = FakeJournal()
+        target.write(1, 3)
+        new = LogFile(target.path.with_name("1.log"))
+
+        def set_link() -> None:
+            new.write(6, 7)
+            link.path.symlink_to(new.path)
+
+        await follow(link, journal, link.path.unlink, lambda: target.write(4, 5), set_link)
+        assert journal.values == numbers(1, 7)
+
+    async def test_a_target_that_is_gone_is_told(self, link: LogFile, target: LogFile) -> None:
+        """As when a pod was removed while the daemon was down."""
+        journal = FakeJournal()
+        target.write(1, 3)
+        await read(link, journal)
+        new = LogFile(link.path.with_name("0.log"))
+        new.write(4, 5)
+        self.point_to(link, new)
+        shutil.rmtree(target.path.parent)
+        _, source = await read(link, journal)
+        assert journal.values == numbers(1, 5)
+        assert source.statistics().files_lost == 1
+
+    async def test_a_folder_that_was_moved_is_no_other_log(
+        self, link: LogFile, target: LogFile, tmp_path: Path
+    ) -> None:
+        """A link on the way to the file may be set to where its folder is now."""
+        journal = FakeJournal()
+        target.write(1, 3)
+        await read(link, journal)
+        moved = LogFile(tmp_path / "moved" / "0.log")
+        target.path.parent.rename(moved.path.parent)
+        self.point_to(link, moved)
+        moved.write(4, 5)
+        moved.rotate()
+        moved.write(6, 7)
+        await read(link, journal, on_lost_file="fail")
+        assert journal.values == numbers(1, 7)
+
+
+def _compress(path: Path, compressed: Path) -> None:
+    with path.open("rb") as lines, gzip.open(compressed, "wb") as file:
+        shutil.copyfileobj(lines, file)
+    path.unlink()

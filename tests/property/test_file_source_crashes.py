@@ -9,7 +9,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,9 +22,9 @@ from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Action = Literal["write", "write part", "rename", "copy", "nothing"]
+Action = Literal["write", "write part", "rename", "copy", "clock back", "link on", "nothing"]
 
-_ACTIONS = st.sampled_from(["write", "write part", "rename", "copy", "nothing"])
+_ACTIONS: st.SearchStrategy[Action] = st.sampled_from(get_args(Action))
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,22 @@ _LIVES = st.lists(
 
 
 class _Writer:
-    """Writes numbered lines, and rotates as real ones do."""
+    """Writes numbered lines behind a link, and rotates as real ones do.
+
+    As a container's log: `pod/0.log`, with its generations beside it; `1.log` after a new start.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "app.log"
+        self.link = folder / "app.log"
+        self._starts = 0
+        self.files = 0
+        self._path = folder / "pod" / "0.log"
+        self._path.parent.mkdir()
+        self.link.symlink_to(self._path)
         self._written = 0
         self._clock_ns = time.time_ns()
         self._create()
         self._owed = b""
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     def expected(self) -> list[bytes]:
         return [b"%d" % number for number in range(self._written)]
@@ -97,6 +101,16 @@ class _Writer:
                     self._tick(copy)
                     os.truncate(self._path, 0)
                     self._tick(self._path)
+                case "clock back":
+                    self._clock_ns -= 3_600_000_000_000
+                case "link on":
+                    self.end_line()
+                    self._starts += 1
+                    self._path = self._path.with_name(f"{self._starts}.log")
+                    self._create()
+                    new = self.link.with_name("new")
+                    new.symlink_to(self._path)
+                    new.rename(self.link)
                 case "nothing":
                     pass
 
@@ -117,6 +131,7 @@ class _Writer:
         self._tick(self._path)
 
     def _create(self) -> None:
+        self.files += 1
         self._path.touch()
         self._tick(self._path)
 
@@ -126,28 +141,31 @@ class _Writer:
         os.utime(path, ns=(self._clock_ns, self._clock_ns))
 
     def _make_room(self) -> Path:
-        numbers = [int(path.name.rpartition(".")[2]) for path in self._path.parent.glob("*.log.*")]
+        numbers = [
+            int(path.name.rpartition(".")[2])
+            for path in self._path.parent.glob(f"{self._path.name}.*")
+        ]
         for number in sorted(numbers, reverse=True):
             self._older(number).rename(self._older(number + 1))
         return self._older(1)
 
     def _older(self, number: int) -> Path:
-        return self._path.with_name(f"app.log.{number}")
+        return self._path.with_name(f"{self._path.name}.{number}")
 
 
-async def _live(writer: _Writer, journal: FakeJournal, life: _Life) -> None:
+async def _live(writer: _Writer, journal: FakeJournal, life: _Life, *, quiet: int = 3) -> None:
     intake = FakeIntake(journal, life.crash_at)
     during: list[Callable[[], object]] = [
         lambda actions=actions: writer.act(actions)  # type: ignore[misc] # bound now, not later
         for actions in life.during
     ]
     source = FileSource(
-        writer.path,
+        writer.link,
         EventParser(None, 100),
         poll_interval_s=1,
         rotate_wait_s=1,
         on_lost_file="fail",
-        pause=scripted_pause(*during, quiet=3),
+        pause=scripted_pause(*during, quiet=quiet),
     )
     try:
         await source.run(intake, journal.position)
@@ -166,7 +184,8 @@ async def _all_lives(folder: Path, lives: list[_Life]) -> None:
         await _live(writer, journal, life)
         assert journal.values == writer.expected()[: len(journal.values)]
     writer.end_line()
-    await _live(writer, journal, _Life([], [], None, 1.0))
+    # Each file that is left was silent for a while first.
+    await _live(writer, journal, _Life([], [], None, 1.0), quiet=3 + 3 * writer.files)
     assert journal.values == writer.expected()
 
 

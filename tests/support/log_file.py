@@ -14,8 +14,6 @@ from tests.support.fake_intake import FakeIntake, FakeJournal, scripted_pause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.producer.sources._file import OnLostFile
-
 
 def numbers(first: int, last: int) -> list[bytes]:
     """The lines that `LogFile.write` writes, as events."""
@@ -84,11 +82,9 @@ async def follow(
     return intake, source
 
 
-async def read(
-    log: LogFile, journal: FakeJournal, *, on_lost_file: OnLostFile = "continue"
-) -> tuple[FakeIntake, FileSource]:
+async def read(log: LogFile, journal: FakeJournal, **options: Any) -> tuple[FakeIntake, FileSource]:
     """Read to the end, and stop there."""
     intake = FakeIntake(journal)
-    source = FileSource(log.path, EventParser(None, 100), follow=False, on_lost_file=on_lost_file)
+    source = FileSource(log.path, EventParser(None, 100), follow=False, **options)
     await source.run(intake, journal.position)
     return intake, source
