@@ -26,7 +26,7 @@ from sequitur.consumer.lateness.key_state import (
     Upkeep,
 )
 from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
-from sequitur.consumer.lateness.runs import Run
+from sequitur.consumer.lateness.runs import Run, least_frontier_ms
 from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
 from sequitur.consumer.step_log.entry import StepEntry
 from sequitur.consumer.step_log.staged import StagedStep
@@ -58,7 +58,9 @@ from sequitur.consumer.time.advice import UnusableRow, advice
 from sequitur.consumer.time.bounds import TimeBounds
 from sequitur.consumer.time.clock import (
     BEFORE_ALL_TIME_MS,
+    LONGEST_TICK_MS,
     EventClock,
+    Look,
     PartitionClock,
     SourcePartition,
 )
@@ -108,6 +110,7 @@ __all__ = [
     "LATE",
     "LATE_BY_HEADER",
     "LIKELY_UNITS",
+    "LONGEST_TICK_MS",
     "METADATA_LIMIT",
     "MISSING",
     "NEGATIVE",
@@ -155,6 +158,7 @@ __all__ = [
     "LatePolicy",
     "LatenessHistogram",
     "LearnedDelays",
+    "Look",
     "MarkDeleteBackError",
     "OutputPartition",
     "OutputTimestamp",
@@ -191,6 +195,7 @@ __all__ = [
     "late_against",
     "lateness_bin",
     "learn",
+    "least_frontier_ms",
     "now_of_step",
     "parse_event_time_spec",
     "read_event_time",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,13 @@ class Run:
         return before_ms < frontier_ms and (
             self.is_live(before_ms) and self.min_event_time_ms <= frontier_ms
         )
+
+
+def least_frontier_ms(runs: Sequence[Run], most_bytes: int) -> int:
+    """Return the smallest frontier behind which runs hold no more bytes than may be held."""
+    times = sorted({BEFORE_ALL_TIME_MS, *(run.max_event_time_ms for run in runs)})
+
+    def fits(frontier_ms: int) -> bool:
+        return sum(run.held_bytes(frontier_ms) for run in runs) <= most_bytes
+
+    return times[bisect_left(times, x=True, key=fits)]

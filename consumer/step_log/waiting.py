@@ -17,7 +17,7 @@ class Awaited:
     Attributes:
         partition: Which.
         event_time_ms: Greatest event time it has given; None before the first.
-        to_read: Its records that are not read yet.
+        to_read: Its records that have to be read before it can be idle.
         idle_at_ms: When the frontier goes on without it, wall-clock time, if it gives nothing and
             is read to its end; None where that is not known.
     """
@@ -61,7 +61,9 @@ def awaited(clock: EventClock) -> tuple[Awaited, ...]:
     least = min(reached.values(), default=None)
     holding = silent or [where for where, time_ms in reached.items() if time_ms == least]
     return tuple(
-        Awaited(where, live[where].max_event_time_ms, live[where].to_read, live[where].idle_at_ms)
+        Awaited(
+            where, live[where].max_event_time_ms, live[where].to_read_first, live[where].idle_at_ms
+        )
         for where in sorted(holding)
     )
 

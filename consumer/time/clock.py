@@ -5,10 +5,16 @@ a row behind it is late. It is `min over live partitions of (max event time seen
 
 - **One clock a partition**, and the minimum of them: in a backlog partitions are read at different
   speeds, and a maximum over all of them would call the slow one's rows late.
-- **Idle** is a partition that gave no event time for `idle_timeout_ms` *and* whose end we have
-  reached. It leaves the minimum, else one quiet partition would hold everyone's rows for ever. The
-  time-out alone is not enough: a partition we have not got round to reading is not idle. One never
-  seen is held to the same.
+- **Idle** is a partition that gave no event time for `idle_timeout_ms` *and* is read up to the end
+  seen at the look with which that time began. It leaves the minimum, else one quiet partition would
+  hold everyone's rows for ever. The time-out alone is not enough: a partition we have not got round
+  to reading is not idle. One never seen is held to the same. And the end of today is too much to
+  ask: a partition with nothing but bad rows, which keep coming, would never be idle.
+- **Silence** is what we have watched: the time between two looks counts, and of a long one no more
+  than `longest_ms`, within which the next look was due. While brokers are away, a leader is
+  missing or no job runs, nobody looks, and a producer may have had what it could not send. A run
+  that ends when it has read what is there looks so seldom that all time between its looks counts;
+  what came meanwhile has to be read then.
 - **All idle**: nothing that we wait for can come, so the frontier is the greatest event time seen
   and everything held goes out.
 - **Never backwards**: a partition that wakes up rejoins the minimum; its old rows are late, not
@@ -26,9 +32,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from sequitur.consumer._errors import StateFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
-CLOCK_FORMAT: Final = 1
+CLOCK_FORMAT: Final = 2
+"""Of what this version writes. In format 1 a partition had the time of its last event, and was
+silent since then, looked at or not."""
+_FORMER_FORMAT: Final = 1
+LONGEST_TICK_MS: Final = 1_000
 BEFORE_ALL_TIME_MS: Final = -1
 """The frontier before it first moves: event times are >= 0, so nothing is at it or behind it."""
 
@@ -40,27 +50,45 @@ class SourcePartition(NamedTuple):
     partition: int
 
 
+class Look(NamedTuple):
+    """What a look at a source partition shows.
+
+    Attributes:
+        position: Offset of the next record to read, once the step is done.
+        end: Offset behind the partition's last record.
+        max_event_time_ms: Greatest usable event time of the rows that the step read, None without
+            any.
+    """
+
+    position: int
+    end: int
+    max_event_time_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionClock:
     """What one source partition has shown us.
 
     Attributes:
         max_event_time_ms: Greatest event time seen, late rows included; None before the first.
-        last_event_ms: Wall-clock time when it last gave an event time; at first, when it was first
-            looked at.
+        seen_ms: Wall-clock time when it was last looked at.
         position: Offset of the next record we read.
         high_watermark: Offset behind the partition's last record when last looked at.
+        silent_ms: For how long it has given no event time, by what was watched of that time.
+        silent_end: The high watermark when that time began.
         delay_ms: The delay when the frontier was last computed.
         was_idle: Whether it was left out then.
-        idle_at_ms: When it will be, wall-clock time, if it gives nothing more and is read to its
-            end; None before it was looked at for that.
+        idle_at_ms: When it will be, wall-clock time, if it gives nothing more and is read up to
+            `silent_end`; None before it was looked at for that.
         was_overruled: Whether it was left out then, since too much was held for its sake.
     """
 
     max_event_time_ms: int | None
-    last_event_ms: int
+    seen_ms: int
     position: int
     high_watermark: int
+    silent_ms: int = 0
+    silent_end: int = 0
     delay_ms: int = 0
     was_idle: bool = False
     idle_at_ms: int | None = None
@@ -78,15 +106,48 @@ class PartitionClock:
         """Records that were there, and not read, when last looked at."""
         return max(0, self.high_watermark - self.position)
 
-    def is_idle(self, *, now_ms: int, idle_timeout_ms: int, is_bounded: bool) -> bool:
-        """Tell whether it gave nothing for the time-out, and nothing is left to read.
+    @property
+    def to_read_first(self) -> int:
+        """Records of these without which it is not idle, however long it is silent."""
+        return max(0, self.silent_end - self.position)
+
+    def is_idle(self, *, idle_timeout_ms: int, is_bounded: bool) -> bool:
+        """Tell whether it gave nothing for the time-out, and nothing older is left to read.
 
         One that never gave anything is not waited for in a run that ends when it has read what is
         there: nothing of it can come.
         """
         gives_nothing = is_bounded and self.max_event_time_ms is None
-        is_silent = gives_nothing or now_ms - self.last_event_ms >= idle_timeout_ms
-        return not self.to_read and is_silent
+        is_silent = gives_nothing or self.silent_ms >= idle_timeout_ms
+        return not self.to_read_first and is_silent
+
+    def after(
+        self, look: Look, now_ms: int, *, longest_ms: int, is_bounded: bool
+    ) -> PartitionClock:
+        """Return the clock once it was looked at again; see `EventClock.looked_at`."""
+        time_ms, known_ms = look.max_event_time_ms, self.max_event_time_ms
+        if time_ms is not None:
+            greatest_ms = time_ms if known_ms is None else max(known_ms, time_ms)
+            return replace(_first_look(look, now_ms), max_event_time_ms=greatest_ms)
+        # Where the wall clock was set back, nothing is known of the time between.
+        passed_ms = max(0, now_ms - self.seen_ms)
+        is_watched = passed_ms <= longest_ms
+        return replace(
+            _first_look(look, now_ms),
+            max_event_time_ms=known_ms,
+            silent_ms=self.silent_ms + (passed_ms if is_watched or is_bounded else longest_ms),
+            silent_end=self.silent_end if is_watched or not is_bounded else look.end,
+        )
+
+
+def _first_look(look: Look, now_ms: int) -> PartitionClock:
+    return PartitionClock(
+        max_event_time_ms=look.max_event_time_ms,
+        seen_ms=now_ms,
+        position=look.position,
+        high_watermark=look.end,
+        silent_end=look.end,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +157,15 @@ class EventClock:
     Attributes:
         frontier_ms: Event time up to which everything on time may go out.
         partitions: The clock of each partition.
-        seen_ms: Wall-clock time at which the partitions were looked at last; 0 before that.
     """
 
     frontier_ms: int = BEFORE_ALL_TIME_MS
     partitions: Mapping[SourcePartition, PartitionClock] = field(default_factory=dict)
-    seen_ms: int = 0
+
+    @property
+    def seen_ms(self) -> int:
+        """Wall-clock time at which partitions were looked at last; 0 before that."""
+        return max((clock.seen_ms for clock in self.partitions.values()), default=0)
 
     @property
     def max_event_time_ms(self) -> int:
@@ -115,6 +179,32 @@ class EventClock:
             default=BEFORE_ALL_TIME_MS,
         )
 
+    def looked_at(
+        self,
+        looks: Mapping[SourcePartition, Look],
+        *,
+        now_ms: int,
+        longest_ms: int = 2 * LONGEST_TICK_MS,
+        is_bounded: bool = False,
+    ) -> Self:
+        """Take in what a step saw of partitions.
+
+        Args:
+            looks: What it saw of each, looked up at `now_ms`.
+            now_ms: Wall-clock time.
+            longest_ms: How much of the time since the last look counts as silence, at most.
+            is_bounded: Whether the run ends when it has read what is there: then all of it does.
+        """
+        partitions = dict(self.partitions)
+        for partition, look in looks.items():
+            before = partitions.get(partition)
+            partitions[partition] = (
+                _first_look(look, now_ms)
+                if before is None
+                else before.after(look, now_ms, longest_ms=longest_ms, is_bounded=is_bounded)
+            )
+        return replace(self, partitions=partitions)
+
     def observe(
         self,
         partition: SourcePartition,
@@ -124,38 +214,16 @@ class EventClock:
         high_watermark: int,
         now_ms: int,
     ) -> Self:
-        """Take in what a step saw of one partition.
+        """Take in what a step saw of one partition; see `looked_at`."""
+        look = Look(position, high_watermark, max_event_time_ms)
+        return self.looked_at({partition: look}, now_ms=now_ms)
 
-        Args:
-            partition: Which.
-            max_event_time_ms: Greatest usable event time of the rows read in this step, None
-                without any.
-            position: Offset of the next record to read, once this step is done.
-            high_watermark: Offset behind the partition's last record, looked up at `now_ms`.
-            now_ms: Wall-clock time.
-        """
-        before = self.partitions.get(partition)
-        known_ms = None if before is None else before.max_event_time_ms
-        seen = [ms for ms in (known_ms, max_event_time_ms) if ms is not None]
-        after = PartitionClock(
-            max_event_time_ms=max(seen, default=None),
-            # Where the wall clock was set back, it is silent since now, not since a time to come.
-            last_event_ms=now_ms
-            if before is None or max_event_time_ms is not None
-            else min(before.last_event_ms, now_ms),
-            position=position,
-            high_watermark=high_watermark,
-        )
-        return replace(self, partitions={**self.partitions, partition: after}, seen_ms=now_ms)
-
-    def idle(
-        self, *, now_ms: int, idle_timeout_ms: int, is_bounded: bool = False
-    ) -> frozenset[SourcePartition]:
+    def idle(self, *, idle_timeout_ms: int, is_bounded: bool = False) -> frozenset[SourcePartition]:
         """Return the partitions that are idle now."""
         return frozenset(
             partition
             for partition, clock in self.partitions.items()
-            if clock.is_idle(now_ms=now_ms, idle_timeout_ms=idle_timeout_ms, is_bounded=is_bounded)
+            if clock.is_idle(idle_timeout_ms=idle_timeout_ms, is_bounded=is_bounded)
         )
 
     def advance(
@@ -165,42 +233,41 @@ class EventClock:
         delay_ms: int | Mapping[SourcePartition, int],
         idle_timeout_ms: int,
         is_bounded: bool = False,
-        fits: Callable[[int], bool] = lambda _: True,
+        least_ms: int = BEFORE_ALL_TIME_MS,
     ) -> Self:
         """Move the frontier as far as the live partitions allow; never back.
 
         Where too much would be held for the sake of those that are furthest behind, it does
-        without them: as few as can be, and all if need be.
+        without them, and goes no further than it has to for what is held to fit.
 
         Args:
-            now_ms: Wall-clock time.
+            now_ms: Wall-clock time of the last look.
             delay_ms: How far behind its partition's greatest event time a row may be: for all, or
                 for each partition.
             idle_timeout_ms: Silence after which a partition that is read to its end is idle.
             is_bounded: Whether the run ends when it has read what is there.
-            fits: Whether what is held behind a frontier may be held.
+            least_ms: The smallest frontier behind which no more is held than may be.
         """
-        idle = self.idle(now_ms=now_ms, idle_timeout_ms=idle_timeout_ms, is_bounded=is_bounded)
+        idle = self.idle(idle_timeout_ms=idle_timeout_ms, is_bounded=is_bounded)
         partitions = {
             partition: replace(
                 clock,
                 delay_ms=delay_ms if isinstance(delay_ms, int) else delay_ms[partition],
                 was_idle=partition in idle,
-                idle_at_ms=clock.last_event_ms + idle_timeout_ms,
+                idle_at_ms=now_ms + idle_timeout_ms - clock.silent_ms,
                 was_overruled=False,
             )
             for partition, clock in self.partitions.items()
         }
-        live = [where for where, clock in partitions.items() if not clock.was_idle]
-        live.sort(key=lambda where: partitions[where].reach_ms)
-        for where in live:
-            reached = max(self.frontier_ms, partitions[where].reach_ms)
-            if fits(reached):
-                break
-            partitions[where] = replace(partitions[where], was_overruled=True)
-        else:
-            reached = max(self.frontier_ms, self.max_event_time_ms)
-        return replace(self, frontier_ms=reached, partitions=partitions)
+        live = {where: clock for where, clock in partitions.items() if not clock.was_idle}
+        allowed_ms = min(
+            (clock.reach_ms for clock in live.values()), default=self.max_event_time_ms
+        )
+        if least_ms > self.frontier_ms:
+            for where, clock in live.items():
+                partitions[where] = replace(clock, was_overruled=clock.reach_ms < least_ms)
+        reached_ms = max(self.frontier_ms, allowed_ms, least_ms)
+        return replace(self, frontier_ms=reached_ms, partitions=partitions)
 
     def without(self, topics: Collection[str]) -> Self:
         """Forget the partitions of topics; the frontier stays where it is."""
@@ -217,10 +284,9 @@ class EventClock:
                 these are read from there.
             now_ms: Wall-clock time.
         """
-        unseen = PartitionClock(None, now_ms, position=0, high_watermark=0)
         there = {}
         for where, offset in first.items():
-            clock = self.partitions.get(where, unseen)
+            clock = self.partitions.get(where) or _first_look(Look(offset, offset), now_ms)
             position = max(clock.position, offset)
             end = max(clock.high_watermark, position)
             there[where] = replace(clock, position=position, high_watermark=end)
@@ -235,15 +301,16 @@ class EventClock:
         return {
             "format": CLOCK_FORMAT,
             "frontier_ms": self.frontier_ms,
-            "seen_ms": self.seen_ms,
             "partitions": [
                 {
                     "topic": partition.topic,
                     "partition": partition.partition,
                     "max_event_time_ms": clock.max_event_time_ms,
-                    "last_event_ms": clock.last_event_ms,
+                    "seen_ms": clock.seen_ms,
                     "position": clock.position,
                     "high_watermark": clock.high_watermark,
+                    "silent_ms": clock.silent_ms,
+                    "silent_end": clock.silent_end,
                     "delay_ms": clock.delay_ms,
                     "was_idle": clock.was_idle,
                     "idle_at_ms": clock.idle_at_ms,
@@ -260,24 +327,42 @@ class EventClock:
         Raises:
             StateFormatError: Written by something else, or by a newer version.
         """
-        if document.get("format") != CLOCK_FORMAT:
+        found = document.get("format")
+        if found not in (_FORMER_FORMAT, CLOCK_FORMAT):
             raise StateFormatError(
-                f"clock of format {document.get('format')!r}; this version reads {CLOCK_FORMAT}"
+                f"clock of format {found!r}; this version reads {_FORMER_FORMAT} and {CLOCK_FORMAT}"
             )
+        entries = document["partitions"]
+        if found == _FORMER_FORMAT:
+            seen_ms = document.get("seen_ms", 0)
+            entries = [_of_former_format(entry, seen_ms) for entry in entries]
         return cls(
             frontier_ms=document["frontier_ms"],
-            seen_ms=document.get("seen_ms", 0),
             partitions={
                 SourcePartition(entry["topic"], entry["partition"]): PartitionClock(
                     max_event_time_ms=entry["max_event_time_ms"],
-                    last_event_ms=entry["last_event_ms"],
+                    seen_ms=entry["seen_ms"],
                     position=entry["position"],
                     high_watermark=entry["high_watermark"],
+                    silent_ms=entry["silent_ms"],
+                    silent_end=entry["silent_end"],
                     delay_ms=entry.get("delay_ms", 0),
                     was_idle=entry.get("was_idle", False),
                     idle_at_ms=entry.get("idle_at_ms"),
                     was_overruled=entry.get("was_overruled", False),
                 )
-                for entry in document["partitions"]
+                for entry in entries
             },
         )
+
+
+def _of_former_format(entry: Mapping[str, Any], seen_ms: int) -> dict[str, Any]:
+    """Return a partition of format 1 as one of this; it was idle once it was read to its end."""
+    last_ms = entry["last_event_ms"]
+    seen_ms = max(seen_ms, last_ms)
+    return {
+        **entry,
+        "seen_ms": seen_ms,
+        "silent_ms": seen_ms - last_ms,
+        "silent_end": entry["high_watermark"],
+    }

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import StagedStep, Totals
+    from sequitur.consumer import StagedStep, StepEntry, Totals
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.sink.sink import Outputs
     from sequitur.pipelines.topology.processing import Processing
@@ -202,12 +202,21 @@ class ReorderEngine:
         try:
             entry = self._runner.settled() if self._staged.is_idle else None
             now_ms = self._job.now_ms()
-            if entry is None or not (entry.live_runs or self._runner.is_process_due(now_ms)):
+            if entry is None:
+                return False
+            is_due = entry.live_runs or self._runner.is_process_due(now_ms)
+            if not is_due and not self._watches_silence(entry, now_ms):
                 return False
             clock = self._steps.ticked(entry, now_ms)
-            return self._runner.run_quiet(StepKind.TICK, entry, clock, now_ms)
+            return bool(is_due) and self._runner.run_quiet(StepKind.TICK, entry, clock, now_ms)
         finally:
             self._lock.release()
+
+    def _watches_silence(self, entry: StepEntry, now_ms: int) -> bool:
+        """Tell whether silence itself is waited for, by bolts with ticks, and a look is due."""
+        processing = self._processing
+        ticks = processing is not None and processing.tick_due_ms is not None
+        return ticks and self._steps.is_look_due(entry, now_ms)
 
     def drain(self) -> bool:
         """Release everything held; whether anything was."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer import LearnedDelays, learn
+from sequitur.consumer import LONGEST_TICK_MS, LearnedDelays, Look, learn, least_frontier_ms
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
@@ -14,8 +14,18 @@ if TYPE_CHECKING:
     from sequitur.pipelines.kafka.outages import Outages
 
 
+_LOOKS_WITHIN_IDLE: Final = 4
+_SHORTEST_TICK_MS: Final = 100
+
+
+def tick_ms(settings: ReorderSettings) -> int:
+    """Return how often the job looks at its input beside batches."""
+    wanted_ms = milliseconds(settings.idle_timeout) // _LOOKS_WITHIN_IDLE
+    return min(LONGEST_TICK_MS, max(_SHORTEST_TICK_MS, wanted_ms))
+
+
 class Frontier:
-    """Moves the frontier."""
+    """Moves the frontier, by what looks at the input show; of one life of the job."""
 
     def __init__(self, settings: ReorderSettings, outages: Outages, *, is_bounded: bool) -> None:
         self._policy = settings.delay_policy
@@ -24,12 +34,38 @@ class Frontier:
         self._max_held_bytes = settings.max_held_bytes
         self._outages = outages
         self._is_bounded = is_bounded
+        self._longest_ms = 0  # before the first look of a life nobody watched
+        self._watched_ms = 2 * tick_ms(settings)
         self._overruled: set[SourcePartition] = set()
 
     @property
     def is_learned(self) -> bool:
         """Whether delays are learned."""
         return self._policy is not None
+
+    def looked_at(
+        self,
+        clock: EventClock,
+        positions: Mapping[SourcePartition, int],
+        ends: Mapping[SourcePartition, int],
+        now_ms: int,
+        maxima: Mapping[SourcePartition, int | None] | None = None,
+    ) -> EventClock:
+        """Return the clocks once partitions were looked at, not advanced yet.
+
+        Args:
+            clock: The clocks before.
+            positions: Offset of the next record to read of each.
+            ends: Offset behind the last record of each.
+            now_ms: Wall-clock time.
+            maxima: Greatest usable event time of the rows that were read since, where any were.
+        """
+        times = maxima or {}
+        looks = {at: Look(read, ends[at], times.get(at)) for at, read in positions.items()}
+        longest_ms, self._longest_ms = self._longest_ms, self._watched_ms
+        return clock.looked_at(
+            looks, now_ms=now_ms, longest_ms=longest_ms, is_bounded=self._is_bounded
+        )
 
     def learn(
         self,
@@ -70,14 +106,21 @@ class Frontier:
             delay_ms=delay_ms,
             idle_timeout_ms=self._idle_timeout_ms,
             is_bounded=self._is_bounded,
-            fits=lambda frontier_ms: sum(run.held_bytes(frontier_ms) for run in runs) <= most,
+            least_ms=least_frontier_ms(runs, most),
         )
         overruled = {where for where, one in after.partitions.items() if one.was_overruled}
         if more := overruled - self._overruled:
             names = ", ".join(f"{where.topic}/{where.partition}" for where in sorted(more))
+            behind_s = (after.max_event_time_ms - after.frontier_ms) / 1000
             self._outages.tell(
                 f"more than max_held_bytes = {most} are held for the sake of partitions {names}: "
-                "the frontier goes on without them, and what is behind it there is late"
+                f"the frontier goes on without them, to {behind_s:g} s behind the newest event, as "
+                "far as it has to for the rest to fit; what is behind it there is late"
             )
-        self._overruled = overruled
+        # Told once, until they have caught up: between two steps it may fit for a moment.
+        self._overruled = {
+            where
+            for where in overruled | (self._overruled & after.partitions.keys())
+            if after.partitions[where].reach_ms < after.frontier_ms
+        }
         return after

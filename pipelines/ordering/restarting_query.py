@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sequitur.consumer import DataLoss
 from sequitur.pipelines._errors import (
@@ -15,6 +15,7 @@ from sequitur.pipelines._errors import (
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.data_loss import in_words, rows_lost
+from sequitur.pipelines.ordering.frontier import tick_ms
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.query import (
     POLL_S,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
-
-_LONGEST_TICK_S: Final = 1.0
 
 
 class RestartingQuery:
@@ -128,7 +127,7 @@ class RestartingQuery:
     def _tick_while(self, query: StreamingQuery) -> Exception | None:
         """Tick the engine while the query runs; the error of a tick, which ends that."""
         job, settings = self._job, self._job.settings
-        tick_s = min(_LONGEST_TICK_S, max(POLL_S, settings.idle_timeout.total_seconds() / 4))
+        tick_s = tick_ms(settings) / 1000
         if self._engine.processed is not None:
             tick_s = POLL_S  # so that an event is tried again when it is due
         next_tick = time.monotonic() + tick_s

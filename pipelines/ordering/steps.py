@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import (
+    LONGEST_TICK_MS,
     EventClock,
     LatePolicy,
     SourcePartition,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from sequitur.consumer import Step
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.data_loss import Lost
     from sequitur.pipelines.ordering.newest_step import NewestStep
@@ -55,6 +57,7 @@ class Steps:
         self._runs = runs
         self._history = KeyHistory(job, output_partitions)
         self._duplicates = DuplicateFinder(job, output_partitions)
+        self._ticked = -1, EventClock()
 
     def stage(self, rows: DataFrame, batch_id: int) -> StagedStep:
         """Stage a micro-batch, and give how far it moves the frontier.
@@ -66,7 +69,7 @@ class Steps:
         """
         before = self._newest.head
         step = 0 if before is None else before.step + 1
-        clock = EventClock() if before is None else before.clock
+        clock = EventClock() if before is None else self._clock_since(before)
         source = self._newest.source
         planned = self._checkpoint.spark.planned_offsets(source, batch_id)
         name = self._checkpoint.new_name(step)
@@ -88,15 +91,7 @@ class Steps:
         # And what arrived meanwhile must count as not read yet.
         now_ms = self._job.now_ms()
         ends = self._job.topics.high_watermarks(planned)
-        after = clock
-        for partition, position in planned.items():
-            after = after.observe(
-                partition,
-                max_event_time_ms=staged.max_event_time_ms.get(partition),
-                position=position,
-                high_watermark=ends[partition],
-                now_ms=now_ms,
-            )
+        after = self._frontier.looked_at(clock, planned, ends, now_ms, staged.max_event_time_ms)
         learned = self._frontier.learn(
             None if before is None else before.learned, clock, after, staged.lateness
         )
@@ -170,17 +165,21 @@ class Steps:
         Raises:
             TopicError: The brokers do not answer.
         """
-        clock = before.clock
-        ends = self._job.topics.high_watermarks(clock.partitions)
-        for partition, known in before.clock.partitions.items():
-            clock = clock.observe(
-                partition,
-                max_event_time_ms=None,
-                position=known.position,
-                high_watermark=ends[partition],
-                now_ms=now_ms,
-            )
+        clock = self._clock_since(before)
+        positions = {where: known.position for where, known in clock.partitions.items()}
+        ends = self._job.topics.high_watermarks(positions)
+        clock = self._frontier.looked_at(clock, positions, ends, now_ms)
+        self._ticked = before.step, clock
         return self._frontier.advance(clock, before.learned, now_ms, before.runs)
+
+    def is_look_due(self, before: StepEntry, now_ms: int) -> bool:
+        """Tell whether the input has not been looked at for as long as a tick may take."""
+        return now_ms - self._clock_since(before).seen_ms >= LONGEST_TICK_MS
+
+    def _clock_since(self, before: Step) -> EventClock:
+        """Return the clocks after a step, with the looks of ticks of which nothing was logged."""
+        step, clock = self._ticked
+        return clock if step == before.step else before.clock
 
     def quiet(
         self,
@@ -231,15 +230,7 @@ class Steps:
         """
         now_ms = self._job.now_ms()
         ends = self._job.topics.high_watermarks(begins)
-        clock = EventClock(frontier_ms=frontier_ms)
-        for partition, position in begins.items():
-            clock = clock.observe(
-                partition,
-                max_event_time_ms=None,
-                position=position,
-                high_watermark=ends[partition],
-                now_ms=now_ms,
-            )
+        clock = self._frontier.looked_at(EventClock(frontier_ms), begins, ends, now_ms)
         return StagedStep(
             step=0,
             kind=StepKind.RESET,

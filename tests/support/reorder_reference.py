@@ -53,6 +53,8 @@ class Reference:
     _held: list[tuple[int, Record]] = field(default_factory=list)
     _newest_ms: dict[tuple[str, int], int] = field(default_factory=dict)
     _heard_ms: dict[tuple[str, int], int] = field(default_factory=dict)
+    _end_then: dict[tuple[str, int], int] = field(default_factory=dict)
+    _read: dict[tuple[str, int], int] = field(default_factory=dict)
     _out_ms: dict[str, int] = field(default_factory=dict)
 
     def step(
@@ -69,13 +71,14 @@ class Reference:
             records: What the step reads.
             partitions: All source partitions.
             now_ms: The wall clock.
-            unread: The source partitions whose end is not reached.
+            unread: The source partitions that have one more record than was read.
         """
         due: list[tuple[int, Record]] = []
         heard = set(partitions) - self._heard_ms.keys()
         for record in sorted(records, key=_place):
             place = (record.topic, record.partition)
             time_ms, reason = _event_time(record.value, now_ms + self.max_future_skew_ms)
+            self._read[place] = record.offset + 1
             if reason:
                 self.quarantined.append((record, reason))
                 continue
@@ -87,8 +90,10 @@ class Reference:
                 due.append((time_ms, record))
             else:
                 self.late.append(record)
-        self._heard_ms.update(dict.fromkeys(heard, now_ms))
-        live = [place for place in partitions if place in unread or self._is_awaited(place, now_ms)]
+        for place in heard:
+            self._heard_ms[place] = now_ms
+            self._end_then[place] = self._read.get(place, 0) + (place in unread)
+        live = [place for place in partitions if self._is_awaited(place, now_ms)]
         reached = (self._newest_ms.get(place, -1) - self.delay_ms for place in live)
         self._release(due, max(self.frontier_ms, min(reached, default=self._greatest_ms)))
 
@@ -97,6 +102,8 @@ class Reference:
         self._release([], max(self.frontier_ms, self._greatest_ms))
 
     def _is_awaited(self, place: tuple[str, int], now_ms: int) -> bool:
+        if self._end_then[place] > self._read.get(place, 0):
+            return True
         if self.is_bounded and place not in self._newest_ms:
             return False
         return now_ms - self._heard_ms[place] < self.idle_timeout_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sequitur.consumer import EventClock, Run, SourcePartition
+from sequitur.consumer import EventClock, Run, SourcePartition, least_frontier_ms
 
 _AT = {SourcePartition("t", number): at for number, at in enumerate((10, 500, 900, 1000))}
 
@@ -23,7 +23,7 @@ def _advanced(limit: int) -> tuple[int, list[int]]:
         now_ms=0,
         delay_ms=0,
         idle_timeout_ms=10**9,
-        fits=lambda frontier_ms: sum(run.held_bytes(frontier_ms) for run in runs) <= limit,
+        least_ms=least_frontier_ms(runs, limit),
     )
     overruled = [where.partition for where, one in after.partitions.items() if one.was_overruled]
     return after.frontier_ms, overruled
@@ -37,6 +37,26 @@ def test_as_few_are_overruled_as_can_be() -> None:
     assert _advanced(99) == (1000, [0, 1, 2])
 
 
+def test_frontier_goes_no_further_than_it_has_to() -> None:
+    """A delay too large makes nothing late that is not older than what does not fit."""
+    clock = EventClock()
+    for number, at in enumerate((9_990, 10_000)):
+        where = SourcePartition("t", number)
+        clock = clock.observe(where, max_event_time_ms=at, position=1, high_watermark=2, now_ms=0)
+    runs = [Run(n, 1, 1_000 * n - 5, 1_000 * n, size_bytes=100) for n in range(1, 11)]
+    assert [least_frontier_ms(runs, limit) for limit in (1000, 999, 250, 99, 0)] == [
+        -1, 1_000, 8_000, 10_000, 10_000
+    ]  # fmt: skip
+    least_ms = least_frontier_ms(runs, 250)
+    held = clock.advance(now_ms=0, delay_ms=5_000, idle_timeout_ms=10**9, least_ms=least_ms)
+    assert held.frontier_ms == 8_000
+    assert all(one.was_overruled for one in held.partitions.values())
+    # What a delay allows is not taken back for it.
+    held = clock.advance(now_ms=0, delay_ms=1_000, idle_timeout_ms=10**9, least_ms=least_ms)
+    assert held.frontier_ms == 8_990
+    assert not any(one.was_overruled for one in held.partitions.values())
+
+
 def test_run_that_is_out_holds_nothing() -> None:
     """And one with a row left all of its bytes: it stays on disk as a whole."""
     run = Run(0, rows=5, min_event_time_ms=100, max_event_time_ms=199, size_bytes=1000)
@@ -45,9 +65,9 @@ def test_run_that_is_out_holds_nothing() -> None:
 
 def test_overruled_partition_is_heard_again() -> None:
     """Once what is held fits, it holds the frontier as any other; the clock remembers both."""
-    held = _clock().advance(now_ms=0, delay_ms=0, idle_timeout_ms=10**9, fits=lambda _: False)
+    held = _clock().advance(now_ms=0, delay_ms=0, idle_timeout_ms=10**9, least_ms=1000)
     assert held.frontier_ms == 1000
-    assert all(one.was_overruled for one in held.partitions.values())
+    assert [one.was_overruled for one in held.partitions.values()] == [True, True, True, False]
     assert EventClock.from_document(held.to_document()) == held
     again = held.advance(now_ms=0, delay_ms=0, idle_timeout_ms=10**9)
     assert not any(one.was_overruled for one in again.partitions.values())

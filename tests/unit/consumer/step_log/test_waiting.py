@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, awaited
+from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, Look, SourcePartition, awaited
 from sequitur.consumer.step_log.waiting import Awaited
 
 IDLE_MS = 30_000
@@ -19,13 +19,9 @@ def _clock(
     """A clock of partitions: what each gave at 0 ms, and how many records are to be read of it."""
     clock = EventClock()
     for name, (time_ms, to_read) in seen.items():
-        clock = clock.observe(
-            {"a": A, "b": B, "c": C}[name],
-            max_event_time_ms=time_ms,
-            position=5,
-            high_watermark=5 + to_read,
-            now_ms=0,
-        )
+        where, first = {"a": A, "b": B, "c": C}[name], Look(5, 5 + to_read)
+        for look, at_ms in ((first._replace(max_event_time_ms=time_ms), 0), (first, now_ms)):
+            clock = clock.looked_at({where: look}, now_ms=at_ms, longest_ms=IDLE_MS)
     return clock.advance(
         now_ms=now_ms, delay_ms=DELAY_MS, idle_timeout_ms=IDLE_MS, is_bounded=is_bounded
     )
@@ -80,7 +76,7 @@ def test_partition_that_was_overruled_holds_nothing() -> None:
         now_ms=9_000,
         delay_ms=DELAY_MS,
         idle_timeout_ms=IDLE_MS,
-        fits=lambda frontier_ms: frontier_ms > _T0,
+        least_ms=_T0 + 1,
     )
     assert [one.partition for one in awaited(clock)] == [A]
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition, StateFormatError
+from sequitur.consumer import (
+    BEFORE_ALL_TIME_MS,
+    EventClock,
+    Look,
+    SourcePartition,
+    StateFormatError,
+)
 from sequitur.consumer.time.clock import PartitionClock
 
 A = SourcePartition("readings", 0)
@@ -30,6 +36,10 @@ def _observe(
 
 
 def _advance(clock: EventClock, now_ms: int) -> EventClock:
+    """Look once more, at nothing new, and move the frontier."""
+    known = clock.partitions.items()
+    looks = {where: Look(one.position, one.high_watermark) for where, one in known}
+    clock = clock.looked_at(looks, now_ms=now_ms)
     return clock.advance(now_ms=now_ms, delay_ms=DELAY_MS, idle_timeout_ms=IDLE_MS)
 
 
@@ -68,7 +78,48 @@ def test_idle_needs_the_end_of_the_partition() -> None:
     """A partition that we have not got round to reading is not idle, however long it takes."""
     clock = _observe(EventClock(), A, 400, now_ms=0, behind=1)
     clock = _observe(clock, B, 1000, now_ms=10 * IDLE_MS)
-    assert _advance(clock, 10 * IDLE_MS).frontier_ms == 390
+    clock = _advance(clock, 10 * IDLE_MS)
+    assert clock.frontier_ms == 390
+    assert clock.partitions[A].to_read_first == 1
+
+
+def test_partition_with_nothing_but_bad_rows_is_idle_though_more_keep_coming() -> None:
+    """What was there when its silence began is read; what has come since says nothing new."""
+    clock = EventClock()
+    for now_ms in range(0, IDLE_MS + 1, 10):
+        looks = {A: Look(now_ms, now_ms + 5, 1000 + now_ms), B: Look(now_ms, now_ms + 5)}
+        clock = clock.looked_at(looks, now_ms=now_ms)
+        clock = clock.advance(now_ms=now_ms, delay_ms=DELAY_MS, idle_timeout_ms=IDLE_MS)
+        assert clock.partitions[B].was_idle == (now_ms == IDLE_MS)
+    assert clock.frontier_ms == 1000 + IDLE_MS - DELAY_MS
+    assert clock.partitions[B].to_read == 5
+    # A usable row among them, and its silence begins anew, as does what has to be read first.
+    woken = clock.looked_at({B: Look(200, 230, 900)}, now_ms=IDLE_MS + 10)
+    assert (woken.partitions[B].silent_ms, woken.partitions[B].to_read_first) == (0, 30)
+
+
+@pytest.mark.parametrize(("away_ms", "counted_ms"), [(20, 20), (40, 40), (45_000, 40)])
+def test_outage_counts_as_silence_no_longer_than_two_ticks(away_ms: int, counted_ms: int) -> None:
+    """While nobody looks, or looks fail, a producer may have what it cannot send."""
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0)
+    looks = {A: Look(5, 5), B: Look(9, 9, 1000 + away_ms)}
+    clock = clock.looked_at(looks, now_ms=away_ms, longest_ms=40)
+    assert clock.partitions[A].silent_ms == counted_ms
+    assert clock.partitions[B].silent_ms == 0
+    clock = clock.advance(now_ms=away_ms, delay_ms=DELAY_MS, idle_timeout_ms=IDLE_MS)
+    assert (clock.frontier_ms, clock.partitions[A].was_idle) == (390, False)
+
+
+def test_run_that_ends_counts_all_time_since_the_run_before_and_reads_what_came() -> None:
+    """Its looks are hours apart: by ticks a partition that is gone would hold rows for months."""
+    hour_ms = 3_600_000
+    clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0)
+    for read, is_idle in ((5, False), (8, True)):
+        looks = {A: Look(read, 8), B: Look(9, 9, 2000)}
+        later = clock.looked_at(looks, now_ms=hour_ms, longest_ms=40, is_bounded=True)
+        assert later.partitions[A].silent_ms == hour_ms
+        idle = later.idle(idle_timeout_ms=IDLE_MS, is_bounded=True)
+        assert (A in idle) == is_idle
 
 
 def test_clock_tells_what_the_frontier_was_computed_from() -> None:
@@ -110,7 +161,7 @@ def test_clock_of_a_partition_keeps_its_maximum() -> None:
     """An older event moves no clock back."""
     clock = _observe(_observe(EventClock(), A, 1000, now_ms=0), A, 7, now_ms=1)
     assert clock.partitions[A].max_event_time_ms == 1000
-    assert clock.partitions[A].last_event_ms == 1
+    assert (clock.partitions[A].seen_ms, clock.partitions[A].silent_ms) == (1, 0)
 
 
 def test_frontier_does_not_become_negative() -> None:
@@ -128,12 +179,12 @@ def test_wall_clock_that_was_ahead_keeps_nobody_live() -> None:
     """It is set back by an hour: who is silent is idle after the time-out all the same."""
     partition, hour_ms = SourcePartition("in", 0), 3_600_000
     clock = EventClock()
-    for now_ms, seen_ms in ((2 * hour_ms, 5_000), (hour_ms, None), (hour_ms + 10_000, None)):
+    for now_ms, seen_ms in ((2 * hour_ms, 5_000), (hour_ms, None), (hour_ms + 2_000, None)):
         clock = clock.observe(
             partition, max_event_time_ms=seen_ms, position=1, high_watermark=1, now_ms=now_ms
         )
-    assert clock.idle(now_ms=hour_ms + 9_999, idle_timeout_ms=10_000) == frozenset()
-    assert clock.idle(now_ms=hour_ms + 10_000, idle_timeout_ms=10_000) == {partition}
+    assert clock.idle(idle_timeout_ms=2_001) == frozenset()
+    assert clock.idle(idle_timeout_ms=2_000) == {partition}
 
 
 def test_drain_reaches_the_greatest_event_time() -> None:
@@ -151,10 +202,10 @@ def test_topic_that_is_forgotten_leaves_the_frontier_where_it_is() -> None:
     assert (set(left.partitions), left.frontier_ms) == ({A}, 1000)
 
 
-@pytest.mark.parametrize("document", [{}, {"format": 2}, {"format": "1"}])
+@pytest.mark.parametrize("document", [{}, {"format": 3}, {"format": "1"}])
 def test_foreign_document_is_refused(document: dict[str, Any]) -> None:
     """A clock of another format is not guessed at."""
-    with pytest.raises(StateFormatError, match="this version reads 1"):
+    with pytest.raises(StateFormatError, match="this version reads 1 and 2"):
         EventClock.from_document(document)
 
 
@@ -168,7 +219,7 @@ def test_rows_that_are_gone_are_passed_over() -> None:
     assert found.partitions == {
         A: replace(clock.partitions[A], position=9, high_watermark=9),
         B: clock.partitions[B],
-        new: PartitionClock(None, 50, position=4, high_watermark=4),
+        new: PartitionClock(None, 50, position=4, high_watermark=4, silent_end=4),
         whole: PartitionClock(None, 50, position=0, high_watermark=0),
     }
     assert found.frontier_ms == clock.frontier_ms
@@ -193,29 +244,43 @@ def test_each_partition_may_have_a_delay_of_its_own() -> None:
 def test_partition_that_gave_nothing_is_idle_only_by_silence_unless_the_run_is_bounded() -> None:
     """What a caller does not say is that the run ends."""
     clock = _observe(EventClock(), A, None, now_ms=0)
-    assert clock.idle(now_ms=IDLE_MS - 1, idle_timeout_ms=IDLE_MS) == frozenset()
-    assert clock.idle(now_ms=0, idle_timeout_ms=IDLE_MS, is_bounded=True) == {A}
+    assert clock.idle(idle_timeout_ms=IDLE_MS) == frozenset()
+    assert clock.idle(idle_timeout_ms=IDLE_MS, is_bounded=True) == {A}
 
 
-def test_document_without_what_was_added_later_is_read() -> None:
-    """An older version's partition had no delay, was not idle, and was not overruled."""
-    clock = _observe(EventClock(), A, 1000, now_ms=7)
-    document = clock.to_document()
-    for name in ("delay_ms", "was_idle", "idle_at_ms", "was_overruled"):
-        del document["partitions"][0][name]
-    read = EventClock.from_document(document)
-    assert read == clock
-    (one,) = read.partitions.values()
-    assert (one.delay_ms, one.was_idle, one.idle_at_ms, one.was_overruled) == (
-        0,
-        False,
-        None,
-        False,
+def test_document_of_the_format_before_is_read() -> None:
+    """A partition was silent since its last event, and idle once it was read to its end.
+
+    An older version's partition had no delay, was not idle, and was not overruled.
+    """
+    partition = {
+        "topic": A.topic,
+        "partition": A.partition,
+        "max_event_time_ms": 1000,
+        "last_event_ms": 7,
+        "position": 5,
+        "high_watermark": 6,
+    }
+    document = {"format": 1, "frontier_ms": 990, "seen_ms": 37, "partitions": [partition]}
+    expected = PartitionClock(
+        max_event_time_ms=1000,
+        seen_ms=37,
+        position=5,
+        high_watermark=6,
+        silent_ms=30,
+        silent_end=6,
     )
+    assert EventClock.from_document(document) == EventClock(990, {A: expected})
+    decided = {"delay_ms": 10, "was_idle": True, "idle_at_ms": 107, "was_overruled": True}
+    document["partitions"] = [{**partition, **decided}]
+    read = EventClock.from_document(document)
+    assert read.partitions == {A: replace(expected, **decided)}  # type: ignore[arg-type]
+    del document["seen_ms"]
+    assert EventClock.from_document(document).partitions[A].silent_ms == 0
 
 
 def test_document_of_another_format_is_refused_by_its_number() -> None:
     """The user is told which is found, and which is read."""
     with pytest.raises(StateFormatError) as refused:
         EventClock.from_document({"format": 77})
-    assert str(refused.value) == "clock of format 77; this version reads 1"
+    assert str(refused.value) == "clock of format 77; this version reads 1 and 2"

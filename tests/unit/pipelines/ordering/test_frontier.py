@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from sequitur.consumer import EventClock, LearnedDelays, ReorderSettings, Run, SourcePartition
 from sequitur.consumer.time.adaptive_delay import StepLateness, lateness_bin
-from sequitur.pipelines.ordering.frontier import Frontier
+from sequitur.pipelines.ordering.frontier import Frontier, tick_ms
 
 A, B = SourcePartition("readings", 0), SourcePartition("readings", 1)
-IDLE_MS = 60_000
 
 
 class _Outages:
@@ -27,7 +27,11 @@ class _Outages:
 def _frontier(
     outages: _Outages | None = None, *, is_bounded: bool = False, **given: Any
 ) -> Frontier:
-    settings = ReorderSettings.model_validate(
+    return Frontier(_settings(**given), cast("Any", outages or _Outages()), is_bounded=is_bounded)
+
+
+def _settings(**given: Any) -> ReorderSettings:
+    return ReorderSettings.model_validate(
         {
             "input_topics": ["readings"],
             "output_topic": "ordered",
@@ -38,7 +42,6 @@ def _frontier(
             **given,
         }
     )
-    return Frontier(settings, cast("Any", outages or _Outages()), is_bounded=is_bounded)
 
 
 def _clock(a_ms: int | None, b_ms: int | None) -> EventClock:
@@ -64,12 +67,15 @@ def test_fixed_delay_is_taken_off_the_slowest_partition() -> None:
 
 
 def test_partition_is_idle_after_the_timeout_of_the_settings() -> None:
-    """A millisecond before it, the frontier still waits for it."""
-    clock = _clock(9_000, None).observe(
-        A, max_event_time_ms=9_000, position=6, high_watermark=6, now_ms=IDLE_MS
-    )
-    assert _frontier().advance(clock, None, IDLE_MS - 1, []).frontier_ms == -1
-    assert _frontier().advance(clock, None, IDLE_MS, []).frontier_ms == 8_000
+    """A look before it, the frontier still waits for it; time without a job, or looks, is none."""
+    frontier, clock = _frontier(idle_timeout="4 s"), _clock(9_000, None)
+    reached = {}
+    for now_ms in (60_000, 61_000, 62_000, 107_000, 107_001):
+        clock = frontier.looked_at(clock, {A: 5, B: 5}, {A: 5, B: 5}, now_ms, {A: 9_000})
+        reached[now_ms] = frontier.advance(clock, None, now_ms, []).frontier_ms
+    assert tick_ms(_settings(idle_timeout="4 s")) == 1_000
+    assert reached == {60_000: -1, 61_000: -1, 62_000: -1, 107_000: 8_000, 107_001: 8_000}
+    assert clock.partitions[B].silent_ms == 1_000 + 1_000 + 2_000 + 1
 
 
 @pytest.mark.parametrize(("is_bounded", "frontier_ms"), [(True, 8_000), (False, -1)])
@@ -118,18 +124,21 @@ def test_frontier_goes_on_without_the_partition_for_which_too_much_is_held() -> 
     fits, too_much = [_run(100, 7_000)], [_run(60, 7_000), _run(41, 7_500), _run(1, 4_000)]
     assert frontier.advance(clock, None, 0, fits).frontier_ms == 4_000
     assert outages.told == []
-    for _ in range(2):
-        moved = frontier.advance(clock, None, 0, too_much)
-        assert moved.frontier_ms == 8_000
-        assert [moved.partitions[where].was_overruled for where in (A, B)] == [False, True]
+    for runs in (too_much, fits, too_much):
+        moved = frontier.advance(clock, None, 0, runs)
+        clock = replace(clock, frontier_ms=moved.frontier_ms)
+    assert moved.frontier_ms == 7_000
     message = (
-        "more than max_held_bytes = 100 are held for the sake of partitions {}: "
-        "the frontier goes on without them, and what is behind it there is late"
+        "more than max_held_bytes = 100 are held for the sake of partitions {}: the frontier goes "
+        "on without them, to {:g} s behind the newest event, as far as it has to for the rest to "
+        "fit; what is behind it there is late"
     )
-    assert outages.told == [message.format("readings/1")]
-    frontier.advance(clock, None, 0, fits)
-    frontier.advance(clock, None, 0, [_run(101, 9_500)])
+    assert outages.told == [message.format("readings/1", 2)]
+    clock = frontier.looked_at(clock, {B: 9}, {B: 9}, 0, {B: 8_500})
+    frontier.advance(clock, None, 0, fits)  # it has caught up
+    moved = frontier.advance(clock, None, 0, [_run(101, 9_000)])
+    assert [moved.partitions[where].was_overruled for where in (A, B)] == [True, True]
     assert outages.told == [
-        message.format("readings/1"),
-        message.format("readings/0, readings/1"),
+        message.format("readings/1", 2),
+        message.format("readings/0, readings/1", 0),
     ]

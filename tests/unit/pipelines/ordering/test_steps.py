@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer import (
+    EventClock,
+    Look,
+    ReorderSettings,
+    Run,
+    SourcePartition,
+    StepEntry,
+    StepKind,
+    Totals,
+)
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.steps import Steps
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -17,6 +27,7 @@ from sequitur.pipelines.store.storage import LocalStorage
 if TYPE_CHECKING:
     from pathlib import Path
 
+_TOLD = {"input_topics": ["in"], "output_topic": "out", "event_time": "json:at", "delay": "1 s"}
 _PLAN = 'v1\n{}\n{"in":{"0":1}}'
 
 
@@ -32,8 +43,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         (folder / "part-1.parquet").write_bytes(b"1")
         raise OSError("No space left on device")
 
-    told = {"input_topics": ["in"], "output_topic": "out", "event_time": "json:at", "delay": "1 s"}
-    settings = ReorderSettings.model_validate({**told, "checkpoint": str(tmp_path)})
+    settings = ReorderSettings.model_validate({**_TOLD, "checkpoint": str(tmp_path)})
     job: Any = SimpleNamespace(
         checkpoint=checkpoint,
         settings=settings,
@@ -50,3 +60,36 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         steps.stage(rows, 0)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [other]
     checkpoint.close()
+
+
+def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
+    """Between two steps the job looks each second; of a longer time it has seen two seconds."""
+    a, b = SourcePartition("in", 0), SourcePartition("in", 1)
+    clock = EventClock().looked_at({a: Look(5, 5, 9_000), b: Look(3, 3, 9_500)}, now_ms=0)
+    entry = StepEntry(
+        step=4,
+        kind=StepKind.BATCH,
+        batch_id=4,
+        previous_frontier_ms=-1,
+        clock=clock,
+        runs=(Run(4, 2, 9_000, 9_500),),
+        before=Totals(),
+        logged_ms=0,
+    )
+    settings = ReorderSettings.model_validate({**_TOLD, "checkpoint": "/x", "idle_timeout": "5 s"})
+    topics = SimpleNamespace(high_watermarks=lambda partitions: dict.fromkeys(partitions, 5))
+    job: Any = SimpleNamespace(
+        settings=settings, topics=topics, outages=None, is_bounded=False, checkpoint=None
+    )
+    runs: Any = None
+    newest: Any = None
+    steps = Steps(job, newest, runs, output_partitions=3)
+    found = []
+    for now_ms in (60_000, 61_000, 62_000, 107_000):  # a new life, which looks 45 s in vain
+        after = steps.ticked(entry, now_ms)
+        found.append((after.partitions[a].silent_ms, after.partitions[a].was_idle))
+    assert found == [(0, False), (1_000, False), (2_000, False), (4_000, False)]
+    assert [steps.is_look_due(entry, now_ms) for now_ms in (107_999, 108_000)] == [False, True]
+    assert steps.ticked(entry, 108_000).frontier_ms == 9_500
+    # The next step begins with other clocks.
+    assert steps.is_look_due(replace(entry, step=5), 108_001)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sequitur.consumer import EventClock, SourcePartition, StepEntry, StepKind, Totals
+from sequitur.consumer import EventClock, Look, SourcePartition, StepEntry, StepKind, Totals
 from sequitur.pipelines.topology.step_runs import reached_ms
 
 _AT_MS = 1_700_000_000_000
@@ -13,13 +13,8 @@ _WHERE = SourcePartition("in", 0)
 def _silent_since(clock: EventClock, silent_ms: int) -> EventClock:
     """The clock once the partition, read to its end, has given nothing for so long."""
     now_ms = _AT_MS + silent_ms
-    seen = clock.observe(
-        _WHERE,
-        max_event_time_ms=None if clock.partitions else _AT_MS,
-        position=5,
-        high_watermark=5,
-        now_ms=now_ms,
-    )
+    look = Look(5, 5, None if clock.partitions else _AT_MS)
+    seen = clock.looked_at({_WHERE: look}, now_ms=now_ms, longest_ms=silent_ms)
     return seen.advance(now_ms=now_ms, delay_ms=0, idle_timeout_ms=_IDLE_MS)
 
 
