@@ -31,7 +31,7 @@ from sequitur.producer._record import check_types
 from sequitur.producer._record_maker import RecordMaker
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
-from sequitur.producer._start import acquire_identity, open_journal
+from sequitur.producer._start import JournalOpening, acquire_identity
 from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.delivery.identities import Identities
@@ -108,6 +108,7 @@ class IdempotentProducer(Sending):
             self._name = name_of_a_life(self._name)
         else:
             self._generation = new_generation()
+        self._opening = JournalOpening()
         self._journal: Journal | None = None
         self._former = NOTHING_RECOVERED
         self._random = Random()
@@ -163,7 +164,7 @@ class IdempotentProducer(Sending):
         )
         try:
             if settings.journal is not None and settings.journaling != "none":
-                self._journal = await open_journal(
+                self._journal = await self._opening.open(
                     settings.journal, self._name, limit_bytes=settings.journal_limit
                 )
                 self._former = self._journal.recovered
@@ -369,7 +370,9 @@ class IdempotentProducer(Sending):
     async def _close(self, wire_s: float) -> None:
         if self._core is not None:
             await self._core.close(self._hurry, wire_s)
-        closing = [] if self._wire is None else [close_within(self._wire, wire_s)]
+        closing = [self._opening.closed(wire_s)]
+        if self._wire is not None:
+            closing.append(close_within(self._wire, wire_s))
         if self._control is not None:
             closing.append(self._control.close(wire_s))
         await asyncio.gather(*closing)

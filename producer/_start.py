@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import RetriableError
 from sequitur.producer._log import Logger
 from sequitur.producer.delivery.routes import until_answered
+from sequitur.producer.journal.errors import JournalError
 from sequitur.producer.journal.frames import Renewal
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
@@ -25,30 +27,38 @@ _REACH_S: Final = 2.0
 _log = Logger(__name__)
 
 
-async def open_journal(directory: Path, name: str, *, limit_bytes: int) -> Journal:
-    """Take over the journal of a producer, in a thread.
+class JournalOpening:
+    """Takes over the journal of a producer, in a thread: it cannot be stopped when nobody waits."""
 
-    When this call is cancelled, the thread closes the journal as soon as it is open.
+    def __init__(self) -> None:
+        self._unclaimed: asyncio.Task[None] | None = None
 
-    Args:
-        directory: Where it is.
-        name: The producer's.
-        limit_bytes: How large it may grow.
+    async def open(self, directory: Path, name: str, *, limit_bytes: int) -> Journal:
+        """Open it; if this call is cancelled, it is closed as soon as it is open.
 
-    Raises:
-        JournalError: It is held by another process, damaged, another producer's, or cannot be
-            written.
-    """
-    opening = asyncio.ensure_future(
-        asyncio.to_thread(
-            Journal.open, directory, producer=name, limits=JournalLimits.within(limit_bytes)
+        Args:
+            directory: Where it is.
+            name: The producer's.
+            limit_bytes: How large it may grow.
+
+        Raises:
+            JournalError: It is held by another process, damaged, another producer's, or cannot be
+                written.
+        """
+        limits = JournalLimits.within(limit_bytes)
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(Journal.open, directory, producer=name, limits=limits)
         )
-    )
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_unclaimed)
-        raise
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            self._unclaimed = asyncio.create_task(_close_unclaimed(opening))
+            raise
+
+    async def closed(self, limit_s: float) -> None:
+        """Wait until a journal that nobody took is unlocked, at most for so long."""
+        if self._unclaimed is not None:
+            await asyncio.wait((self._unclaimed,), timeout=limit_s)
 
 
 async def acquire_identity(
@@ -82,7 +92,8 @@ async def acquire_identity(
         await asyncio.to_thread(journal.sync)
 
 
-def _close_unclaimed(opening: asyncio.Future[Journal]) -> None:
+async def _close_unclaimed(opening: asyncio.Future[Journal]) -> None:
     """Close a journal that was opened after its caller was cancelled."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.get_loop().run_in_executor(None, opening.result().close)
+    with contextlib.suppress(JournalError):
+        journal = await opening
+        await asyncio.to_thread(journal.close)

@@ -105,12 +105,31 @@ class _RealFile:
             rest = rest[os.write(self._descriptor, rest) :]
 
 
+_lock_files: Final[set[int]] = set()
+"""Lock files that this process has open."""
+
+
+def _close_lock_file(descriptor: int) -> None:
+    _lock_files.discard(descriptor)
+    os.close(descriptor)
+
+
+def _close_lock_files() -> None:
+    """In a forked child: else a lock would be held for as long as the child lives."""
+    for descriptor in tuple(_lock_files):
+        _close_lock_file(descriptor)
+
+
+os.register_at_fork(after_in_child=_close_lock_files)
+
+
 class RealDisk:
     """A directory of the file system; created, readable by its owner only, when missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock: int | None = None
+        self._owner = 0
         # Kept open, so that a sync needs no descriptor at a time when there may be none.
         self._handle: int | None = None
 
@@ -124,16 +143,18 @@ class RealDisk:
         self._directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(self._directory / _LOCK_NAME, flags, _PRIVATE_FILE)
+        _lock_files.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).strip()
-            os.close(descriptor)
+            _close_lock_file(descriptor)
             pid = int(holder) if holder.isdigit() else None
             raise JournalLockedError(self.place, pid) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._lock = descriptor
+        self._owner = os.getpid()
         self._handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def unlock(self) -> None:
@@ -142,7 +163,10 @@ class RealDisk:
             os.close(self._handle)
             self._handle = None
         if self._lock is not None:
-            os.close(self._lock)
+            if self._owner == os.getpid():  # a forked child has closed it, and owns nothing
+                # Before it is closed: a child that is being forked may have it open, too.
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+                _close_lock_file(self._lock)
             self._lock = None
 
     def names(self) -> list[str]:

@@ -53,6 +53,20 @@ if TYPE_CHECKING:
     from sequitur.producer.journal.disk import DiskFile
 
 _SMALL = JournalLimits(segment_bytes=4096, limit_bytes=4 * 4096)
+_FORKING_HOLDER = """
+import os, pathlib, sys
+from sequitur.producer.journal.journal import Journal
+journal = Journal.open(pathlib.Path(sys.argv[1]), producer="p")
+closing = os.fork()
+if not closing:
+    journal.close()
+    os._exit(0)
+assert os.waitpid(closing, 0)[1] == 0
+print("closed by a child", flush=True)
+if not os.fork():
+    print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
 _HOLDER = """
 import pathlib, sys, time
 from sequitur.producer.journal.journal import Journal
@@ -183,6 +197,30 @@ def test_a_second_process_is_refused_with_the_holders_pid(tmp_path: Path) -> Non
             Journal.open(tmp_path, producer="p")
         assert refused.value.pid == holder.pid
     Journal.open(tmp_path, producer="p").close()
+
+
+def test_a_forked_child_neither_keeps_the_lock_nor_gives_it_up(tmp_path: Path) -> None:
+    """Not the one that closes the journal while the holder lives, nor the one that outlives it."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _FORKING_HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder, contextlib.ExitStack() as cleanup:
+        cleanup.callback(holder.kill)
+        assert holder.stdout.readline() == "closed by a child\n"
+        child = int(holder.stdout.readline())
+        with pytest.raises(JournalLockedError, match=f"held by process {holder.pid}"):
+            Journal.open(tmp_path, producer="p")
+        holder.kill()
+        holder.wait()
+        os.kill(child, 0)  # it lives
+        Journal.open(tmp_path, producer="p").close()
+        os.kill(child, 0)
+        holder.stdin.close()  # it reads that
 
 
 def test_another_producers_journal_is_refused() -> None:
