@@ -80,6 +80,11 @@ class Outages:
         since_s = min(self._waits.copy().values(), default=None)
         return 0.0 if since_s is None else self._clock() - since_s
 
+    @property
+    def is_over(self) -> bool:
+        """Whether waiting is to be given up."""
+        return self._wait(0)
+
     def outlast(self, ask: Callable[[], T], passes: Callable[[Exception], str | None]) -> T:
         """Return the answer to a question; ask again while what fails is expected to pass.
 

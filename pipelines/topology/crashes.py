@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -19,6 +20,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from sequitur.pipelines._errors import BoltCrashError, TopologyTaskError
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.spark.tasks import all_of, reason_of
 from sequitur.pipelines.store.files import write_aside
 
@@ -37,6 +39,9 @@ _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _MOST_POISON: Final = 100
 _FRUITLESS: Final = 3
 _POOL: Final = "spark.scheduler.pool"
+_LOOK_S: Final = 0.2
+_GRACE_S: Final = 5.0
+"""A commit takes less; one that a database holds up is repeated by the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +69,22 @@ class SurvivingTasks:
         spark: The session.
         folder: Where results are written; it is there.
         max_crashes: After so many deaths of a task it is searched for what kills it.
+        is_stopping: Tells whether the job is to stop: what is run `once` may wait for a database.
 
     Attributes:
         crashes: How often a process has died.
     """
 
-    def __init__(self, spark: SparkSession, folder: Location, *, max_crashes: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Location,
+        *,
+        max_crashes: int,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.crashes = 0
+        self._is_stopping = is_stopping
         self._spark = spark
         self._folder = folder
         self._max_crashes = max_crashes
@@ -104,9 +118,15 @@ class SurvivingTasks:
         raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
 
     def once(self, tasks: Sequence[Callable[[], T]]) -> list[T] | None:
-        """Run tasks, none of them again; None if a process has died in one."""
+        """Run tasks, none of them again; None if a process has died in one.
+
+        Raises:
+            StopRequestedError: The job is to stop, and they did not end by themselves.
+        """
         recorded = [self._recorded(task) for task in tasks]
-        return [one.result() for one in recorded] if self._survives(recorded) else None
+        with _cancelled(self._spark, self._is_stopping):
+            survived = self._survives(recorded)
+        return [one.result() for one in recorded] if survived else None
 
     def _alone(self, task: Any) -> TaskResult:
         crashes, fruitless = 1, 0
@@ -169,6 +189,40 @@ class SurvivingTasks:
             self.crashes += 1
             return False
         return True
+
+
+@contextlib.contextmanager
+def _cancelled(spark: SparkSession, is_stopping: Callable[[], bool]) -> Iterator[None]:
+    """Cancel what Spark runs for this thread, some time after the job is asked to stop.
+
+    Raises:
+        StopRequestedError: It was cancelled.
+    """
+    context, tag = spark.sparkContext, f"once-{uuid4().hex}"
+    is_over, is_cancelled = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_LOOK_S):
+            if is_stopping() and not is_over.wait(_GRACE_S):
+                is_cancelled.set()
+                context.cancelJobsWithTag(tag)
+                return
+
+    context.addJobTag(tag)
+    context.setInterruptOnCancel(True)
+    watching = threading.Thread(target=watch, name="stop of a commit", daemon=True)
+    watching.start()
+    try:
+        yield
+    except TopologyTaskError as error:
+        if is_cancelled.is_set():
+            raise StopRequestedError from error
+        raise
+    finally:
+        is_over.set()
+        watching.join()
+        context.setInterruptOnCancel(False)
+        context.removeJobTag(tag)
 
 
 @contextlib.contextmanager

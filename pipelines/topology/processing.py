@@ -110,6 +110,7 @@ class Processing:
             default=default,
             dead_letters=dead_letters,
             limit_of=limit_of,
+            is_stopping=lambda: outages.is_over,
         )
         self._newest = Processed()
         self._transactions: Transactions | None = None

@@ -134,6 +134,7 @@ class StepRuns:
         default: The topic of outputs without one of their own.
         dead_letters: The topic for events given up.
         limit_of: Tells what a topic takes of one record.
+        is_stopping: Tells whether the job is to stop.
 
     Attributes:
         tasks: How many tasks each component has.
@@ -150,8 +151,10 @@ class StepRuns:
         default: OutputTopic,
         dead_letters: OutputTopic,
         limit_of: Callable[[str], RecordLimit],
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spark = spark
+        self._is_stopping = is_stopping
         self._checkpoint = checkpoint
         self._topology = topology
         self._settings = settings
@@ -214,7 +217,12 @@ class StepRuns:
             life=self._life,
         )
         givens, replayed = self._givens(work, folder) if has_events else ([], 0)
-        tasks = SurvivingTasks(self._spark, folder / "work", max_crashes=settings.max_crashes)
+        tasks = SurvivingTasks(
+            self._spark,
+            folder / "work",
+            max_crashes=settings.max_crashes,
+            is_stopping=self._is_stopping,
+        )
         return StepTry(name, batch, givens, tasks, replayed, begun_s)
 
     def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], int]:

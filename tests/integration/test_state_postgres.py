@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import psycopg
 import pytest
 from hypothesis import settings
@@ -25,7 +28,7 @@ from sequitur.consumer.topology.state import (
     StateUnavailableError,
     TransactionalState,
 )
-from sequitur.consumer.topology.state.sql import dialects
+from sequitur.consumer.topology.state.sql import answers, dialects
 from sequitur.consumer.topology.state.sql.engines import engine_of
 from tests.support.examples import examples
 from tests.support.lossy_proxy import LossyProxy
@@ -53,6 +56,14 @@ def store(database: str) -> Iterator[SQLStore]:
 
 def _name(store: SQLStore) -> str:
     return store.url.rpartition("/")[2]
+
+
+def _repeated(txid: int, state: State, keys: list[str]) -> list[Any]:
+    """Repeat a batch as a job does, until no try of an earlier attempt gets in between."""
+    for attempt in itertools.count(1):
+        with contextlib.suppress(StateUnavailableError):
+            return add(writer(txid, attempt), state, keys)
+    raise AssertionError
 
 
 def test_each_transaction_counts_once(store: SQLStore) -> None:
@@ -187,19 +198,84 @@ def test_lost_answer_to_a_commit_is_found_out(
 def test_lost_commit_is_found_out(
     store: SQLStore, postgres: PostgresServer, kind: type[State]
 ) -> None:
-    """It never reached the database: nothing is written, and the batch is to be repeated."""
+    """It never reached the database: its repeat is what is written, once."""
     with LossyProxy(postgres.port) as proxy:
         far = SQLStore(postgres.url(_name(store), port=proxy.port))
         state = kind(far, "counts")
         create(state)
         add(writer(1), state, ["a"], 5)
         proxy.lose("request", of=_COMMIT)
-        with pytest.raises(StateUnavailableError):
-            add(writer(2), state, ["a", "b"], 1)
+        assert add(writer(2), state, ["a", "b"], 1) == [6, 1]
         assert proxy.lost == 1
-        assert values(state, ["a", "b"], txid=2) == [5, None]
-        assert add(writer(2, 1), state, ["a", "b"], 1) == [6, 1]
+        assert values(state, ["a", "b"], txid=3) == [6, 1]
         engine_of(far).dispose()
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
+def test_commit_to_a_server_that_hangs_counts_once(
+    store: SQLStore, postgres: PostgresServer, kind: type[State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a limit; what hung may be committed later all the same, and its repeats wait for it.
+
+    A repeat that has read the rows before that computes nothing from them.
+    """
+    monkeypatch.setattr(answers, "ANSWER_TIMEOUT_S", 1)
+    committing = (
+        "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' "
+        f"AND datname = '{_name(store)}' AND application_name = 'sequitur'"
+    )
+    hanging: list[psutil.Process] = []
+
+    def hang() -> None:
+        ((pid,),) = postgres.sql(committing)
+        hanging.append(psutil.Process(cast("int", pid)))
+        hanging[0].suspend()
+        # For others alone: what hangs would be ended for its idleness when it goes on.
+        monkeypatch.setattr(dialects, "LOCK_TIMEOUT_S", 1)
+
+    with LossyProxy(postgres.port) as proxy:
+        far = SQLStore(postgres.url(_name(store), port=proxy.port))
+        state, near = kind(far, "counts"), kind(store, "counts")
+        create(state)
+        add(writer(1), state, ["a"], 5)
+        proxy.before(_COMMIT, hang)
+        try:
+            with pytest.raises(StateUnavailableError, match="no answer to the commit"):
+                add(writer(2), state, ["a"], 1)
+            assert hanging
+            assert values(near, ["a"], txid=2) == [5]
+            late = opened(writer(2, 1), near)
+            assert late.state("counts").update("a", adding(1)) == (5, 6)
+            with pytest.raises(StateUnavailableError, match="lock timeout"):
+                late.commit()
+        finally:
+            for one in hanging:
+                one.resume()
+        while postgres.sql("SELECT value FROM counts", _name(store)) == [(5,)]:
+            time.sleep(0.01)
+        with pytest.raises(StateUnavailableError, match="an earlier try was committed"):
+            late.commit()
+        assert add(writer(2, 2), near, ["a"], 1) == [6]
+        assert values(near, ["a"], txid=3) == [6]
+        engine_of(far).dispose()
+
+
+def test_large_values_go_over_in_pages(store: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page has so many bytes, or one row that has more."""
+    monkeypatch.setattr(dialects, "PAGE_BYTES", 1_000)
+    state = OpaqueState(store, "kept", value=object)
+    create(state)
+    given = ["x" * size for size in (0, 400, 400, 400, 5_000, 10)]
+    pages = [
+        [len(str(key)) for key, _ in page]
+        for page in dialects.pages(((one, 0) for one in given), 9)
+    ]
+    assert pages == [[0, 400, 400], [400], [5_000], [10]]
+    keys = [f"k{number}" for number in range(len(given))]
+    batch = opened(writer(1), state)
+    batch.state("kept").multi_put(keys, given)
+    batch.commit()
+    assert values(state, keys, txid=2) == given
 
 
 @pytest.mark.parametrize("what", ["request", "answer"])
@@ -217,7 +293,7 @@ def test_commit_that_nobody_knows_of_is_settled_by_its_repeat(
         with pytest.raises(StateUnavailableError, match="no answer to the commit"):
             add(writer(2), state, ["a", "b"], 1)
         proxy.come_up()
-        assert add(writer(2, 1), state, ["a", "b"], 1) == [6, 1]
+        assert _repeated(2, state, ["a", "b"]) == [6, 1]
         assert values(state, ["a", "b"], txid=3) == [6, 1]
         engine_of(far).dispose()
 
@@ -403,3 +479,39 @@ def test_forks_have_connections_of_their_own(store: SQLStore) -> None:
     child.join()
     assert child.exitcode == 0
     assert add(writer(3), state, ["a"]) == [3]
+
+
+def test_a_standby_is_waited_for_until_it_is_promoted(
+    make_postgres: Callable[..., PostgresServer],
+) -> None:
+    """It lacks the newest transactions until then, as a database from a backup does."""
+    primary = make_postgres()
+    store = SQLStore(primary.url())
+    state = TransactionalState(store, "counts")
+    create(state)
+    add(writer(1), state, ["a"])
+    with primary.standby() as standby:
+        # What it has received and not applied, as in each fail-over under load.
+        standby.sql("SELECT pg_wal_replay_pause()")
+        for txid in (2, 3):
+            add(writer(txid), state, ["a"])
+        primary.stop()
+        other = SQLStore(standby.url())
+        far = TransactionalState(other, "counts")
+        with pytest.raises(StateUnavailableError, match="read-only"):
+            add(writer(4), far, ["a"])
+        standby.sql("SELECT pg_wal_replay_resume()")
+        standby.sql("SELECT pg_promote()")
+        assert add(writer(4), far, ["a"]) == [4]
+        engine_of(other).dispose()
+    engine_of(store).dispose()
+
+
+def test_options_of_the_address_win(postgres: PostgresServer) -> None:
+    """Over those that are given else."""
+    for said, expected in (("", "sequitur"), ("?application_name=mine", "mine")):
+        store = SQLStore(postgres.url() + said)
+        with engine_of(store).connect() as connection:
+            shown = connection.exec_driver_sql("SHOW application_name").scalar()
+        assert shown == expected
+        engine_of(store).dispose()

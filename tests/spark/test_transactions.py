@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from sequitur.consumer.topology import TopologyBuilder
@@ -106,6 +107,28 @@ def test_database_that_is_away_at_the_start_is_waited_for(
     job.run(drain=True)
     assert _written(job)[-1]["count"] == 30
     assert server.sql("SELECT value FROM global_count") == [(30,)]
+
+
+def test_job_stops_while_a_commit_waits(
+    job: Job, tmp_path: Path, make_postgres: Callable[[], PostgresServer]
+) -> None:
+    """Before the database gives up to wait for a lock; the next start has the batch once."""
+    server = make_postgres()
+    job = job.with_settings(idle_timeout="500 ms")
+    job = job.running_topology(bolts.global_count(tmp_path, url=server.url()))
+    job.produce([event(T0, key="first")])
+    job.run(drain=True)
+    waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with psycopg.connect(server.url().replace("+psycopg", "")) as stranger:
+        stranger.execute("LOCK TABLE sequitur_transactions IN EXCLUSIVE MODE")
+        job.produce(event(T0 + 10_000 + n, key=f"k{n}") for n in range(30))
+        with job.running():
+            wait_until(lambda: server.sql(waiting) == [(True,)])
+        assert "lock timeout" not in server.said()
+        stranger.rollback()
+    job.run(drain=True)
+    assert _written(job)[-1]["count"] == 31
+    assert server.sql("SELECT value FROM global_count") == [(31,)]
 
 
 def test_new_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> None:

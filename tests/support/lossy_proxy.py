@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HOST = "127.0.0.1"
 _PIECE_BYTES = 1 << 16
@@ -28,6 +31,7 @@ class LossyProxy:
         self.port: int = self._listener.getsockname()[1]
         self.lost = 0
         self._loses: tuple[Literal["request", "answer"], bytes] | None = None
+        self._before: tuple[bytes, Callable[[], None]] | None = None
         self._is_down = self._goes_down = False
         self._open: set[socket.socket] = set()
         self._unanswered: set[socket.socket] = set()
@@ -56,6 +60,10 @@ class LossyProxy:
         """
         self._goes_down = and_go_down
         self._loses = (what, of)
+
+    def before(self, request: bytes, do: Callable[[], None]) -> None:
+        """Do something before the next request that has these bytes in it is passed on."""
+        self._before = (request, do)
 
     def come_up(self) -> None:
         """Let connections through again."""
@@ -87,6 +95,9 @@ class LossyProxy:
     def _pass_requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while said := client.recv(_PIECE_BYTES):
+                if self._before is not None and self._before[0] in said:
+                    do, self._before = self._before[1], None
+                    do()
                 loses = self._loses
                 if loses is None or loses[1] not in said:
                     server.sendall(said)

@@ -22,6 +22,7 @@ _NO_ROOT = ("postgres", "nobody")
 _DEBIAN = Path("/usr/lib/postgresql")
 _INITDB = ("-E", "UTF8", "--locale=C.UTF-8", "--auth=trust", "--no-sync")
 _LOGINS = f"""\
+host replication all {HOST}/32 trust
 host all secured {HOST}/32 scram-sha-256
 host all all {HOST}/32 trust
 """
@@ -39,7 +40,14 @@ class PostgresServer:
     def __init__(self, **options: str) -> None:
         self.port = choose_free()
         self._options = options
+        self._primary_port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    def standby(self) -> PostgresServer:
+        """Return a standby of this server, which has to run when it starts."""
+        made = PostgresServer(**self._options)
+        made._primary_port = self.port
+        return made
 
     def __enter__(self) -> Self:
         # Not below pytest's folder: that is for one user alone, who may not run the server.
@@ -126,8 +134,12 @@ class PostgresServer:
         return (self._folder / "said").read_text(errors="replace")
 
     def _make(self) -> None:
+        made = [_program("initdb"), "-D", str(self._data), "-U", "postgres", *_INITDB]
+        if self._primary_port is not None:
+            place = ["-h", HOST, "-p", str(self._primary_port), "-U", "postgres"]
+            made = [_program("pg_basebackup"), "-D", str(self._data), *place, "-R", "-c", "fast"]
         subprocess.run(
-            [_program("initdb"), "-D", self._data, "-U", "postgres", *_INITDB],
+            made,
             check=True,
             capture_output=True,
             cwd=self._folder,

@@ -12,7 +12,7 @@ from sequitur.consumer.topology.state.sql.arrays import ARRAY_TYPES, array_liter
 from sequitur.consumer.topology.state.sql.engines import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.state.values import Key
 
 PAGE_KEYS: Final = 10_000
-"""Rows of one round trip."""
+"""Rows of one round trip, at most."""
+PAGE_BYTES: Final = 4 << 20
+"""And of what they hold: a server that works for long is not told from one that hangs."""
+_LARGE_KEYS: Final = 1_000
+"""Rows that are read at a time where values may be large."""
 _COLUMNS: Final = '"key", "value", "previous", "txid", "task"'
 # A row of another task, or of a newer transaction, is not written, and the count tells.
 _RULES: Final = {
@@ -41,9 +45,36 @@ def _upsert(state: State, rows: str) -> str:
     )
 
 
-def encoded(state: State, value: Any) -> Any:
-    """Return what a column holds for a value."""
-    return json.dumps(value) if state.value is object else value
+def encoded(state: State, changes: Sequence[Change]) -> Iterator[tuple[Key, Any]]:
+    """Return keys and what columns hold for their values."""
+    if state.value is object:
+        return ((key, json.dumps(value)) for key, value in changes)
+    return iter(changes)
+
+
+def read_keys(state: State) -> int:
+    """Return how many rows are read at a time."""
+    return _LARGE_KEYS if state.value in {str, bytes, object} else PAGE_KEYS
+
+
+def pages(rows: Iterable[tuple[Key, Any]], most: int) -> Iterator[list[tuple[Key, Any]]]:
+    """Return rows in pages of so many at most, and of `PAGE_BYTES`, or of one larger row.
+
+    Args:
+        rows: Keys and what columns hold for their values.
+        most: How many rows a page has.
+    """
+    page: list[tuple[Key, Any]] = []
+    size = 0
+    for row in rows:
+        weight = sum(len(one) for one in row if isinstance(one, str | bytes))
+        if page and (len(page) == most or size + weight > PAGE_BYTES):
+            yield page
+            page, size = [], 0
+        page.append(row)
+        size += weight
+    if page:
+        yield page
 
 
 class Dialect(ABC):
@@ -63,9 +94,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def write(
-        self, connection: Connection, state: State, page: Sequence[Change], txid: int, task: int
+        self,
+        connection: Connection,
+        state: State,
+        page: Sequence[tuple[Key, Any]],
+        txid: int,
+        task: int,
     ) -> int:
-        """Write a page; return how many rows were written."""
+        """Write a page, as `encoded` gave it; return how many rows were written."""
 
     @abstractmethod
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
@@ -120,10 +156,15 @@ class SQLite(Dialect):
         return _stored_rows(state, connection.exec_driver_sql(query, tuple(keys)).all())
 
     def write(
-        self, connection: Connection, state: State, page: Sequence[Change], txid: int, task: int
+        self,
+        connection: Connection,
+        state: State,
+        page: Sequence[tuple[Key, Any]],
+        txid: int,
+        task: int,
     ) -> int:
         """Row by row, in one call."""
-        rows = [(key, encoded(state, value), txid, task) for key, value in page]
+        rows = [(key, value, txid, task) for key, value in page]
         return connection.exec_driver_sql(_upsert(state, "VALUES (?, ?, ?, ?)"), rows).rowcount
 
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
@@ -176,13 +217,18 @@ class PostgreSQL(Dialect):
         return _stored_rows(state, connection.exec_driver_sql(query, given).all())
 
     def write(
-        self, connection: Connection, state: State, page: Sequence[Change], txid: int, task: int
+        self,
+        connection: Connection,
+        state: State,
+        page: Sequence[tuple[Key, Any]],
+        txid: int,
+        task: int,
     ) -> int:
         """By one statement, in the order of the page, so that no two tasks block each other."""
         arrays = f"%s::{ARRAY_TYPES[state.key]}, %s::{ARRAY_TYPES[state.value]}"
         rows = f"SELECT k, v, %s::bigint, %s::integer FROM unnest({arrays}) AS given(k, v)"  # noqa: S608
         keys = array_literal(state.key, [key for key, _ in page])
-        values = array_literal(state.value, [encoded(state, value) for _, value in page])
+        values = array_literal(state.value, [value for _, value in page])
         return connection.exec_driver_sql(_upsert(state, rows), (txid, task, keys, values)).rowcount
 
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:

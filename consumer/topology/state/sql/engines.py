@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 
 from sequitur.consumer.topology.state.errors import StateError
@@ -42,6 +42,8 @@ _POSTGRESQL: Final = {
     "tcp_user_timeout": 30_000,
     # Values come as arrays of other types each time, and poolers do not keep prepared statements.
     "prepare_threshold": None,
+    # A standby that is to take over has not applied all yet, and must not look like a backup.
+    "target_session_attrs": "read-write",
 }
 
 _lock = threading.Lock()
@@ -78,11 +80,15 @@ def on_connection(store: SQLStore, work: Callable[[Connection], _Result]) -> _Re
 
 def _new_engine(store: SQLStore) -> Engine:
     is_sqlite = store.is_sqlite
+    ours: dict[str, Any] = {"timeout": LOCK_TIMEOUT_S}
+    if not is_sqlite:  # what the address says wins
+        said = make_url(store.url).query
+        ours = {name: value for name, value in _POSTGRESQL.items() if name not in said}
     engine = create_engine(
         store.url,
         isolation_level="AUTOCOMMIT",
         hide_parameters=True,
-        connect_args={"timeout": LOCK_TIMEOUT_S} if is_sqlite else dict(_POSTGRESQL),
+        connect_args=ours,
         pool_size=_KEPT,
         max_overflow=-1,
         pool_use_lifo=True,
@@ -94,22 +100,32 @@ def _new_engine(store: SQLStore) -> Engine:
                 "take a newer Python, or PostgreSQL"
             )
         event.listen(engine, "connect", _set_up_sqlite)
-    elif store.password_env is not None:
-        event.listen(engine, "do_connect", _password_from(store.password_env))
+    else:
+        event.listen(engine, "do_connect", _connecting(store.password_env))
     return engine
 
 
-def _password_from(name: str) -> Callable[[Any, Any, Any, dict[str, Any]], None]:
-    def add(_dialect: Any, _record: Any, _args: Any, parameters: dict[str, Any]) -> None:
-        password = os.environ.get(name)
-        if password is None:
-            raise StateError(
-                f"the environment variable {name} has the password of a state's database, and is "
-                "not set here: set it for the driver and for every executor"
-            )
-        parameters["password"] = password
+def _connecting(password_env: str | None) -> Callable[[Any, Any, Any, dict[str, Any]], Any]:
+    from sequitur.consumer.topology.state.sql.answers import (  # noqa: PLC0415 - needs psycopg
+        AnsweredConnection,
+    )
 
-    return add
+    def connect(_dialect: Any, _record: Any, given: Any, parameters: dict[str, Any]) -> Any:
+        if password_env is not None:
+            parameters["password"] = _password(password_env)
+        return AnsweredConnection.connect(*given, **parameters)
+
+    return connect
+
+
+def _password(name: str) -> str:
+    password = os.environ.get(name)
+    if password is None:
+        raise StateError(
+            f"the environment variable {name} has the password of a state's database, and is "
+            "not set here: set it for the driver and for every executor"
+        )
+    return password
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

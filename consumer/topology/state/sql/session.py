@@ -3,12 +3,16 @@
 No transaction is open while the bolt works: reads are on their own, and the commit is one short
 transaction. Its first statement writes the task's row of `sequitur_transactions`, if nothing newer
 is there: two lives of a task wait for each other at that row.
+
+Whoever has that row locked knows what became of the commits before: they are done or will never be.
+A plain read does not know it, since a commit may be done after it whose client has gone. So a
+commit without an answer is settled by its repeat, and what a bolt has read is checked again.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, bindparam, text
 from sqlalchemy.exc import DBAPIError
@@ -17,13 +21,23 @@ from sequitur.consumer.topology.state.errors import StateUnavailableError
 from sequitur.consumer.topology.state.fence import Found, check_epoch, check_fence, refusal
 from sequitur.consumer.topology.state.kinds import State, StateKind
 from sequitur.consumer.topology.state.rules import age_of
-from sequitur.consumer.topology.state.sql.dialects import PAGE_KEYS, dialect_of
-from sequitur.consumer.topology.state.sql.engines import engine_of, on_connection
+from sequitur.consumer.topology.state.sql.dialects import (
+    PAGE_KEYS,
+    dialect_of,
+    encoded,
+    pages,
+    read_keys,
+)
+from sequitur.consumer.topology.state.sql.engines import (
+    LOCK_TIMEOUT_S,
+    engine_of,
+    on_connection,
+)
 from sequitur.consumer.topology.state.sql.failures import naming_failures
 from sequitur.consumer.topology.state.store import Change, StateSession, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -31,12 +45,12 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.state.sql.store import SQLStore
     from sequitur.consumer.topology.state.values import Key
 
-_One = TypeVar("_One")
+_REPEATS: Final = 5
+_REPEAT_WAIT_S: Final = 0.3
 
-_SETTLE_TRIES: Final = 5
-_SETTLE_WAIT_S: Final = 0.3
-
-_NUMBERS: Final = [bindparam(name, type_=BigInteger()) for name in ("task", "txid", "attempt")]
+_NUMBERS: Final = [
+    bindparam(name, type_=BigInteger()) for name in ("task", "txid", "attempt", "again")
+]
 _FOUND: Final = text(
     "SELECT (SELECT epoch FROM sequitur_topologies WHERE topology = :topology), "
     "(SELECT least_attempt FROM sequitur_topologies WHERE topology = :topology), "
@@ -61,7 +75,7 @@ _CLAIM: Final = text(
     "ON CONFLICT (topology, component, task) DO UPDATE "
     "SET txid = excluded.txid, attempt = excluded.attempt, batch = excluded.batch, "
     "former_txid = t.txid "
-    "WHERE (t.txid, t.attempt) <= (excluded.txid, excluded.attempt) "
+    "WHERE (t.txid, t.attempt + :again) <= (excluded.txid, excluded.attempt) "
     "AND (t.txid < excluded.txid OR t.batch = excluded.batch OR excluded.batch = '') "
     "RETURNING former_txid"
 ).bindparams(*_NUMBERS)
@@ -75,12 +89,13 @@ class SQLSession(StateSession):
         writer: Whose batch it is.
     """
 
-    __slots__ = ("_dialect", "_given", "_store", "_writer")
+    __slots__ = ("_checked", "_dialect", "_given", "_store", "_writer")
 
     def __init__(self, store: SQLStore, writer: Writer) -> None:
         self._store = store
         self._writer = writer
         self._dialect = dialect_of(is_sqlite=store.is_sqlite)
+        self._checked: Found | None = None
         self._given: dict[str, Any] = {
             "topology": writer.topology,
             "epoch": writer.epoch,
@@ -89,6 +104,7 @@ class SQLSession(StateSession):
             "txid": writer.transaction.transaction_id,
             "attempt": writer.transaction.attempt_id,
             "batch": writer.batch,
+            "again": 0,
         }
 
     def check(self) -> None:
@@ -106,6 +122,7 @@ class SQLSession(StateSession):
             with naming_failures(self._store.title):
                 found = on_connection(self._store, self._registered)
             check_epoch(self._writer, found.epoch, self._store.title)
+        self._checked = found
 
     def read(self, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
         """See `StateSession.read`.
@@ -117,8 +134,8 @@ class SQLSession(StateSession):
 
         def read(connection: Connection) -> dict[Key, Stored]:
             rows: dict[Key, Stored] = {}
-            for page in _pages(keys):
-                rows.update(self._dialect.read(connection, state, page))
+            for page in pages(((key, 0) for key in keys), read_keys(state)):
+                rows.update(self._dialect.read(connection, state, [key for key, _ in page]))
             return rows
 
         with naming_failures(self._store.title):
@@ -133,20 +150,55 @@ class SQLSession(StateSession):
             StateConflictError: Another task wrote one of the keys in this transaction.
             StateUnavailableError: The database does not serve just now.
         """
-        with naming_failures(self._store.title), self._begun() as connection:
+        with naming_failures(self._store.title):
             try:
-                self._write(connection, changes)
+                self._commit(changes)
+            except _LostAnswerError as lost:
+                self._repeat(changes, lost.error)
+
+    def close(self) -> None:
+        """Nothing is held between calls: the process keeps the connections."""
+
+    def _commit(self, changes: Mapping[State, Sequence[Change]]) -> None:
+        with self._begun() as connection:
+            try:
+                is_new = self._write(connection, changes)
             except BaseException:
                 self._roll_back(connection)
                 raise
+            if not is_new:
+                self._roll_back(connection)
+                return
             try:
                 self._dialect.commit(connection)
             except DBAPIError as error:
                 self._roll_back(connection)
-                self._settle(error)
+                if error.connection_invalidated:
+                    raise _LostAnswerError(error) from error
+                raise
 
-    def close(self) -> None:
-        """Nothing is held between calls: the process keeps the connections."""
+    def _repeat(self, changes: Mapping[State, Sequence[Change]], lost: DBAPIError) -> None:
+        """Repeat a commit that had no answer, which settles whether it was done.
+
+        Repeats of one attempt have one batch: whichever of them wrote the row, its rows are there.
+        """
+        self._given["again"] = 1
+        begun_s = time.monotonic()
+        for number in range(_REPEATS):
+            time.sleep(_REPEAT_WAIT_S * number)
+            if time.monotonic() - begun_s > LOCK_TIMEOUT_S:
+                break  # each of them may take long: the driver tells of it, and may be stopped
+            try:
+                self._commit(changes)
+            except (_LostAnswerError, DBAPIError) as error:
+                if isinstance(error, DBAPIError) and not error.connection_invalidated:
+                    break  # the server is there, and does not let it repeat the commit now
+            else:
+                return
+        raise StateUnavailableError(
+            f"{self._writer.title}: {self._store.title} gave no answer to the commit, and does not "
+            "let it be repeated now: repeat the batch, which settles it"
+        ) from lost
 
     def _found(self, connection: Connection) -> Found:
         found = connection.execute(_FOUND, self._given).one()
@@ -173,20 +225,36 @@ class SQLSession(StateSession):
                 return connection
         raise AssertionError("unreachable")
 
-    def _write(self, connection: Connection, changes: Mapping[State, Sequence[Change]]) -> None:
+    def _write(self, connection: Connection, changes: Mapping[State, Sequence[Change]]) -> bool:
+        """Write everything, the task's row first; False if the commit that is repeated was done."""
         claimed = connection.execute(_CLAIM, self._given).one_or_none()
         if claimed is None:
-            raise refusal(self._writer, self._found(connection), self._store.title)
+            found = self._found(connection)
+            if self._given["again"] and found.own == tuple(self._writer.transaction):
+                return False
+            raise refusal(self._writer, found, self._store.title)
         is_repeat = claimed.former_txid == self._given["txid"]
+        if is_repeat and self._checked is not None and not self._has_committed(self._checked):
+            raise StateUnavailableError(
+                f"{self._writer.title}: an earlier try was committed in {self._store.title} while "
+                "this one was computed: repeat the commit, which finds what is written"
+            )
         # All in one order, so that no two tasks block each other.
         for state in sorted(changes, key=lambda one: one.name):
             ordered = sorted(changes[state])
             if is_repeat and state.kind is StateKind.OPAQUE:
                 self._withdraw(connection, state, {key for key, _ in ordered})
-            for page in _pages(ordered):
+            for page in pages(encoded(state, ordered), PAGE_KEYS):
                 self._write_page(connection, state, page)
+        return True
 
-    def _write_page(self, connection: Connection, state: State, page: Sequence[Change]) -> None:
+    def _has_committed(self, found: Found) -> bool:
+        """Whether the task had committed the transaction already."""
+        return found.own is not None and found.own[0] == self._given["txid"]
+
+    def _write_page(
+        self, connection: Connection, state: State, page: Sequence[tuple[Key, Any]]
+    ) -> None:
         txid, task = self._given["txid"], self._given["task"]
         written = self._dialect.write(connection, state, page, txid, task)
         if written == len(page):
@@ -200,8 +268,8 @@ class SQLSession(StateSession):
         """Take back what an attempt before wrote and this one does not: the batch has changed."""
         txid, task = self._given["txid"], self._given["task"]
         written = self._dialect.written_by(connection, state, txid, task)
-        for page in _pages(sorted(set(written) - kept)):
-            self._dialect.withdraw(connection, state, page, txid)
+        for page in pages(((key, 0) for key in sorted(set(written) - kept)), PAGE_KEYS):
+            self._dialect.withdraw(connection, state, [key for key, _ in page], txid)
 
     def _roll_back(self, connection: Connection) -> None:
         """End the transaction, if the connection can still be told."""
@@ -213,26 +281,10 @@ class SQLSession(StateSession):
             # SQLite has ended it by itself, or the connection is of no use: never seen again.
             connection.invalidate()
 
-    def _settle(self, error: DBAPIError) -> None:
-        """Find out whether a commit without an answer was done; raise if not, or if nobody knows.
 
-        Repeats of one attempt have one batch: whichever of them wrote the row, its rows are there.
-        """
-        for number in range(_SETTLE_TRIES):
-            time.sleep(_SETTLE_WAIT_S * number)
-            try:
-                found = on_connection(self._store, self._found)
-            except DBAPIError:
-                continue
-            if found.own == tuple(self._writer.transaction):
-                return
-            raise error
-        raise StateUnavailableError(
-            f"{self._writer.title}: {self._store.title} gave no answer to the commit, and cannot "
-            "be asked what became of it: repeat the batch, which settles it"
-        ) from error
+class _LostAnswerError(Exception):
+    """A commit may be done or not."""
 
-
-def _pages(items: Sequence[_One]) -> Iterator[Sequence[_One]]:
-    for start in range(0, len(items), PAGE_KEYS):
-        yield items[start : start + PAGE_KEYS]
+    def __init__(self, error: DBAPIError) -> None:
+        super().__init__(str(error))
+        self.error = error
