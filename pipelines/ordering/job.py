@@ -21,6 +21,7 @@ from sequitur.pipelines.ordering.restarting_query import RestartingQuery
 from sequitur.pipelines.ordering.subscribing import checks_of, subscribe
 from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
 from sequitur.pipelines.sink.sink import Outputs, OutputTopic
+from sequitur.pipelines.spark.executors import watched_executors
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.epochs import check_epoch, folder_of_epoch
 from sequitur.pipelines.store.job_identity import JobIdentity
@@ -133,7 +134,11 @@ def run_reorder(
         )
         engine = _open_engine(job, process)
         read_before = engine.totals.read
-        with contextlib.suppress(StopRequestedError), contextlib.closing(engine):
+        with (
+            contextlib.suppress(StopRequestedError),
+            watched_executors(spark, stop, outages.tell),
+            contextlib.closing(engine),
+        ):
             engine.recover()
             if subscription is not None:
                 if not engine.input.has_log:

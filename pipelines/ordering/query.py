@@ -69,7 +69,11 @@ class Batches:
         self._is_started.set()
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Run one."""
+        """Run one.
+
+        Raises:
+            RuntimeError: It failed; `error` says why.
+        """
         self._connection = calling_connection(rows.sparkSession)
         try:
             staged = self._engine.run_batch(rows, batch_id)
@@ -77,9 +81,11 @@ class Batches:
                 self._size.take(staged.staged.read, staged.run.size_bytes)
                 self._is_started.wait(_START_TIMEOUT_S)
                 limit_batches(rows.sparkSession, self._query, self._size.rows)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - kept, and told by the job
             self.error = error
-            raise
+            # Spark looks through what it is told, traceback and all, by an expression of which its
+            # thread's stack may overflow; and what it makes of it, nobody reads.
+            raise RuntimeError("the batch failed") from None
 
     def forget(self, spark: SparkSession) -> None:
         """Let go of them, and so of the job, once their query is over."""
