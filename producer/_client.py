@@ -295,6 +295,17 @@ class IdempotentProducer(Sending):
             await quota.lifted(topic)
             self._accepting()
 
+    async def wait_for_topic(self, topic: str) -> None:
+        """Wait while a topic takes no batches, however long: we may not write to it, for example.
+
+        For callers that can wait with their next event for what they sent before.
+
+        Raises:
+            ProducerClosedError: The producer is not started, or closed.
+        """
+        await self._accepting().barred.lifted(topic)
+        self._accepting()
+
     async def note_position(self, position: Position) -> None:
         """Journal a position after all that was accepted before; return when it is durable.
 

@@ -18,6 +18,7 @@ from sequitur.producer._log import Logger
 from sequitur.producer._statistics import Counters, ProducerStatistics
 from sequitur.producer._tasks import report_failure
 from sequitur.producer.batching.accumulator import Accumulator
+from sequitur.producer.delivery.barred_topics import BarredTopics
 from sequitur.producer.delivery.rounds import Rounds
 from sequitur.producer.delivery.routes import Routes
 from sequitur.producer.delivery.send_queue import SendQueues
@@ -107,6 +108,13 @@ class Core:
             on_failure=on_failure,
         )
         outstanding = self.accumulator.outstanding
+        self.barred = BarredTopics(
+            self._queues,
+            outstanding,
+            self.accumulator.budget,
+            journal_bytes=None if journal is None else journal.bytes_of,
+            journal_limit=settings.journal_limit,
+        )
         self._settlement = Settlement(
             outstanding, self._counters, self.rounds, on_failure, on_given_up
         )
@@ -121,6 +129,8 @@ class Core:
             counters=self._counters,
             random=random,
             rounds=self.rounds,
+            barred=self.barred,
+            known_topics=former.known_topics,
         )
         self._routes = Routes(
             wire=wire,
@@ -160,7 +170,11 @@ class Core:
         if budget.stuck_s > _STUCK_AFTER_S:
             stuck_s = f"{budget.stuck_s:.0f} s"
             return f"{budget.used} bytes wait for their answer, and none came for {stuck_s}"
-        return None if self.quota is None else self.quota.blocked_reason(self.accumulator.routes)
+        if self.quota is not None:
+            limited = self.quota.blocked_reason(self.accumulator.routes)
+            if limited is not None:
+                return limited
+        return self.barred.blocked_reason
 
     async def route_with_room(self, topic: str, *, for_events: bool = True) -> Route:
         """Wait for the topic's route, for its backlog quota, and for budget.
@@ -171,7 +185,7 @@ class Core:
 
         Raises:
             BacklogQuotaError: The topic is over its backlog quota.
-            BrokerError: There is none within `delivery_timeout`.
+            BrokerError: There is none, or no room, within `delivery_timeout`.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.delivery_timeout.total_seconds()
@@ -182,9 +196,16 @@ class Core:
         if self.quota is not None and for_events:
             await self.quota.admit(topic, deadline_s)
         budget = self.accumulator.budget
-        if not budget.is_free and not await budget.wait(deadline_s):
-            raise RetriableError("no room in the buffer within delivery_timeout")
-        return route
+        while True:
+            if for_events:
+                await self.barred.admit(topic, deadline_s)
+            if budget.is_free:
+                return route
+            if not await budget.wait(deadline_s):
+                raise RetriableError("no room in the buffer within delivery_timeout")
+            # Meanwhile the topic may have been barred: then others have the room.
+            if not (for_events and self.barred.holds(topic)):
+                return route
 
     async def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has.
@@ -265,6 +286,7 @@ class Core:
     def _hold_nobody(self) -> None:
         """End the waits of senders: nothing is accepted any more."""
         self.accumulator.budget.close()
+        self.barred.close()
         if self.quota is not None:
             self.quota.close()
 

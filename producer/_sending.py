@@ -74,6 +74,7 @@ class Sending(ABC):
         if (
             route is None
             or not accumulator.budget.is_free
+            or topic in core.barred.reasons
             or (quota is not None and quota.limits(topic))
         ):
             ready = await self._ready(core, topic)
@@ -178,6 +179,7 @@ class Sending(ABC):
         """
         route, quota = core.accumulator.routes.get(topic), core.quota
         is_limited = quota is not None and quota.limits(topic)
+        is_limited |= topic in core.barred.reasons
         if route is not None and core.accumulator.budget.is_free and not is_limited:
             return route
         try:

@@ -27,7 +27,8 @@ class ProducerSettings(Section):
     panels: ClassVar = {
         "Batches, limits, times": (
             *("compression", "linger", "batch_size", "buffer_size", "max_request_size"),
-            *("max_in_flight", "delivery_timeout", "request_timeout", "close_timeout"),
+            *("max_in_flight", "delivery_timeout", "topic_timeout", "request_timeout"),
+            "close_timeout",
             *("retry_backoff", "retry_backoff_max"),
         ),
     }
@@ -105,6 +106,13 @@ class ProducerSettings(Section):
         gt=timedelta(0),
         description="When an event's outcome is told at the latest",
     )
+    topic_timeout: Duration = Field(
+        default=timedelta(seconds=5),
+        gt=timedelta(0),
+        description="How long a topic that this producer and its journal never saw may be missing "
+        "before events for it are refused. At delivery_timeout or above such a topic is waited for "
+        "as any other, also without the right to write to it",
+    )
     request_timeout: Duration = Field(
         default=timedelta(seconds=30),
         gt=timedelta(0),
@@ -135,6 +143,11 @@ class ProducerSettings(Section):
     @classmethod
     def _fits_into_an_event_id(cls, value: str | None) -> str | None:
         return None if value is None else check_producer_name(value)
+
+    @property
+    def waits_for_topics(self) -> bool:
+        """Whether a topic that was never seen is waited for as one that was."""
+        return self.topic_timeout >= self.delivery_timeout
 
     @property
     def journaling(self) -> Durability:

@@ -271,7 +271,7 @@ class PartitionSender:
                 raise SendRefusedError(
                     f"{self._where} does not take a row of the step: {meaning.name}{meaning.hint}"
                 )
-            case Answer.REFUSED:
+            case Answer.REFUSED | Answer.FORBIDDEN | Answer.UNFIT:
                 raise SinkError(f"{self._where}: {meaning.name}{meaning.hint}")
         await self._begin_anew(meaning.name)
 

@@ -174,7 +174,7 @@ class Accumulator:
         now_ms = int(time.time() * 1000)
         event = self.next_event
         index = first = ticket.accepted
-        left = free = self.budget.limit - self.budget.used
+        left = free = self.budget.left
         batch_bytes = route.batch_bytes
         for record in records:
             # The hot loop: every event passes it. All that is rare is in the calls it makes.

@@ -22,13 +22,15 @@ class BufferBudget:
     Attributes:
         used: Bytes taken now.
         limit: As given, or as `resize` changed it.
+        spared: Bytes among the used ones that keep nobody waiting, as `spare` set it.
     """
 
-    __slots__ = ("_full_since_s", "_loop", "_waiting", "limit", "used")
+    __slots__ = ("_full_since_s", "_loop", "_waiting", "limit", "spared", "used")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self.used = 0
         self.limit = limit
+        self.spared = 0
         self._loop = loop
         self._waiting: deque[asyncio.Future[bool]] = deque()
         self._full_since_s: float | None = None
@@ -40,9 +42,14 @@ class BufferBudget:
         return 0.0 if since_s is None else self._loop.time() - since_s
 
     @property
+    def left(self) -> int:
+        """How many bytes are left; negative if there were too many for the limit."""
+        return self.limit - self.used + self.spared
+
+    @property
     def is_free(self) -> bool:
         """Whether an event may be accepted now: there are bytes left, and no sender waits."""
-        return self.used < self.limit and not self._waiting
+        return self.used < self.limit + self.spared and not self._waiting
 
     @property
     def is_short(self) -> bool:
@@ -73,13 +80,13 @@ class BufferBudget:
 
     def admit_next(self) -> None:
         """Admit the sender that waits longest, if bytes are left."""
-        if self._waiting and self.used < self.limit:
+        if self._waiting and self.left > 0:
             _resolve(self._waiting[0], True)
 
     def take(self, size: int) -> None:
         """Take bytes, whether or not so many are left, and admit the next sender if any are."""
         self.used += size
-        if self.used >= self.limit and self._full_since_s is None:
+        if self.left <= 0 and self._full_since_s is None:
             self._full_since_s = self._loop.time()
         self.admit_next()
 
@@ -87,12 +94,19 @@ class BufferBudget:
         """Give bytes back, and admit the next sender."""
         self.used -= size
         if self._full_since_s is not None:
-            self._full_since_s = self._loop.time() if self.used >= self.limit else None
+            self._full_since_s = self._loop.time() if self.left <= 0 else None
         self.admit_next()
 
     def resize(self, limit: int) -> None:
         """Set another limit, and admit the next sender if it leaves bytes."""
         self.limit = limit
+        self.admit_next()
+
+    def spare(self, size: int) -> None:
+        """Have so many of the used bytes keep nobody waiting, and admit the next sender."""
+        self.spared = size
+        if self.left > 0:
+            self._full_since_s = None
         self.admit_next()
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class BulkAcceptor:
         if columns is None:
             return False
         size = int(columns.sizes.sum())
-        if not whole and size > self._budget.limit - self._budget.used:
+        if not whole and size > self._budget.left:
             return False
         now_ms = int(time.time() * 1000)
         indices = (columns.order + ticket.accepted).tolist()

@@ -109,7 +109,9 @@ class ManySender:
             if not placed:
                 placed = True
                 left = self._placed(left, route)
-            done = accumulator.add_many(route, left, self._ticket)
+            # One by one to a barred topic, which has to leave room to others.
+            room = left[:1] if self._topic in self._core.barred.reasons else left
+            done = accumulator.add_many(route, room, self._ticket)
             left = left[done:]
             if not is_alone:
                 await asyncio.sleep(0)  # let the sender send

@@ -70,13 +70,13 @@ class ProducerIntake:
         """Take events, all or none, in this order; see `Intake.accept`."""
         read_to = None if position is None else await self._position(position)
         return await self._unless_stopping(
-            self._within_quota(lambda: self._producer.accept(self._topic, records, read_to))
+            self._once_taken(lambda: self._producer.accept(self._topic, records, read_to))
         )
 
     async def accept_each(self, records: Sequence[Record]) -> Sequence[Delivery]:
         """`accept` without a position, for callers that need the outcome of each event."""
         return await self._unless_stopping(
-            self._within_quota(lambda: self._producer.accept_each(self._topic, records))
+            self._once_taken(lambda: self._producer.accept_each(self._topic, records))
         )
 
     async def note_position(self, position: bytes) -> None:
@@ -103,13 +103,14 @@ class ProducerIntake:
             await asyncio.to_thread(self._dead_letters.sync)
         return Position(self._source, position)
 
-    async def _within_quota(self, accept: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Accept, and wait for as long as the topic is over its backlog quota.
+    async def _once_taken(self, accept: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Accept, and wait for as long as the topic takes no batches, or is over its backlog quota.
 
         Also where the policy is to raise, and beyond `delivery_timeout`: what a source has read has
         nowhere else to go, and the daemon has nobody to tell but `/readyz`.
         """
         while True:
+            await self._producer.wait_for_topic(self._topic)
             try:
                 return await accept()
             except BacklogQuotaError:

@@ -98,8 +98,8 @@ class ProduceSettings(SourceSettings, Section):
 class ProduceJob(Settings):
     """What the daemon needs.
 
-    Unlike a library's user it has a journal by default, and events in it do not expire unless
-    `delivery_timeout` is set.
+    Unlike a library's user it has a journal by default, events in it do not expire unless
+    `delivery_timeout` is set, and its topic is waited for unless `topic_timeout` is.
     """
 
     kafka: KafkaSettings
@@ -116,6 +116,7 @@ class ProduceJob(Settings):
         if given.get("durability") != "none":
             given.setdefault("journal", default_journal(given.get("name")))
             given.setdefault("delivery_timeout", _NEVER)
+        given.setdefault("topic_timeout", _NEVER)
         return {**values, "producer": given}
 
 

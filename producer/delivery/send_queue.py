@@ -78,6 +78,11 @@ class SendQueue:
         return bool(self._waiting) or self.accumulated.has_batch
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to be sent or answered."""
+        return self.sequencer.is_empty and not self.has_unnumbered
+
+    @property
     def first_waiting(self) -> Batch | None:
         """The oldest batch that was cut and has no numbers yet."""
         return self._waiting[0] if self._waiting else None

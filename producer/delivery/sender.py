@@ -21,12 +21,12 @@ No task ends unheard: what an answer, the sweep or a recovery raises fails the p
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerError, OutcomeUnknownError
+from sequitur.producer._errors import BrokerError, FatalError, OutcomeUnknownError
 from sequitur.producer._log import Logger
 from sequitur.producer._settings import backoff_of
 from sequitur.producer._tasks import report_failure
@@ -34,16 +34,17 @@ from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.round import stamp_of
 from sequitur.producer.delivery.slots import Slot, State, Verdict
-from sequitur.producer.kafka.error_codes import Answer, Meaning, meaning_of
+from sequitur.producer.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from random import Random
 
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.outstanding import Outstanding
+    from sequitur.producer.delivery.barred_topics import BarredTopics
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
@@ -93,6 +94,8 @@ class Sender:
         counters: Count requests and batches.
         random: Spreads the waits.
         rounds: Make batches and renewals durable.
+        barred: Are told of topics that take no batch for a time.
+        known_topics: Topics of which the journal has had batches: brokers have taken them.
         on_failure: Called when nothing can be sent any more.
     """
 
@@ -108,6 +111,8 @@ class Sender:
         counters: Counters,
         random: Random,
         rounds: Rounds,
+        barred: BarredTopics,
+        known_topics: Iterable[str],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -118,6 +123,9 @@ class Sender:
         self._compression = settings.compression
         self._window = settings.max_in_flight
         self._counters = counters
+        self._barred = barred
+        self._waits_for_topics = settings.waits_for_topics
+        self._proven = set(known_topics)
         self._random = random
         self._rounds = rounds
         self._backoff = backoff_of(settings)
@@ -180,6 +188,8 @@ class Sender:
         batches = []
         due, self._due = self._due, {}
         for queue in due:
+            if self._wire.is_unauthorized(queue.topic) and not queue.is_empty:
+                self._bar(queue, FORBIDDEN_TOPIC)
             batch = self._next_of(queue, now_s)
             if batch is not None:
                 batches.append(batch)
@@ -222,12 +232,12 @@ class Sender:
         if sequencer.is_empty and queue.inherited:
             return True
         lacks_identity = sequencer.identity.is_provisional
-        return lacks_identity and (queue.has_unnumbered or not sequencer.is_empty)
+        return lacks_identity and not queue.is_empty
 
     def _leader_of(self, queue: SendQueue) -> int | None:
         found = self._leaders.leader(queue.topic, queue.partition)
         if isinstance(found, str):
-            queue.note_trouble(found)
+            queue.note_trouble(self._barred.reasons.get(queue.topic, found))
             return None
         return found
 
@@ -314,11 +324,14 @@ class Sender:
         if slot not in queue.sequencer.slots:
             return  # the producer was closed, and its events are completed
         is_head = slot is queue.sequencer.slots[0]
+        meaning = self._of_topic(queue, meaning)
         verdict = queue.sequencer.on_answer(slot, meaning.answer)
         self.wake(queue)
         self._rounds.wake()
         if verdict is Verdict.PERSISTED:
             queue.note_success(self._loop.time())
+            self._proven.add(queue.topic)
+            self._barred.lift(queue.topic)
             known = meaning.answer is Answer.PERSISTED and base_offset is not None
             self._settlement.persisted(slot.batch, base_offset if known else None)
             return
@@ -326,12 +339,31 @@ class Sender:
             queue.note_trouble(meaning.name)
         if meaning.stale_metadata:
             self._leaders.refresh()
-        if verdict in (Verdict.REFUSED, Verdict.LOST):
+        if meaning.answer is Answer.UNFIT:
+            self._on_failure(FatalError(f"topic {queue.topic}: {meaning.name}"))
+        elif verdict in (Verdict.REFUSED, Verdict.LOST):
             self._drop(batch, verdict, meaning.name)
         elif verdict is Verdict.SPLIT:
             self._split(batch, meaning.name)
         else:
             self._try_again(batch, meaning, is_head=is_head)
+
+    def _of_topic(self, queue: SendQueue, meaning: Meaning) -> Meaning:
+        """Return what an answer means, where that depends on what the topic has answered before.
+
+        Without the right to write a topic is barred: it had the right, and may get it back. One
+        that has never taken a batch is refused, unless such topics are waited for.
+        """
+        if meaning.answer is not Answer.FORBIDDEN:
+            return meaning
+        if queue.topic in self._proven or self._waits_for_topics:
+            return replace(meaning, name=self._bar(queue, meaning))
+        return replace(meaning, name=_of(queue, meaning), answer=Answer.REFUSED)
+
+    def _bar(self, queue: SendQueue, meaning: Meaning) -> str:
+        reason = _of(queue, meaning)
+        self._barred.bar(queue.topic, reason)
+        return reason
 
     def _drop(self, sent: Stamped, verdict: Verdict, reason: str) -> None:
         """Settle a batch that was dropped from its sequencer after its answer."""
@@ -391,6 +423,12 @@ class Sender:
             accepted_until_s = self._loop.time() - self._delivery_timeout_s
             self._settlement.fail_unread()
             for queue in self._queues:
-                if queue.has_unnumbered or not queue.sequencer.is_empty:
+                if not queue.is_empty:
                     self._settlement.expire(queue, accepted_until_s, interval_s)
                     self.wake(queue)
+            self._barred.look_again()
+
+
+def _of(queue: SendQueue, meaning: Meaning) -> str:
+    """Return what an answer says of a topic, in a sentence."""
+    return f"topic {queue.topic}: {meaning.name}{meaning.hint}"

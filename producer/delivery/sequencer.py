@@ -35,7 +35,7 @@ settled; the slots from the *gap* on are *stranded*: the broker will never accep
     new --admit--> backlog --window--> WAITING --PERSISTED, DUPLICATE--> settled
                   |   ^
      RETRIABLE,   v   | next_to_send
-     UNKNOWN ...  READY --(stranded)--> renew() --> READY, renumbered
+     FORBIDDEN,   READY --(stranded)--> renew() --> READY, renumbered
 
 `delivery.numbered_slots` keeps the slots in order; here is what answers and recoveries do to them.
 """
@@ -83,6 +83,10 @@ _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
     (Answer.DUPLICATE, _BEHIND): _Step.SETTLE,
     (Answer.RETRIABLE, _HEAD): _Step.AGAIN,
     (Answer.RETRIABLE, _BEHIND): _Step.AGAIN,
+    (Answer.FORBIDDEN, _HEAD): _Step.AGAIN,
+    (Answer.FORBIDDEN, _BEHIND): _Step.AGAIN,
+    (Answer.UNFIT, _HEAD): _Step.AGAIN,
+    (Answer.UNFIT, _BEHIND): _Step.AGAIN,
     (Answer.UNKNOWN, _HEAD): _Step.AGAIN_POSSIBLY_APPENDED,
     (Answer.UNKNOWN, _BEHIND): _Step.AGAIN_POSSIBLY_APPENDED,
     (Answer.OUT_OF_ORDER, _HEAD): _Step.RENEW,

@@ -16,7 +16,7 @@ and says what `reclaim` can remove. Both may run at the same time.
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -340,6 +340,11 @@ class Journal:
                 name, place.offset, f"a frame of {place.length} bytes", "it was sound before"
             )
         return placed.frame
+
+    def bytes_of(self, topics: Collection[str]) -> int:
+        """Return how many bytes the batches of topics take that are still needed."""
+        with self._state_lock:
+            return sum(self._state.live.bytes_of(topic) for topic in topics)
 
     def statistics(self) -> JournalStatistics:
         """Return what the journal holds and has done."""

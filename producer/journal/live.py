@@ -56,6 +56,7 @@ class LiveBatches:
         self._numbered: dict[WaitingKey, BatchKey] = {}  # by their first events
         self._in_segment: defaultdict[int, dict[Key, None]] = defaultdict(dict)
         self._bytes_in: defaultdict[int, int] = defaultdict(int)
+        self._bytes_of: defaultdict[str, int] = defaultdict(int)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -93,6 +94,10 @@ class LiveBatches:
         """Return how many bytes of a segment are needed."""
         return self._bytes_in.get(segment, 0)
 
+    def bytes_of(self, topic: str) -> int:
+        """Return how many bytes the batches of a topic take."""
+        return self._bytes_of.get(topic, 0)
+
     def hold(self, key: Key, live: Live) -> None:
         """Add a batch, under a new key."""
         self._live[key] = live
@@ -103,7 +108,8 @@ class LiveBatches:
         for place in live.places:
             self._in_segment[place.segment][key] = None
             self._bytes_in[place.segment] += place.length
-            self.total_bytes += place.length
+        self.total_bytes += live.length
+        self._bytes_of[live.batch.topic] += live.length
 
     def forget_all(self, keys: Iterable[Key]) -> None:
         """Forget batches; unknown ones are ignored."""
@@ -118,8 +124,9 @@ class LiveBatches:
                 self.waiting_count -= 1
             elif self._numbered.get(first := _waiting_key(live)) == key:
                 del self._numbered[first]
+            self.total_bytes -= live.length
+            self._bytes_of[live.batch.topic] -= live.length
             for place in live.places:
-                self.total_bytes -= place.length
                 self._bytes_in[place.segment] -= place.length
                 self._in_segment[place.segment].pop(key, None)
                 if not self._in_segment[place.segment]:

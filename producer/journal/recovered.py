@@ -46,6 +46,12 @@ class Recovered:
         return max(known) + 1 if known else None
 
     @property
+    def known_topics(self) -> frozenset[str]:
+        """The topics that it has had events of."""
+        numbered = (place for place, s in self.partitions.items() if s.through_event_sequence >= 0)
+        return frozenset(topic for topic, _ in (*numbered, *self.waiting))
+
+    @property
     def topics(self) -> frozenset[str]:
         """The topics that have batches to be sent."""
         return frozenset(topic for topic, _ in (*self.unacked, *self.waiting))

@@ -43,7 +43,11 @@ class Answer(enum.Enum):
     TOO_LARGE = enum.auto()
     """Not appended: a record in it is invalid, or it is too large; its halves may be accepted."""
     REFUSED = enum.auto()
-    """Not appended, and no retry will change that."""
+    """Not appended, and no retry will change that: it is the event's fault, or its topic's."""
+    FORBIDDEN = enum.auto()
+    """Not appended: we may not write to the topic. It says nothing of the batch, and may change."""
+    UNFIT = enum.auto()
+    """Not appended, and nothing that this program sends would be: it is not the events' fault."""
 
 
 class Request(enum.Flag):
@@ -237,21 +241,23 @@ MEANINGS: Final[dict[int, Meaning]] = {
     19: Meaning("NOT_ENOUGH_REPLICAS", Answer.RETRIABLE, follows={_RETRY: _WIRE | Request.SOURCE}),
     # Appended by the leader and then not by the others in time: a retry is answered as a duplicate.
     20: Meaning("NOT_ENOUGH_REPLICAS_AFTER_APPEND", Answer.UNKNOWN, follows={_RETRY: _WIRE}),
-    21: Meaning("INVALID_REQUIRED_ACKS", Answer.REFUSED),
+    21: Meaning("INVALID_REQUIRED_ACKS", Answer.UNFIT),
     25: _of_no_batch("UNKNOWN_MEMBER_ID", {}),
     29: Meaning(
         "TOPIC_AUTHORIZATION_FAILED",
-        Answer.REFUSED,
+        Answer.FORBIDDEN,
         follows={Action.GO_WITHOUT: Request.TOPIC_CONFIGS, Action.FAIL: Request.DESCRIBE_PRODUCERS},
+        hint=": the right WRITE is missing",
     ),
     30: _of_no_batch("GROUP_AUTHORIZATION_FAILED", {}),
     31: Meaning(
         "CLUSTER_AUTHORIZATION_FAILED",
-        Answer.REFUSED,
+        Answer.FORBIDDEN,
         follows={
             Action.GO_WITHOUT: Request.TOPIC_CONFIGS,
             Action.FAIL: Request.LOGIN | Request.DESCRIBE_PRODUCERS,
         },
+        hint=": the right IDEMPOTENT_WRITE is missing",
     ),
     # One record out of bounds has the whole batch refused; halving finds it.
     32: Meaning(
@@ -261,14 +267,14 @@ MEANINGS: Final[dict[int, Meaning]] = {
     ),
     33: _of_no_batch("UNSUPPORTED_SASL_MECHANISM", {Action.FAIL: Request.LOGIN}),
     34: _of_no_batch("ILLEGAL_SASL_STATE", {Action.FAIL: Request.LOGIN}),
-    35: Meaning("UNSUPPORTED_VERSION", Answer.REFUSED),
+    35: Meaning("UNSUPPORTED_VERSION", Answer.UNFIT),
     36: _of_no_batch("TOPIC_ALREADY_EXISTS", {Action.DONE: _CREATION}),
     # Fewer brokers are up than a topic needs; or the cluster has no more, and a user who has just
     # given the number to a daemon is told so at once.
     38: _of_no_batch("INVALID_REPLICATION_FACTOR", {_RETRY: _ADMIN}),
     41: _of_no_batch("NOT_CONTROLLER", {_RETRY: _WIRE | _ADMIN | Request.TOPIC_OF_DAEMON}),
-    42: Meaning("INVALID_REQUEST", Answer.REFUSED),
-    43: Meaning("UNSUPPORTED_FOR_MESSAGE_FORMAT", Answer.REFUSED),
+    42: Meaning("INVALID_REQUEST", Answer.UNFIT),
+    43: Meaning("UNSUPPORTED_FOR_MESSAGE_FORMAT", Answer.UNFIT),
     44: Meaning("POLICY_VIOLATION", Answer.REFUSED),
     45: Meaning("OUT_OF_ORDER_SEQUENCE_NUMBER", Answer.OUT_OF_ORDER),
     46: Meaning("DUPLICATE_SEQUENCE_NUMBER", Answer.DUPLICATE),
@@ -317,7 +323,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
         stale_metadata=True,
         follows={_RETRY: _READERS | _PARTITIONS},
     ),
-    76: Meaning("UNSUPPORTED_COMPRESSION_TYPE", Answer.REFUSED),
+    76: Meaning("UNSUPPORTED_COMPRESSION_TYPE", Answer.UNFIT),
     78: _of_no_batch("OFFSET_NOT_AVAILABLE", {_RETRY: _READERS | _PARTITIONS}),
     82: _of_no_batch("FENCED_INSTANCE_ID", {Action.FENCED: Request.MEMBER}),
     87: Meaning(
@@ -351,6 +357,9 @@ MEANINGS: Final[dict[int, Meaning]] = {
     -193: _of_no_batch("_RESOLVE", {_RETRY: _ADMIN | _CREATION}),
     -195: _of_no_batch("_TRANSPORT", {_RETRY: _ADMIN | _CREATION}),
 }
+
+FORBIDDEN_TOPIC: Final = MEANINGS[29]
+"""What the metadata say of a topic by leaving it out."""
 
 
 def meaning_of(code: int) -> Meaning:

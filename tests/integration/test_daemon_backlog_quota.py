@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -13,55 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.control_topic import ControlTopic
+from tests.support.daemon_health import DaemonHealth
 from tests.support.daemon_process import read_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import MakeTopic
     from tests.integration.conftest import StartDaemon
     from tests.support.brokers import Broker
-    from tests.support.daemon_process import DaemonProcess
 
-_POLL_S = 0.02
 _HEALTH = ("--health", "127.0.0.1:0", "--backlog-quota")
 _BOTH_POLICIES = pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
-
-
-class _Health:
-    """What a daemon tells of itself."""
-
-    def __init__(self, daemon: DaemonProcess) -> None:
-        self._daemon = daemon
-        self._port = daemon.wait_for("health")["port"]
-
-    def _get(self, path: str) -> str:
-        assert self._daemon.process.poll() is None, self._daemon.log
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self._port}{path}", timeout=10
-            ) as found:
-                return str(found.read().decode())
-        except urllib.error.HTTPError as refused:
-            with refused:
-                return refused.read().decode()
-
-    def unready(self) -> dict[str, str]:
-        """Why it takes no events."""
-        found: dict[str, str] = json.loads(self._get("/readyz"))["unready"]
-        return found
-
-    def metric(self, name: str) -> float | None:
-        """One of its metrics; None if it is not there."""
-        lines = self._get("/metrics").splitlines()
-        values = [line for line in lines if line.startswith(f"sequitur_producer_{name} ")]
-        return float(values[0].rpartition(" ")[2]) if values else None
-
-    def until(self, holds: Callable[[], object]) -> None:
-        """Wait for something; fail if the daemon ends before."""
-        while not holds():
-            time.sleep(_POLL_S)
 
 
 def _lines(numbers: range) -> str:
@@ -87,7 +49,7 @@ def test_the_source_waits_until_the_quota_is_kept(
         *("--durability", durability, "--delivery-timeout", "500 ms"),
         stdin=subprocess.PIPE,
     )
-    health = _Health(daemon)
+    health = DaemonHealth(daemon)
     health.until(lambda: "producer" in health.unready())
     assert f"topic {topic} takes no events ({policy})" in health.unready()["producer"]
     assert "subscription 'billing'" in health.unready()["producer"]
@@ -121,7 +83,7 @@ def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(
     lines.write_text(_lines(range(10)))
     flags = ("--topic", topic, "--source", f"file:{lines}", "--name", "reader", *_HEALTH)
     daemon = start_daemon(*flags)
-    health = _Health(daemon)
+    health = DaemonHealth(daemon)
     health.until(lambda: health.metric("events_persisted_total") == 10)
     control.write(topic, policy)
     health.until(lambda: "producer" in health.unready())
@@ -133,7 +95,7 @@ def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(
     assert daemon.end()["accepted"] == 10
     control.lift(topic)
     daemon = start_daemon(*flags)
-    health = _Health(daemon)
+    health = DaemonHealth(daemon)
     health.until(lambda: health.metric("events_persisted_total") == 10)
     daemon.signal(signal.SIGTERM)
     daemon.end()
@@ -152,7 +114,7 @@ def test_http_clients_are_told_to_try_again(
         *("--topic", topic, "--source", "http:127.0.0.1:0", "--http-room-timeout", "200 ms"),
         *_HEALTH,
     )
-    health = _Health(daemon)
+    health = DaemonHealth(daemon)
     health.until(lambda: "producer" in health.unready())
     url = f"http://127.0.0.1:{daemon.wait_for('listening')['port']}/events"
     request = urllib.request.Request(

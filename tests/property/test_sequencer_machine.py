@@ -129,7 +129,10 @@ class SequencerMachine(RuleBasedStateMachine):
 
     @rule(
         trouble=st.sampled_from(
-            [None, None, None, Answer.RETRIABLE, Answer.REFUSED, Answer.TOO_LARGE, Answer.UNKNOWN]
+            [
+                *(None, None, None, Answer.RETRIABLE, Answer.FORBIDDEN),
+                *(Answer.REFUSED, Answer.TOO_LARGE, Answer.UNKNOWN),
+            ]
         )
     )
     @precondition(lambda self: any(e.answer is None for e in self.wire))

@@ -82,6 +82,7 @@ class FakeWire:
         self.cluster_id: str | None = "cluster"
         self.names: dict[str, Identity] = {}
         self.may_use_names = True
+        self.unauthorized: set[str] = set()
 
     async def start(self) -> None:
         """Be reachable, or not."""
@@ -101,6 +102,10 @@ class FakeWire:
     def topic_id(self, _topic: str) -> bytes | None:
         """Another one for each time that the topics were recreated."""
         return b"%d" % self.topic_generation
+
+    def is_unauthorized(self, topic: str) -> bool:
+        """As it was told to say."""
+        return topic in self.unauthorized
 
     def partitions(self, topic: str) -> int | None:
         """As many as were asked for."""

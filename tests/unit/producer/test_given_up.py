@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-_REFUSED = 29  # TOPIC_AUTHORIZATION_FAILED
+_REFUSED = 44  # POLICY_VIOLATION
 
 
 @pytest.fixture

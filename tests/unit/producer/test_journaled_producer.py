@@ -247,11 +247,11 @@ async def test_a_refused_batch_is_not_sent_by_the_next_life(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
     """It is told of only when the journal will not bring it back; what follows is renumbered."""
-    wire.fault = lambda records: 29 if records[0].value == b"bad" else None
+    wire.fault = lambda records: 44 if records[0].value == b"bad" else None
     producer = make()
     await producer.start()
     await (await producer.send("t", b"1"))
-    assert await (await producer.send("t", b"bad")) == NotPersisted("TOPIC_AUTHORIZATION_FAILED")
+    assert await (await producer.send("t", b"bad")) == NotPersisted("POLICY_VIOLATION")
     wire.fault = scripted(DROPPED)
     await _die_with_events_on_their_way(wire, producer, b"2")
     wire.fault = scripted()

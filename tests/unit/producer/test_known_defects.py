@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-_TOPIC_AUTHORIZATION_FAILED = 29
+_POLICY_VIOLATION = 44
 _NOT_ENOUGH_REPLICAS = 19
 
 
@@ -56,7 +56,7 @@ async def test_delivered_batches_are_not_sent_again_after_a_failure(
     def refuse_some(records: list[Any]) -> int | None:
         seen.update(record.value for record in records)
         bad = any(record.value.startswith(b"bad") for record in records)
-        return _TOPIC_AUTHORIZATION_FAILED if bad else None
+        return _POLICY_VIOLATION if bad else None
 
     wire.fault = refuse_some
     events = [Record(b"%d" % n, partition=n % 2) for n in range(10)]
@@ -118,9 +118,7 @@ async def test_a_refused_event_is_told_and_the_partition_goes_on(
     use(wire, monkeypatch)
     async with asyncio.timeout(5), make_producer(batch_size=1) as producer:
         await (await producer.send("t", b"first"))
-        wire.fault = lambda records: (
-            _TOPIC_AUTHORIZATION_FAILED if records[0].value == b"1" else None
-        )
+        wire.fault = lambda records: _POLICY_VIOLATION if records[0].value == b"1" else None
         deliveries = [await producer.send("t", b"%d" % n) for n in range(10)]
         outcomes = await asyncio.gather(*deliveries)
     refused = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, NotPersisted)]

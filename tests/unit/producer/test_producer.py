@@ -91,12 +91,12 @@ async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
 
 async def test_a_refused_batch_does_not_wedge_its_partition(wire: FakeWire) -> None:
     """No right to write now, but later: what comes later gets through (aiokafka #1017)."""
-    wire.fault = scripted(29)
+    wire.fault = scripted(44)
     async with asyncio.timeout(0.9), make_producer() as producer:
         first = await (await producer.send("t", b"1"))
         second = await (await producer.send("t", b"2"))
         assert producer.statistics().renewals == 1
-    assert first == NotPersisted("TOPIC_AUTHORIZATION_FAILED")
+    assert first == NotPersisted("POLICY_VIOLATION")
     assert second == Persisted(0, 0)
 
 
@@ -390,7 +390,7 @@ async def test_an_arrow_table_with_unknown_columns_is_refused(wire: FakeWire) ->
 
 async def test_statistics_add_up(wire: FakeWire) -> None:
     """Every accepted event is in one of the three outcomes."""
-    wire.fault = scripted(29, LOST)
+    wire.fault = scripted(44, LOST)
     async with make_producer() as producer:
         for number in range(3):
             await (await producer.send("t", b"%d" % number))

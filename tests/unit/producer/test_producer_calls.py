@@ -104,13 +104,13 @@ async def test_a_name_that_no_topic_has_is_an_error_at_the_call(wire: FakeWire, 
 
 async def test_who_wants_an_error_gets_one(wire: FakeWire) -> None:
     """`result_or_raise` and `send_and_wait` give the offset, or raise the reason."""
-    codes: dict[bytes, Fault] = {b"bad": 29, b"silent": DROPPED}
+    codes: dict[bytes, Fault] = {b"bad": 44, b"silent": DROPPED}
     wire.fault = lambda records: codes.get(records[0].value or b"")
     async with _producer(delivery_timeout=timedelta(milliseconds=300)) as producer:
         assert await producer.send_and_wait("t", b"1") == Persisted(0, 0)
         delivery = await producer.send("t", b"2")
         assert await delivery.result_or_raise() == await delivery == Persisted(0, 1)
-        with pytest.raises(NotPersistedError, match="TOPIC_AUTHORIZATION_FAILED"):
+        with pytest.raises(NotPersistedError, match="POLICY_VIOLATION"):
             await producer.send_and_wait("t", b"bad")
         with pytest.raises(PossiblyPersistedError, match="no answer"):
             await producer.send_and_wait("t", b"silent")
@@ -119,7 +119,7 @@ async def test_who_wants_an_error_gets_one(wire: FakeWire) -> None:
 
 async def test_a_ticket_raises_if_that_is_wanted(wire: FakeWire) -> None:
     """With the counts, and the first failure in its message."""
-    wire.fault = lambda records: 29 if any(r.value == b"bad" for r in records) else None
+    wire.fault = lambda records: 44 if any(r.value == b"bad" for r in records) else None
     async with _producer() as producer:
         good = await producer.send_many("t", [b"1", b"2"])
         assert (await good.result_or_raise()).persisted == 2

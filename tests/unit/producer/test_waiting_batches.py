@@ -407,7 +407,7 @@ async def test_a_lane_whose_batches_were_refused_goes_on_with_what_waits(
     await _away(wire, producer)
     for number in range(60):
         await (await producer.send("t", b"%d" % number)).journaled
-    wire.fault = scripted(None, 45, None, 10, None, 29)
+    wire.fault = scripted(None, 45, None, 10, None, 44)
     wire.reachable = True
     async with asyncio.timeout(20):
         await producer.flush()

@@ -33,6 +33,8 @@ class _Producer:
         self.unsynced_at_a_position = False
         self.within_quota = asyncio.Event()
         self.within_quota.set()
+        self.taken = asyncio.Event()
+        self.taken.set()
         self._dead_letters = dead_letters
 
     async def accept(
@@ -54,6 +56,10 @@ class _Producer:
     async def wait_for_quota(self, topic: str) -> None:
         assert topic == "t"
         await self.within_quota.wait()
+
+    async def wait_for_topic(self, topic: str) -> None:
+        assert topic == "t"
+        await self.taken.wait()
 
     async def note_position(self, position: Position) -> None:
         self.unsynced_at_a_position |= self._dead_letters.owes_sync
@@ -121,6 +127,18 @@ async def test_a_source_waits_where_the_quota_raises(rig: _Rig, each: bool) -> N
     await asyncio.sleep(0.01)
     assert not waiting.done()
     rig.producer.within_quota.set()
+    await waiting
+    assert rig.producer.accepted == [("t", _RECORDS, None)]
+
+
+@pytest.mark.parametrize("each", [True, False])
+async def test_a_source_waits_while_its_topic_takes_no_batches(rig: _Rig, each: bool) -> None:
+    """It would only fill the journal with what cannot be sent."""
+    rig.producer.taken.clear()
+    waiting = asyncio.ensure_future(rig.intake.accept_each(_RECORDS)) if each else rig.accept()
+    await asyncio.sleep(0.01)
+    assert rig.producer.accepted == []
+    rig.producer.taken.set()
     await waiting
     assert rig.producer.accepted == [("t", _RECORDS, None)]
 

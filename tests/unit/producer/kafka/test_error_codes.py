@@ -110,7 +110,9 @@ _ANSWERS: dict[Answer, set[int]] = {
     Answer.FORGOTTEN: {59},
     Answer.FENCED: {47, 90},
     Answer.TOO_LARGE: {10, 18, 32, 87},
-    Answer.REFUSED: {17, 21, 29, 31, 35, 42, 43, 44, 76},
+    Answer.REFUSED: {17, 44},
+    Answer.FORBIDDEN: {29, 31},
+    Answer.UNFIT: {21, 35, 42, 43, 76},
 }
 _STALE = {3, 5, 6, 9, 13, 56, 74, 75}
 _AGAIN_AND_AGAIN = {0, 3, 5, 6, 7, 9, 13, 14, 19, 20, 56, 74, 75, 89}
