@@ -1,6 +1,6 @@
 """`python -m sequitur.producer` is `produce-events`."""
 
-from sequitur.producer.daemon.cli import main
+from sequitur._entry import produce_events
 
 if __name__ == "__main__":
-    main()
+    produce_events()

@@ -5,8 +5,9 @@ It runs in three phases:
 1. *Start.* The topic is created, the producer gets its producer id; while Kafka is away both are
    retried. A signal ends it at once: no event was accepted.
 2. *Run.* The source gives its events to the intake. When it ends by itself, all of them are sent.
-3. *Drain.* The first SIGINT or SIGTERM stops the source; accepted events are sent, and the daemon
-   waits for the answers up to `drain_timeout` from the signal. The second signal ends that at once.
+3. *Drain.* The first SIGINT, SIGTERM or SIGHUP stops the source; accepted events are sent, and the
+   daemon waits for the answers up to `drain_timeout` from the signal. The second one ends that at
+   once.
 
 In each case the report accounts for all accepted events.
 """
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from sequitur.producer.settings import KafkaSettings
     from sequitur.producer.sources import Source
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_TIME: Final = timedelta(milliseconds=100)
 _COMPLAIN_EVERY_S: Final = 10.0
 _TOPIC_RETRY_S: Final = 1.0
@@ -274,7 +275,9 @@ class _Daemon:
     def _listen(self) -> None:
         """Handle signals: stop the daemon."""
         for number in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+            # A SIGHUP that was ignored at the start, as by nohup, stays so.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def _listen_no_more(self) -> None:
         """Restore the default handling of signals."""

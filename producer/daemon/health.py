@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
 from sequitur.producer._errors import ProducerError
-from sequitur.producer.sources._http_connections import LimitedSite, default_limit
+from sequitur.producer.sources._http_connections import SERVER_LOG, LimitedSite, default_limit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -226,7 +226,9 @@ class HealthServer:
         self._silence_s = silence_s
         self._site: LimitedSite | None = None
         application.middlewares.append(self._note_request)
-        self._runner = web.AppRunner(application, access_log=None, keepalive_timeout=silence_s)
+        self._runner = web.AppRunner(
+            application, access_log=None, logger=SERVER_LOG, keepalive_timeout=silence_s
+        )
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()

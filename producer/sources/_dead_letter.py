@@ -1,10 +1,10 @@
 """The dead-letter file: one JSON object per line, with an event's place and the reason.
 
-It is opened for appending only and never shortened: its events are stored nowhere else. A crash
-between a `sync` and the journal's next round duplicates entries, with the same `source` and
-`where`; it never loses one whose source position is in the journal. At the file's limit the daemon
-ends: the position before the event stays in the journal, and so does an event that a broker
-refused.
+It is opened for appending only, and no entry is ever taken away: its events are stored nowhere
+else. A crash between a `sync` and the journal's next round duplicates entries, with the same
+`source` and `where`; it never loses one whose source position is in the journal. At the file's
+limit, and when its disk is full, the daemon ends: the position before the event stays in the
+journal, and so does an event that a broker refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DeadLetterFile:
         limit_bytes: How large the file may become, entries of earlier runs included.
 
     Raises:
-        OSError: It cannot be written, from here and from every method.
+        OSError: It cannot be opened.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DeadLetterFile:
         It is on disk after the next `sync`.
 
         Raises:
-            DeadLettersFullError: There is no room for it; nothing was written.
+            DeadLettersFullError: There is no room for it, also on the disk; nothing was written.
         """
         entry = self._entry(source, where, reason, raw)
         entry["raw"] = _encoded(raw[: self._max_raw_bytes])
@@ -98,7 +98,7 @@ class DeadLetterFile:
         It is on disk after the next `sync`.
 
         Raises:
-            DeadLettersFullError: There is no room for it; nothing was written.
+            DeadLettersFullError: There is no room for it, also on the disk; nothing was written.
         """
         entry = self._entry(source, where, reason, value)
         entry["raw"] = _encoded(value)
@@ -133,21 +133,27 @@ class DeadLetterFile:
                 f"is {self._limit_bytes}: move it away, or raise the limit; not stored was "
                 f"{entry['where']}: {entry['reason']}"
             )
-        self._append(line)
+        try:
+            self._append(line)
+        except OSError as error:
+            raise self._unwritable(error, f"; not stored was {entry['where']}") from error
         self.written += 1
 
     def sync(self) -> None:
         """Return once every entry written before survives a power cut; cheap if there is none.
 
         May run in a thread: what is written meanwhile is left for the next call.
+
+        Raises:
+            DeadLettersFullError: They do not, as on a disk that is full.
         """
         if self._owes_sync:
             self._owes_sync = False
             try:
                 os.fdatasync(self._file)
-            except OSError:
+            except OSError as error:
                 self._owes_sync = True
-                raise
+                raise self._unwritable(error) from error
 
     @property
     def owes_sync(self) -> bool:
@@ -164,11 +170,22 @@ class DeadLetterFile:
                 self._file = -1
 
     def _append(self, data: bytes) -> None:
+        """Write all of it, or nothing."""
         self._owes_sync = True
-        while data:
-            written = os.write(self._file, data)
-            self._size += written
-            data = data[written:]
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            if len(rest) < len(data):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+
+    def _unwritable(self, error: OSError, lost: str = "") -> DeadLettersFullError:
+        return DeadLettersFullError(
+            f"the dead-letter file {self.path} cannot be written: {error.strerror}{lost}"
+        )
 
 
 def _encoded(data: bytes | None) -> str | None:

@@ -5,7 +5,7 @@ SourceError
 ├── KeySpecError          the setting `key` names no place
 ├── PositionError         the journal's position is not one of this source, or of another recording
 ├── LostFileError         a file with unread events is gone, and `on_lost_file` is `fail`
-├── DeadLettersFullError  the dead-letter file has reached its limit
+├── DeadLettersFullError  the dead-letter file has reached its limit, or its disk is full
 ├── NoRoomError           the producer accepted no event in time
 └── StoppingError         the daemon stops: the events were not accepted
 """
@@ -36,7 +36,7 @@ class LostFileError(SourceError):
 
 
 class DeadLettersFullError(SourceError):
-    """The dead-letter file has reached its limit: no more entries can be written."""
+    """The dead-letter file has reached its limit, or its disk fails: no entry can be written."""
 
 
 class NoRoomError(SourceError):

@@ -35,7 +35,7 @@ from sequitur.producer._outcomes import NotPersisted, Persisted
 from sequitur.producer.journal.errors import JournalError
 from sequitur.producer.sources._errors import NoRoomError, SourceError, StoppingError
 from sequitur.producer.sources._http_body import Bodies, HttpLimits
-from sequitur.producer.sources._http_connections import LimitedSite, default_limit
+from sequitur.producer.sources._http_connections import SERVER_LOG, LimitedSite, default_limit
 from sequitur.producer.sources._http_events import BodyEvents
 from sequitur.producer.sources._intake import SourceStatistics
 
@@ -105,6 +105,7 @@ class HttpSource:
         runner = web.AppRunner(
             self._application(intake),
             access_log=None,
+            logger=SERVER_LOG,
             auto_decompress=False,  # aiohttp's own limit is off
             keepalive_timeout=_KEEP_ALIVE_S,
             lingering_time=_LINGER_S,

@@ -1,4 +1,4 @@
-"""How many connections a server has at a time, and how long one may take for its first request.
+"""How many connections a server has at a time, and what clients do that speak no HTTP.
 
 Each connection takes a file descriptor, and the journal needs some, too. So there is a limit,
 beyond which a client is told 503 at once; and one that has not sent the head of its first request
@@ -8,10 +8,12 @@ in time is closed, so that silent connections do not keep others out.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,18 @@ _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
 )
+
+
+class _WithoutMalformed(logging.Filter):
+    """Passes over what clients did wrong: they were answered 400, and it is no fault of ours."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+SERVER_LOG: Final = logging.getLogger("sequitur.producer.http_server")
+"""Where a web server logs its own errors."""
+SERVER_LOG.addFilter(_WithoutMalformed())
 
 
 def default_limit() -> int:

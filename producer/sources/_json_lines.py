@@ -6,6 +6,7 @@ not rewritten. The line ends with `\n` or `\r\n`; blank lines are no events.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _json_value: Final = msgspec.json.Decoder(msgspec.Raw)
 _json_string: Final = msgspec.json.Decoder(str)
+_ESCAPE: Final = re.compile(
+    rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F]..)|\\.", re.DOTALL
+)
 _NO_JSON: Final = (msgspec.DecodeError, RecursionError)
 
 
@@ -146,7 +150,8 @@ class EventParser:
         except UnicodeDecodeError as error:
             return f"no UTF-8: byte 0x{value[error.start]:02x} at {error.start}"
         except _NO_JSON as error:
-            return f"no JSON: {error}"
+            lone = _lone_surrogate(value)
+            return f"no JSON: {error}" if lone is None else lone
         return Record(value=value, key=key)
 
     def is_value(self, body: bytes) -> bool:
@@ -162,6 +167,15 @@ class EventParser:
     def too_long(self, length: int) -> str:
         """Return why a line of `length` bytes is no event."""
         return f"too long: {length} bytes, at most {self.limit_bytes}"
+
+
+def _lone_surrogate(value: bytes) -> str | None:
+    """Return where half a character is, which some programs write, and no UTF-8 can hold."""
+    for escape in _ESCAPE.finditer(value):
+        if escape["lone"]:
+            text = escape["lone"].decode(errors="replace")
+            return f"a lone surrogate is no character: {text} (byte {escape.start()})"
+    return None
 
 
 class TextParser(EventParser):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -104,7 +105,7 @@ def test_real_readings_arrive_once_and_in_order(
     assert {event_id.sequence for event_id in ids} == set(range(report["persisted"]))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_drains_it(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, number: signal.Signals
 ) -> None:
@@ -116,6 +117,27 @@ def test_a_signal_drains_it(
     report = daemon.end()
     assert report["persisted"] == report["accepted"]
     assert len(read_partitions(broker.bootstrap_servers, topic)[0]) == report["accepted"]
+
+
+def test_it_outlives_its_terminal_where_nohup_says_so(
+    make_topic: MakeTopic, start_daemon: StartDaemon
+) -> None:
+    """A SIGHUP that is ignored at the start is ignored."""
+    topic = make_topic(partitions=1)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        daemon = start_daemon(
+            *("--topic", topic, "--source", "stdin", "--format", "text"), stdin=subprocess.PIPE
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert daemon.process.stdin is not None
+    daemon.wait_for("producer started")
+    daemon.signal(signal.SIGHUP)
+    daemon.process.stdin.write("1\n")
+    daemon.process.stdin.close()
+    assert daemon.end()["persisted"] == 1
+    assert "stopping" not in daemon.log
 
 
 def test_a_signal_ends_it_while_it_looks_for_a_broker(start_daemon: StartDaemon) -> None:

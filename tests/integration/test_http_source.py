@@ -629,3 +629,31 @@ async def test_a_port_that_is_taken_is_an_error(source: HttpSource, intake: Fake
         await second.run(FakeIntake(), None)
     intake.stopping.set()
     await run
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\x16\x03\x01\x02\x00 a TLS client",
+        b"POST /events HTTP/1.1\r\nHost\r\n\r\n",
+        b"POST /events HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST /events HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+    ],
+)
+async def test_a_malformed_head_is_answered_and_is_no_error(
+    client: Client, source: HttpSource, caplog: pytest.LogCaptureFixture, head: bytes
+) -> None:
+    """Whoever can connect could fill the log with tracebacks."""
+    for before in (b"", b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", source.port)
+        async with asyncio.timeout(30):
+            if before:
+                writer.write(before)
+                assert b" 404 " in await reader.readuntil(b"}")
+            writer.write(head)
+            answer = await reader.read()
+        writer.close()
+        assert answer.split()[1] == b"400"
+    async with client.get("/nowhere") as response:
+        assert response.status == 404
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -102,14 +102,19 @@ def test_ctrl_c_says_nothing(
 
 
 @pytest.mark.parametrize(
-    ("entry", "loaded"),
-    [("sequitur", "sequitur.cli"), ("produce_events", "sequitur.producer.daemon.cli")],
+    ("start", "loaded"),
+    [
+        ("sequitur._entry.sequitur()", "sequitur.cli"),
+        ("sequitur._entry.produce_events()", "sequitur.producer.daemon.cli"),
+        ("runpy.run_module('sequitur.producer', run_name='__main__')", "sequitur.producer._errors"),
+        ("runpy.run_module('sequitur', run_name='__main__')", "sequitur.producer._errors"),
+    ],
 )
-def test_ctrl_c_while_modules_load_says_nothing(entry: str, loaded: str) -> None:
+def test_ctrl_c_while_modules_load_says_nothing(start: str, loaded: str) -> None:
     """Loading takes a second or two, and a traceback of imports helps nobody."""
     program = f"""
-        import os, signal, sys
-        from sequitur._entry import {entry}
+        import os, runpy, signal, sys
+        import sequitur._entry
 
         class Interrupt:
             def find_spec(self, name, path, target=None):
@@ -117,7 +122,7 @@ def test_ctrl_c_while_modules_load_says_nothing(entry: str, loaded: str) -> None
                     os.kill(os.getpid(), signal.SIGINT)
 
         sys.meta_path.insert(0, Interrupt())
-        {entry}()
+        {start}
     """
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -106,6 +108,43 @@ def test_it_keeps_its_limit(tmp_path: Path) -> None:
         file.write("stdin", "third", "no JSON", b"")
         assert file.written == 1
     assert [entry.where for entry in read_dead_letters(path)] == ["first", "third"]
+
+
+def test_a_full_disk_is_named_and_leaves_no_part_of_an_entry(tmp_path: Path) -> None:
+    """The kernel takes the beginning of an entry, and then nothing."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path) as file:
+        file.write("stdin", "first", "no JSON", b"")
+        size = path.stat().st_size
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))
+        try:
+            with pytest.raises(DeadLettersFullError, match="not stored was second") as full:
+                file.write("stdin", "second", "no JSON", b"x" * 100)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert f"the dead-letter file {path} cannot be written: File too large" in str(full.value)
+        assert path.stat().st_size == size
+        file.write("stdin", "third", "no JSON", b"")
+        assert file.written == 2
+    assert [entry.where for entry in read_dead_letters(path)] == ["first", "third"]
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_sync_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may say so only then."""
+
+    def no_space(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path) as file:
+        file.write("stdin", "first", "no JSON", b"")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", no_space)
+            with pytest.raises(DeadLettersFullError, match=f"{path} cannot be written: No space"):
+                file.sync()
+        assert file.owes_sync
 
 
 def test_a_sync_without_entries_costs_nothing(

@@ -57,6 +57,29 @@ def test_what_is_no_json_is_refused(line: bytes) -> None:
     assert refusals[0][1].startswith("no JSON: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "lone", "byte"),
+    [
+        (b'{"a":"\\ud800"}', "\\ud800", 6),
+        (b'{"a":"\\uDC00x"}', "\\uDC00", 6),
+        (b'"\\ud83d\\ude00\\ud83d x"', "\\ud83d", 13),
+        (b'"\\ude00\\ud83d"', "\\ude00", 1),
+        (b'"\\\\\\ud800\\u0041"', "\\ud800", 3),
+    ],
+)
+def test_half_a_character_is_refused_by_that_name(line: bytes, lone: str, byte: int) -> None:
+    """Such text has no UTF-8: no reader of the topic could decode it."""
+    reason = f"a lone surrogate is no character: {lone} (byte {byte})"
+    for key in (None, "json:a"):
+        assert _parse(line + b"\n", key) == ([], [(0, reason)])
+
+
+def test_an_escaped_backslash_before_a_u_is_no_surrogate() -> None:
+    """The reason is another then."""
+    ((_, reason),) = _parse(b'"\\\\ud800\n')[1]
+    assert reason.startswith("no JSON: ")
+
+
 @pytest.mark.parametrize("line", [b'"\xff"', b'{"\xc3":1}', b'"\xed\xa0\x80"'])
 def test_what_is_no_utf8_is_refused(line: bytes) -> None:
     """Also inside of strings, where a lenient reader would let it pass."""
