@@ -69,18 +69,20 @@ class Generation:
         return (self.device, self.inode) == (device, inode)
 
 
-class Listed(msgspec.Struct, frozen=True, array_like=True):
+class Listed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """A generation as a position lists it. An inode alone may be another file's by now.
 
     Attributes:
         inode: Its inode.
         head_length: How many of its first bytes `head` covers; -1 if they could not be read.
         head: Digest of its first bytes.
+        name: Its name, of one that is short: others may begin as it does.
     """
 
     inode: int
     head_length: int
     head: str
+    name: str = ""
 
     @classmethod
     def of(cls, generation: Generation) -> Self:
@@ -88,16 +90,29 @@ class Listed(msgspec.Struct, frozen=True, array_like=True):
         head = generation.head
         if head is None:
             return cls(generation.inode, -1, "")
-        return cls(generation.inode, len(head), digest(head))
+        name = generation.name if len(head) < HEAD_BYTES else ""
+        return cls(generation.inode, len(head), digest(head), name)
 
     def is_of(self, generation: Generation) -> bool:
-        """Return whether it is this file, perhaps written on since. An empty one was not."""
+        """Return whether it is this file; of one that has grown only if its head was whole."""
         head = generation.head
         if self.inode != generation.inode:
             return False
-        if head is None or self.head_length <= 0:
-            return self.head_length == (-1 if head is None else len(head))
-        return digest(head[: self.head_length]) == self.head
+        if head is None or self.head_length < HEAD_BYTES:
+            return self.head_length == (-1 if head is None else len(head)) and (
+                head is None or digest(head) == self.head
+            )
+        return digest(head) == self.head
+
+    def may_be_of(self, generation: Generation) -> bool:
+        """Return whether it may be this file, written on since."""
+        head = generation.head
+        return (
+            self.inode == generation.inode
+            and head is not None
+            and 0 < self.head_length < len(head)
+            and digest(head[: self.head_length]) == self.head
+        )
 
     def is_content_of(self, generation: Generation) -> bool:
         """Return whether a compressed generation holds what this file held."""
@@ -120,6 +135,10 @@ class OlderGenerations(msgspec.Struct, frozen=True, omit_defaults=True):
         return generation.modified_ns <= self.before_ns or any(
             listed.is_of(generation) for listed in self.listed
         )
+
+    def that_may_be(self, generation: Generation) -> Listed | None:
+        """Return the one that this may be, written on since."""
+        return next((listed for listed in self.listed if listed.may_be_of(generation)), None)
 
     def of(self, generations: Iterable[Generation]) -> Self:
         """Return these instead, the last written of them if they are too many."""
@@ -209,7 +228,7 @@ class Rotation:
         unread, read, passed_over = [], [], []
         for found in filter(lambda found: self.is_rotated(found.name), generations):
             is_current = current is not None and found.is_same_file(current.device, current.inode)
-            if is_current or found in older:
+            if is_current or found in older or self._has_grown(found, current, older):
                 read.append(found)
             elif self._is_beyond(found, current, 1):
                 passed_over.append(PassedOver(found, _MISNUMBERED))
@@ -236,6 +255,20 @@ class Rotation:
             passed_over=tuple(passed_over),
             misnumbered=tuple(misnumbered),
         )
+
+    def _has_grown(
+        self, found: Generation, current: Generation | None, older: OlderGenerations
+    ) -> bool:
+        """Return whether a short older file was written on, and this is no other of its inode.
+
+        A date stays with its file. A number moves on, so it tells by being on the older side.
+        """
+        listed = older.that_may_be(found)
+        if listed is None:
+            return False
+        if self._number(found) is None:
+            return listed.name == found.name
+        return self._is_beyond(found, current, 1)
 
     def _is_beyond(self, other: Generation, current: Generation | None, side: int) -> bool:
         """Return whether a number is on the older side of the current one, or on the younger."""

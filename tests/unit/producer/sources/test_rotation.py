@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sequitur.producer.sources._rotation import (
+    HEAD_BYTES,
     MAX_LISTED,
     Generation,
     OlderGenerations,
@@ -109,8 +110,30 @@ def test_a_file_that_was_given_the_inode_of_an_older_one_is_new() -> None:
     older = OlderGenerations().of([removed])
     new = replace(removed, name="app.log.1", head=b"other lines")
     assert Rotation("app.log").following(None, [new], older).unread == (new,)
-    written_on = replace(removed, head=(removed.head or b"") + b"and a late line")
-    assert Rotation("app.log").following(None, [written_on], older).unread == ()
+
+
+@pytest.mark.parametrize("head", [b"#Fields: a b\n", b"x" * HEAD_BYTES])
+@pytest.mark.parametrize("name", ["app.log.3", "app.log-20261120"])
+def test_an_older_file_that_is_written_on_is_not_new(name: str, head: bytes) -> None:
+    """Whoever had it open may have ended after it was left."""
+    there, current = _generation(name, 10, head), _generation("app.log.1")
+    older = OlderGenerations().of([there])
+    grown = replace(there, head=(head + b"late\n")[:HEAD_BYTES], modified_ns=99)
+    following = Rotation("app.log").following(current, [grown, current], older)
+    assert set(following.older) == {grown, current}
+    assert not following.unread
+    assert not following.passed_over
+
+
+@pytest.mark.parametrize("kept", ["app.log.3", "app.log-20261120"])
+@pytest.mark.parametrize("new", ["app.log.1", "app.log-20261121"])
+def test_another_file_that_begins_as_a_short_one_did_is_new(kept: str, new: str) -> None:
+    """All may begin with the same line, and a quiet day has no other."""
+    there, current = _generation(kept, 10, b"#Fields: a b\n"), _generation("app.log.2")
+    older = OlderGenerations().of([there])
+    other = replace(there, name=new, head=b"#Fields: a b\n1 2\n")
+    following = Rotation("app.log").following(current, [other, current], older)
+    assert following.unread == (other,)
 
 
 def test_an_empty_generation_that_was_written_since_is_new() -> None:

@@ -1,0 +1,26 @@
+"""The start of `produce-events`: handles Ctrl-C before anything is loaded."""
+
+from __future__ import annotations
+
+import signal
+
+
+def produce_events() -> None:
+    """`produce-events`."""
+    quietly()
+    from sequitur.producer.daemon.cli import main  # noqa: PLC0415
+
+    as_python_does()
+    main()
+
+
+def quietly() -> None:
+    """Let Ctrl-C end the process silently, unless it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def as_python_does() -> None:
+    """Let Ctrl-C raise an exception again, so that files, children and connections are closed."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
