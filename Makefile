@@ -27,10 +27,10 @@ setup: $(INSTALLED) jars ## Virtual environment, pinned dependencies, locked jar
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@PYTHON='$(PYTHON)' .ci/prepare
-	@echo 'setting up .venv' >&2
+	@echo 'set-up: virtual environment .venv' >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip wheel
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e .
+	@.ci/install $(BIN)/python pip wheel
+	@.ci/install $(BIN)/python --group dev -e .
 	@touch $@
 
 jars: $(INSTALLED)

@@ -41,7 +41,7 @@ class RunOptions:
     )
     progress: ProgressStyle = field(
         default=ProgressStyle.AUTO,
-        metadata={"help": "live: one line that renews itself; json: a line a step"},
+        metadata={"help": "live: one line that renews itself; text, json: a line a step"},
     )
 
     def flags(self) -> list[str]:

@@ -45,6 +45,7 @@ def write_archive() -> bool:
         archive = class_archive(Path(folder))
         if archive.shared.exists():
             return True
+        sys.stderr.write(f"writing an archive of Spark's classes, once: {archive.shared}\n")
         java = f"-XX:TieredStopAtLevel=1 {archive.create()}"
         command = spark_submit_command(
             [],

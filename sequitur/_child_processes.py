@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_COPIED_WITHIN_S: Final = 5.0
 
 
 @contextlib.contextmanager
@@ -65,9 +67,19 @@ def holding_signals() -> Iterator[None]:
 
 
 def run_with_children(
-    command: Sequence[str], environ: Mapping[str, str], *, timeout_s: float
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    timeout_s: float,
+    leave_out: str | None = None,
 ) -> int:
     """Run a command to its end; when the wait is given up, kill it with its children.
+
+    Args:
+        command: The command.
+        environ: Its environment.
+        timeout_s: How long it may take.
+        leave_out: Lines that begin so are left out of what it says on standard error.
 
     Returns:
         Its status.
@@ -75,14 +87,37 @@ def run_with_children(
     Raises:
         subprocess.TimeoutExpired: It took too long.
     """
-    process = None
+    process = copying = None
     try:
         with holding_signals():
             # A session of its own, so that all that it starts can be killed together.
-            process = subprocess.Popen(command, env=environ, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                env=environ,
+                start_new_session=True,
+                stderr=None if leave_out is None else subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+        if leave_out is not None:
+            copying = threading.Thread(target=_copy, args=(process, leave_out), daemon=True)
+            copying.start()
         return process.wait(timeout_s)
     finally:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        if copying is not None:
+            # A process of another session may still hold the pipe open.
+            copying.join(_COPIED_WITHIN_S)
+
+
+def _copy(process: subprocess.Popen[str], leave_out: str) -> None:
+    """Say on our standard error what a process says on its own, but for some lines."""
+    assert process.stderr is not None
+    with process.stderr as said:
+        for line in said:
+            if not line.startswith(leave_out):
+                sys.stderr.write(line)
+                sys.stderr.flush()

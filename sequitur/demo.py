@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
+from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from sequitur._child_processes import (
@@ -33,12 +33,16 @@ from sequitur._errors import DemoError
 from sequitur._topic_reader import TopicRecord, read_topic, topic_exists
 from sequitur.broker import EmbeddedBroker
 from sequitur.consumer import parse_event_time_spec
+from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.pipelines.run_options import RunOptions
 from sequitur.producer import EVENT_ID_HEADER, KafkaSettings
+from sequitur.producer.settings import Duration, milliseconds
 from sequitur.verify import TopicCheck, TopicReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from rich.console import Console
 
 INPUT_TOPIC: Final = "cpu-readings"
 OUTPUT_TOPIC: Final = "cpu-readings.ordered"
@@ -55,6 +59,9 @@ _IDLE_TIMEOUT: Final = "1 s"
 """Short, as a machine with two CPUs leaves two of the four partitions empty."""
 _DAEMON_GRACE_S: Final = 300.0
 _JOB_TIMEOUT_S: Final = 600.0
+_LOG_LINES: Final = 5
+_SAID_BY_EACH_JVM: Final = "WARNING: Using incubator modules"
+"""Spark has its JVM use one, and no option has the JVM keep it to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +118,47 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
         plot: The PNG file to write.
 
     Raises:
-        DemoError: A daemon or the job failed or took too long, or the demo's topics exist already.
+        DemoError: A daemon or the job failed or took too long, the demo's topics exist already, or
+            the delay is none.
     """
-    console = Console(stderr=True)
+    delay_ms = _milliseconds(delay)
     with (
         leaving_on_signals(),
         tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder,
         _broker(folder) as kafka,
     ):
-        console.print(f"broker at {kafka.bootstrap_servers}")
         taken = [name for name in (INPUT_TOPIC, OUTPUT_TOPIC) if topic_exists(kafka, name)]
         if taken:
             raise DemoError(f"topic {taken[0]!r} exists already: the demo needs a fresh one")
         environ = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
-        console.print(f"{len(SEND_DELAYS_S)} daemons sample the CPUs for {seconds:g} s")
+        delays = ", ".join(f"{delay_s:g}" for delay_s in SEND_DELAYS_S)
+        _say(
+            f"{len(SEND_DELAYS_S)} daemons sample the CPUs for {seconds:g} s, and send what they "
+            f"read {delays} s later"
+        )
         sent = _run_daemons(environ, Path(folder), seconds=seconds, rate_hz=rate_hz)
-        console.print("the reorder job runs through spark-submit")
+        _say(f"{sent:,} events are in Kafka; Spark starts with the reorder job")
         job = _run_job(environ, Path(folder), delay=delay)
-        return _compare(kafka, sent, job, plot)
+        _say("an independent reader compares what came out with what went in")
+        return _compare(kafka, sent, job, plot, delay_ms)
+
+
+def _say(line: str) -> None:
+    print(f"demo: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the demo's progress
+
+
+def _milliseconds(delay: str) -> int | None:
+    """Return a delay; None for one that is learned.
+
+    Raises:
+        DemoError: It is none.
+    """
+    if delay == "auto":
+        return None
+    try:
+        return milliseconds(TypeAdapter(Duration).validate_python(delay))
+    except ValidationError as error:
+        raise DemoError(f"--delay {delay!r}: {error.errors()[0]['msg']}") from error
 
 
 def print_report(report: DemoReport, console: Console) -> None:
@@ -153,9 +183,11 @@ def print_report(report: DemoReport, console: Console) -> None:
 def _broker(folder: str) -> Iterator[KafkaSettings]:
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if given is not None:
+        _say(f"the broker is {given}, as KAFKA_BOOTSTRAP_SERVERS says")
         yield KafkaSettings(bootstrap_servers=given)
         return
     broker = EmbeddedBroker(Path(folder) / "broker", short_lived=True)
+    _say("an embedded broker starts")
     try:
         yield KafkaSettings(bootstrap_servers=broker.start())
     finally:
@@ -187,15 +219,20 @@ def _run_daemons(
                 "--rate-hz", f"{rate_hz:g}", "--duration", f"{seconds:g} s",
                 "--send-delay", f"{round(send_delay_s * 1000)} ms",
             ]  # fmt: skip
-            with holding_signals():
+            with holding_signals(), _log(folder, number).open("w") as log:
                 daemons.append(
-                    subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+                    subprocess.Popen(
+                        command, env=environ, stdout=subprocess.PIPE, stderr=log, text=True
+                    )
                 )
-        for daemon in daemons:
+        for number, daemon in enumerate(daemons, start=1):
             with _limit(seconds + _DAEMON_GRACE_S, "a daemon") as timeout_s:
                 output, _ = daemon.communicate(timeout=timeout_s)
             if daemon.returncode != 0:
-                raise DemoError(f"produce-events ended with status {daemon.returncode}")
+                last = "".join(_log(folder, number).read_text().splitlines(True)[-_LOG_LINES:])
+                raise DemoError(
+                    f"produce-events ended with status {daemon.returncode}, after\n{last}"
+                )
             summary = json.loads(output.strip().splitlines()[-1])
             if summary["persisted"] != summary["accepted"]:
                 raise DemoError(f"produce-events could not send everything: {summary}")
@@ -208,6 +245,10 @@ def _run_daemons(
     return persisted
 
 
+def _log(folder: Path, number: int) -> Path:
+    return folder / f"cpu-{number}.log"
+
+
 def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[str, int]:
     """Run the reorder job until it has drained; the counts of its final report."""
     report = folder / "reorder.json"
@@ -217,19 +258,25 @@ def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[st
         "--event-time", _EVENT_TIME, "--delay", delay, "--idle-timeout", _IDLE_TIMEOUT,
         "--checkpoint", str(folder / "checkpoint"),
         "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
-        *RunOptions(available_now=True, drain=True, report=report).flags(),
+        *RunOptions(
+            available_now=True, drain=True, report=report, progress=ProgressStyle.TEXT
+        ).flags(),
         # A minute's work does not make up for the cost of the JVM's optimising compiler.
         "--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
     ]  # fmt: skip
     with _limit(_JOB_TIMEOUT_S, "the reorder job") as timeout_s:
-        status = run_with_children(command, environ, timeout_s=timeout_s)
+        status = run_with_children(
+            command, environ, timeout_s=timeout_s, leave_out=_SAID_BY_EACH_JVM
+        )
     if status != 0:
         raise DemoError(f"the reorder job ended with status {status}")
     counts: dict[str, int] = json.loads(report.read_text())
     return counts
 
 
-def _compare(kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path) -> DemoReport:
+def _compare(
+    kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path, delay_ms: int | None
+) -> DemoReport:
     before_arrivals: list[Arrival] = []
     after_arrivals: list[Arrival] = []
     went_in: Counter[bytes] = Counter()
@@ -238,7 +285,13 @@ def _compare(kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path
     after = _check(kafka, OUTPUT_TOPIC, came_out, after_arrivals)
     late = _check(kafka, LATE_TOPIC, came_out, [])
     quarantined = _check(kafka, QUARANTINE_TOPIC, came_out, [])
-    plot_arrivals(plot, before_arrivals, after_arrivals)
+    figure = plot_arrivals(
+        before_arrivals,
+        after_arrivals,
+        inversions=(before.event_inversions, after.event_inversions),
+        delay_ms=delay_ms,
+    )
+    figure.savefig(plot)
     lost = len(went_in.keys() - came_out.keys())
     duplicates = sum(count - 1 for count in came_out.values())
     out = after.records + late.records + quarantined.records + job["held"]

@@ -1,4 +1,4 @@
-"""What a running job tells: a line that renews itself on a terminal, else a JSON line a step."""
+"""What a running job tells: a line that renews itself on a terminal, else a line a step."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import EventClock, LearnedDelays, StepDone, StepEntry, Totals
 
 _SEPARATOR: Final = " · "
+_ANY_WIDTH: Final = 1_000
 
 
 class ProgressStyle(StrEnum):
@@ -31,6 +32,8 @@ class ProgressStyle(StrEnum):
     AUTO = "auto"
     """Live on a terminal, else JSON."""
     LIVE = "live"
+    TEXT = "text"
+    """A line a step for people."""
     JSON = "json"
 
     def on(self, *, is_terminal: bool) -> ProgressStyle:
@@ -185,23 +188,22 @@ def print_step(entry: StepEntry, done: StepDone) -> None:
     print(json.dumps(step_summary(entry, done)), flush=True)  # noqa: T201 - the job's output
 
 
-class LiveLine:
-    """One line on a terminal, renewed by each step and each second while this is entered."""
+class TextLines:
+    """Where things stand, on a console: a line a step."""
 
     def __init__(self, console: Console, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._console = console
         self._now_ms = now_ms
         self._read_from = 0
         self._since_ms = now_ms()
         self._newest: tuple[StepEntry, StepDone] | None = None
         self._rate = 0.0
-        self._live = Live(get_renderable=self._text, console=console, refresh_per_second=1)
 
     def __enter__(self) -> Self:
-        self._live.start(refresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        return
 
     def __call__(self, entry: StepEntry, done: StepDone) -> None:
         """Show where things stand after a step."""
@@ -210,13 +212,35 @@ class LiveLine:
         passed_s = max(0.001, (self._now_ms() - self._since_ms) / 1000)
         self._rate = (done.totals.read - self._read_from) / passed_s
         self._newest = (entry, done)
-        self._live.refresh()
+        self._show()
 
-    def _text(self) -> Text:
+    def _show(self) -> None:
+        self._console.print(self._text(_ANY_WIDTH), soft_wrap=True)
+
+    def _text(self, width: int) -> Text:
         if self._newest is None:
             return Text("waiting for the first batch", no_wrap=True, overflow="ellipsis")
-        width = self._live.console.width
         return live_text(*self._newest, rate=self._rate, now_ms=self._now_ms(), width=width)
+
+
+class LiveLine(TextLines):
+    """One line on a terminal, renewed by each step and each second while this is entered."""
+
+    def __init__(self, console: Console, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        super().__init__(console, now_ms)
+        self._live = Live(
+            get_renderable=lambda: self._text(console.width), console=console, refresh_per_second=1
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _show(self) -> None:
+        self._live.refresh()
 
 
 @dataclass(frozen=True, slots=True)

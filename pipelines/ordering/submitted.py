@@ -17,7 +17,13 @@ from sequitur.consumer import ConsumerError
 from sequitur.pipelines._errors import PipelineError
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.pipelines.ordering.preflight import check_before_start
-from sequitur.pipelines.ordering.progress import LiveLine, ProgressStyle, print_step, report_table
+from sequitur.pipelines.ordering.progress import (
+    LiveLine,
+    ProgressStyle,
+    TextLines,
+    print_step,
+    report_table,
+)
 from sequitur.pipelines.ordering.stop import stop_on_signals
 from sequitur.pipelines.session import build_session, log_level
 from sequitur.pipelines.spark.tasks import start_python
@@ -111,10 +117,12 @@ def _shown(
     progress: ProgressStyle,
 ) -> Iterator[tuple[Callable[[StepEntry, StepDone], None], Callable[[JobReport], None]]]:
     """Return what shows each step, and what shows the end."""
-    if progress.on(is_terminal=sys.stdout.isatty()) is ProgressStyle.JSON:
+    style = progress.on(is_terminal=sys.stdout.isatty())
+    if style is ProgressStyle.JSON:
         yield print_step, lambda result: typer.echo(json.dumps(result.as_json()))
         return
     # spark-submit stands between us and the terminal, so rich would not find one.
-    console = Console(force_terminal=True)
-    with LiveLine(console) as line:
+    console = Console(force_terminal=True) if style is ProgressStyle.LIVE else Console()
+    line = LiveLine(console) if style is ProgressStyle.LIVE else TextLines(console)
+    with line:
         yield line, lambda result: console.print(report_table(result.as_json()))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from sequitur._errors import DemoError
+from sequitur.demo import run_demo
 from tests.support.installed import install_wheel
 
 if TYPE_CHECKING:
@@ -49,6 +51,16 @@ def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
     }
     assert plot.read_bytes().startswith(PNG_SIGNATURE)
     assert "nothing lost, nothing duplicated" in run.stdout
+    said = [*run.stdout.splitlines(), *run.stderr.splitlines()]
+    assert sum(line.startswith("step ") for line in said) >= 2
+    assert sum(line.startswith("demo: ") for line in said) == 4
+    assert [line for line in said if "{" in line or "WARNING" in line] == []
+
+
+def test_a_delay_that_is_none_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """And by name, not by the job some seconds later."""
+    with pytest.raises(DemoError, match="--delay '10 parsecs'"):
+        run_demo(seconds=1, rate_hz=1, delay="10 parsecs", plot=tmp_path / "demo.png")
 
 
 def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import sys
 import psutil
 import pytest
 
+from sequitur._child_processes import run_with_children
+
 _CHILD = """
 import os, subprocess, sys
 grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -27,6 +29,17 @@ with leaving_on_signals():
         sys.stdin.readline()
         print("cleaned up", flush=True)
 """
+
+
+def test_what_nobody_needs_is_left_out_of_what_it_says(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Lines that begin so, and no others; the last one need not end."""
+    says = "import sys; sys.stderr.write('WARNING: x\\nfailed\\nno WARNING: x'); sys.exit(3)"
+    command = [sys.executable, "-c", says]
+    status = run_with_children(command, os.environ, timeout_s=60, leave_out="WARNING: ")
+    assert status == 3
+    assert capfd.readouterr().err == "failed\nno WARNING: x"
 
 
 @pytest.mark.parametrize(

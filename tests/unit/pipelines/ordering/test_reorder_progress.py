@@ -34,6 +34,7 @@ from sequitur.pipelines.ordering.progress import (
     JobReport,
     LiveLine,
     ProgressStyle,
+    TextLines,
     instant,
     live_text,
     print_step,
@@ -168,6 +169,23 @@ def test_live_line_is_one_row_of_the_terminal(width: int) -> None:
         line(*_step(learned=True))
         line(*_step(learned=True))
     assert output.getvalue().count("\n") == 1
+
+
+def test_text_is_a_whole_line_a_step() -> None:
+    """Where no line can renew itself: nothing is cut, and no control sequence is in it."""
+    now_ms = T0
+    console = Console(file=io.StringIO(), width=40)
+    with TextLines(console, lambda: now_ms) as line:
+        now_ms += 1000
+        line(*_step())
+        line(*_step())
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue().splitlines()
+    assert len(said) == 2
+    for one in said:
+        assert one.startswith("step 7 · read 1,200 (200/s, 12 to go) · released 1,100 · late 13 · ")
+        assert "\x1b" not in one
+        assert "frontier" in one
 
 
 def test_live_line_says_what_it_waits_for_while_nothing_comes_out() -> None:
