@@ -94,6 +94,11 @@ class ProcessSettings(Section):
         description="Of a transactional topology, how many batches are in work at a time: later "
         "ones are processed while the first is committed and goes out",
     )
+    sqlite_on_one_host: bool = Field(
+        default=False,
+        description="Of a transactional topology on a cluster: driver and all executors run on one "
+        "host, so that its states may be in SQLite",
+    )
     outputs: Outputs = Field(
         default=Outputs.FINISHED,
         description="finished: what a tree emitted goes out once the tree is acked; immediate: "

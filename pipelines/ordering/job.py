@@ -27,7 +27,7 @@ from sequitur.pipelines.store.epochs import check_epoch, folder_of_epoch
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import open_spark_folder, open_storage
 from sequitur.pipelines.topology.processing import Processing
-from sequitur.pipelines.topology.topology_file import check_settings
+from sequitur.pipelines.topology.topology_file import check_settings, check_stores
 from sequitur.producer import BrokerError, FatalError
 from sequitur.producer.kafka.reach import require_broker
 from sequitur.producer.settings import format_duration, milliseconds
@@ -169,6 +169,7 @@ def _open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine
     settings, topics = job.settings, job.topics
     if process is not None:
         check_settings(settings, process.settings, process.topology)
+        check_stores(process.settings, process.topology, str(job.spark.sparkContext.master))
     _check_expiry(topics, settings)
     written = list(settings.written_topics)
     if process is not None:

@@ -8,6 +8,7 @@ records in the same order.
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
+from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB
 from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
@@ -115,8 +117,10 @@ class Processing:
         self._newest = Processed()
         self._transactions: Transactions | None = None
         if isinstance(topology, TransactionalTopology):
+            # On one machine there is no other host, and its name may change.
+            host = "" if is_local(str(spark.sparkContext.master)) else socket.gethostname()
             self._transactions = Transactions(
-                checkpoint, topology, self._runs, settings.retry, outages
+                checkpoint, topology, self._runs, settings.retry, outages, host=host
             )
         self._requests = ReplayIntake(checkpoint.location("replays"))
         self.most_ahead = settings.max_batches_pending - 1

@@ -10,6 +10,7 @@ from sequitur.consumer import LatePolicy
 from sequitur.consumer.topology import Topology
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 from sequitur.pipelines._errors import TopologyFileError
+from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -101,6 +102,31 @@ def _check_transactional(process: ProcessSettings, topology: TransactionalTopolo
         raise TopologyFileError(
             f"process.{setting}: topology {topology.name!r} is transactional: {reason}"
         )
+
+
+def check_stores(process: ProcessSettings, topology: Topology, master: str) -> None:
+    """Check that all tasks reach the databases of a topology's states.
+
+    Args:
+        process: How it is run.
+        topology: It.
+        master: Spark's.
+
+    Raises:
+        TopologyFileError: One is a file of one host, and tasks may run on others.
+    """
+    if is_local(master) or process.sqlite_on_one_host:
+        return
+    if isinstance(topology, TransactionalTopology):
+        states = [state for several in topology.states.values() for state in several.values()]
+        for state in states:
+            if state.store.is_of_one_host:
+                raise TopologyFileError(
+                    f"state {state.name!r} of topology {topology.name!r} is in "
+                    f"{state.store.title}, a file of one host, and Spark's master is {master}: "
+                    "take PostgreSQL, or, where the driver and all executors run on one host, say "
+                    "process.sqlite_on_one_host = true"
+                )
 
 
 def check_kind(root: str, found: Processed, topology: Topology) -> None:

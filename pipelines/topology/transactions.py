@@ -73,9 +73,11 @@ class Transactions:
         runs: Makes runs of steps.
         policy: How often, and after how long, they are tried again.
         outages: Waits between tries, and is the job's log.
+        host: Where databases are that are of one host; empty where tasks need not check that.
 
     Attributes:
         epoch: What databases know the job by.
+        host: See above.
     """
 
     def __init__(
@@ -85,7 +87,10 @@ class Transactions:
         runs: StepRuns,
         policy: RetryPolicy,
         outages: Outages,
+        *,
+        host: str,
     ) -> None:
+        self.host = host
         self._checkpoint = checkpoint
         self._topology = topology
         self._runs = runs
@@ -354,5 +359,6 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         self, one: StepTry, attempt: TransactionAttempt, phase: Phase, batch: str = ""
     ) -> StepTry:
         committers = self._work.before.committers
-        transaction = Transaction(attempt, phase, self._epoch, batch, committers)
+        host = self._transactions.host
+        transaction = Transaction(attempt, phase, self._epoch, batch, committers, host)
         return replace(one, batch=replace(one.batch, transaction=transaction))

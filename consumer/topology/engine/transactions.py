@@ -141,6 +141,7 @@ class BatchRunner(_InTransaction):
             transaction=transaction.attempt,
             has_committed=self._component in transaction.committed,
             batch=transaction.batch,
+            host=transaction.host,
             has_task_committed=context.task < transaction.committed.get(self._component, 0),
         )
         states = CommitterStates(self._states, writer)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import TYPE_CHECKING
 
 from sequitur.consumer.topology.state.errors import StateError
+from sequitur.consumer.topology.state.fence import check_host
 from sequitur.consumer.topology.state.map_state import MapState
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class CommitterStates:
 
     def __init__(self, states: Mapping[str, State], writer: Writer) -> None:
         self._states = dict(states)
+        self._writer = writer
         self._sessions: dict[StateStore, StateSession] = {}
         for state in self._states.values():
             if state.store not in self._sessions:
@@ -43,11 +46,13 @@ class CommitterStates:
         To be called before the bolt sees a state: a lost database must not look like an empty one.
 
         Raises:
-            StateOwnerError: It is not.
+            StateOwnerError: It is not, or is a file of another host.
             StateOvertakenError: A newer attempt has committed.
             StateUnavailableError: A database does not serve just now.
         """
-        for session in self._sessions.values():
+        for store, session in self._sessions.items():
+            if store.is_of_one_host:
+                check_host(self._writer, socket.gethostname(), store.title)
             session.check()
 
     def state(self, name: str) -> MapState:

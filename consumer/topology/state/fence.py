@@ -82,6 +82,24 @@ def check_fence(writer: Writer, found: Found, store: str) -> None:
         raise overtaken_by(writer, found.own, store)
 
 
+def check_host(writer: Writer, host: str, store: str) -> None:
+    """Check that a task runs where the file of a database is: elsewhere it would find another.
+
+    Args:
+        writer: Who wants to write.
+        host: Where it runs.
+        store: The database's title.
+
+    Raises:
+        StateOwnerError: It does not.
+    """
+    if writer.host and host != writer.host:
+        raise StateOwnerError(
+            f"{writer.title}, runs on host {host!r}, and {store} is a file of host "
+            f"{writer.host!r}: have all executors run there, or take PostgreSQL"
+        )
+
+
 def is_other_batch(writer: Writer, found: Found) -> bool:
     """Whether the task has committed the writer's transaction with another batch."""
     is_repeat = found.own is not None and found.own[0] == writer.transaction.transaction_id

@@ -29,6 +29,7 @@ class Writer:
         has_task_committed: It says that this task has committed the transaction before.
         batch: Names what is committed: a repeat with another name is not this transaction. Empty
             where a repeat may be of another batch.
+        host: Where databases are that are of one host; empty where that is not to be checked.
     """
 
     topology: str
@@ -39,6 +40,7 @@ class Writer:
     has_committed: bool
     has_task_committed: bool = False
     batch: str = ""
+    host: str = ""
 
     @property
     def title(self) -> str:
@@ -66,6 +68,11 @@ class StateStore(ABC):
     @abstractmethod
     def title(self) -> str:
         """What messages call it."""
+
+    @property
+    def is_of_one_host(self) -> bool:
+        """Whether it is a file, which only the tasks of one host can share."""
+        return False
 
     @abstractmethod
     def create(

@@ -33,6 +33,7 @@ class Transaction:
         epoch: Names the checkpoint whose transaction it is, for what databases keep.
         batch: Names what is committed, where a repeat commits the same; else empty.
         committed: Committers that have committed the batch before, and how many tasks they had.
+        host: Where databases are that are of one host; empty where that is not to be checked.
     """
 
     attempt: TransactionAttempt
@@ -40,6 +41,7 @@ class Transaction:
     epoch: str = ""
     batch: str = ""
     committed: Mapping[str, int] = field(default_factory=dict)
+    host: str = ""
 
 
 class Cause(StrEnum):

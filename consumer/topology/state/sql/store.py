@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology.state.errors import StateError
@@ -22,8 +23,9 @@ class SQLStore(StateStore):
     """A database of SQLite or PostgreSQL. Needs the extra `sequitur[state]`.
 
     Args:
-        url: `sqlite:////var/lib/counts.db`, a file that all tasks reach, or
-            `postgresql+psycopg://user@host/database`, without a password.
+        url: `sqlite:////var/lib/counts.db`, a file that all tasks reach and that is for one host,
+            or `postgresql+psycopg://user@host/database`, without a password. A path that is
+            relative is made absolute here: tasks may have another working directory.
         password_env: The environment variable that has the password, where connections are made:
             on the driver and on every executor.
 
@@ -59,6 +61,9 @@ class SQLStore(StateStore):
                 f"{self.title} takes neither a password nor options: leave them out of the address"
             )
         self._check_driver()
+        if self.is_sqlite:
+            file = parsed.set(database=str(Path(parsed.database).absolute()))
+            object.__setattr__(self, "url", file.render_as_string())
 
     def __repr__(self) -> str:
         """Show no more than the title."""
@@ -69,6 +74,11 @@ class SQLStore(StateStore):
         """The address, without options."""
         shown: str = self._parsed().set(password=None, query={}).render_as_string()
         return shown
+
+    @property
+    def is_of_one_host(self) -> bool:
+        """See `StateStore`."""
+        return self.is_sqlite
 
     @property
     def is_sqlite(self) -> bool:

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sequitur.consumer.topology import ProcessSettings, TransactionalTopologyBuilder
+from sequitur.consumer.topology.state import SQLStore, TransactionalState
 from sequitur.pipelines._errors import TopologyFileError
-from sequitur.pipelines.topology.topology_file import load_topology
+from sequitur.pipelines.topology.topology_file import check_stores, load_topology
+from tests.support.transactions import Gather, Journal
 from tests.support.tree import EXAMPLES
 
 if TYPE_CHECKING:
@@ -39,3 +42,20 @@ def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
 def test_examples_have_topologies(name: str) -> None:
     """Each example can be run by its file."""
     assert load_topology(EXAMPLES / name).outputs
+
+
+@pytest.mark.parametrize("database", ["sqlite:////var/lib/n.db", "postgresql+psycopg://u@h/db"])
+def test_file_of_one_host_is_refused_on_a_cluster(database: str) -> None:
+    """Unless it is said that all run on that host; a database that all reach is taken."""
+    states = {"counts": TransactionalState(SQLStore(database), "counts")}
+    builder = TransactionalTopologyBuilder("kept", "spout")
+    builder.set_bolt("sum", Gather(Journal(), ["counts"]), states=states).global_grouping("spout")
+    topology, settings = builder.build(), ProcessSettings()
+    check_stores(settings, topology, "local[2,4]")
+    check_stores(ProcessSettings(sqlite_on_one_host=True), topology, "spark://h:7077")
+    if not database.startswith("sqlite"):
+        check_stores(settings, topology, "spark://h:7077")
+        return
+    said = r"'counts' of .* 'kept' is in sqlite.*n\.db, .* spark://h:7077: .*\.sqlite_on_one_host"
+    with pytest.raises(TopologyFileError, match=said):
+        check_stores(settings, topology, "spark://h:7077")

@@ -12,6 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,6 +103,38 @@ def test_stores_are_values() -> None:
     assert (store, hash(store)) == (again, hash(again))
     assert store.title == "postgresql+psycopg://u@host/db"
     assert repr(store) == "SQLStore('postgresql+psycopg://u@host/db')"
+
+
+def test_relative_path_means_the_folder_in_which_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the task is that writes: on a cluster each has a folder of its own."""
+    here, there = tmp_path / "a folder", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    store = SQLStore("sqlite:///counts.db")
+    assert store == SQLStore(f"sqlite:///{here}/counts.db")
+    assert store.title == f"sqlite:///{here}/counts.db"
+    counts = TransactionalState(store, "counts")
+    create(counts)
+    monkeypatch.chdir(there)
+    again = pickle.loads(pickle.dumps(counts))
+    assert add(writer(1), again, ["a"]) == [1]
+    assert (here / "counts.db").exists()
+    assert not [*there.iterdir()]
+
+
+def test_task_on_another_host_than_the_file_is_refused(store: SQLStore) -> None:
+    """Before it makes a file of that name there; where nothing is to be checked, it is taken."""
+    counts = TransactionalState(store, "counts")
+    far = replace(writer(1), host="far")
+    said = rf"task 0 of 'sum' .* runs on host '{gethostname()}', .*state.db is a file of host 'far'"
+    with pytest.raises(StateOwnerError, match=said):
+        opened(far, counts)
+    assert not _file(store).exists()
+    create(counts)
+    assert add(replace(writer(1), host=gethostname()), counts, ["a"]) == [1]
 
 
 def test_commits_outlive_the_machine(store: SQLStore) -> None:

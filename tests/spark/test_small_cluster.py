@@ -1,0 +1,104 @@
+"""A job on a cluster that has no room for it, or whose database is a file of one host."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.consumer.topology import ProcessSettings
+from tests.spark.conftest import Job, event
+from tests.spark.standalone_cluster import java_options, standalone_cluster
+from tests.spark.submitted_job import SubmittedJob
+from tests.support.tree import EXAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark
+
+T0 = 1_700_000_000_000
+_ENDS_WITHIN_S = 30
+"""On a machine that has other things to do; else it takes 4 s."""
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Spark's settings of an application on a cluster, whose workers have one core each."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as master:
+        yield {
+            "spark.master": master,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": java_options(),
+            "spark.executor.extraJavaOptions": java_options(),
+            "spark.executor.memory": "512m",
+        }
+
+
+def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(
+    job: Job, options: dict[str, str]
+) -> None:
+    """An executor wants 64 cores: nothing of the job ever starts."""
+    job.produce([event(T0 + n, partition=n % 4) for n in range(100)])
+    asked = {"spark.executor.cores": "64", "spark.cores.max": "128"}
+    with SubmittedJob(job.kafka, job.settings, options=options | asked) as life:
+        assert life.process.stdout is not None
+        said = next(line for line in life.process.stdout if "executor" in line)
+        assert said == (
+            "no executor yet: 0 cores granted, 128 asked, 512m of memory and 64 cores for each "
+            "executor: is there room on the cluster?\n"
+        )
+        told_s = time.monotonic()
+        life.process.terminate()
+        report = [*life.steps()][-1]
+        life.end()
+        assert time.monotonic() - told_s < _ENDS_WITHIN_S
+        assert "Error" not in life.complaints()
+    assert (report["read"], report["steps"]) == (0, 0)
+    assert job.run(drain=True).totals.released == 100
+
+
+def test_sqlite_serves_a_cluster_of_one_host_alone(
+    job: Job, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path is the one that it has where the job was started; executors run elsewhere."""
+    job.produce([event(T0 + n, partition=n % 4) for n in range(100)])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STATE_URL", raising=False)
+    example = EXAMPLES / "transactional_global_count.py"
+    ends = ("--available-now", "--drain")
+
+    def life(process: ProcessSettings, **more: str) -> SubmittedJob:
+        return SubmittedJob(
+            *(job.kafka, job.settings, *ends),
+            topology=example,
+            process=process,
+            options=options | more,
+        )
+
+    with life(ProcessSettings()) as refused:
+        said = refused.end(3) + refused.complaints()
+    assert f"sqlite:///{tmp_path}/global_count.db, a file of one host" in said
+    assert "process.sqlite_on_one_host = true" in said
+    assert not (tmp_path / "global_count.db").exists()
+
+    one_host = ProcessSettings(sqlite_on_one_host=True)
+    # What Python imports by itself as it starts, in executors alone.
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "sitecustomize.py").write_text(
+        "import socket\nsocket.gethostname = lambda: 'far'\n"
+    )
+    with life(one_host, **{"spark.executorEnv.PYTHONPATH": str(tmp_path / "far")}) as far:
+        said = far.end(3) + far.complaints()
+    assert "runs on host 'far', and sqlite:///" in said
+
+    with life(one_host) as taken:
+        report = [*taken.steps()][-1]
+        taken.end()
+    assert report["processed"]["acked"] == 100
+    with closing(sqlite3.connect(tmp_path / "global_count.db")) as connection:
+        assert connection.execute("SELECT value FROM global_count").fetchall() == [(100,)]
