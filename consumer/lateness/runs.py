@@ -25,7 +25,9 @@ class Run:
         max_behind_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
         size_bytes: Its size on disk.
         name: Its folder: that of the attempt at the step that counts.
-        files: The names of its files, each with the number of its rows, whatever these are.
+        files: The names of its files, each with the number of its rows, whatever these are. They
+            stand beside the files, and not in the documents of steps: a run that is read there has
+            none until they are looked up.
     """
 
     step: int
@@ -37,6 +39,19 @@ class Run:
     size_bytes: int = 0
     name: str = ""
     files: Mapping[str, int] = field(default_factory=dict)
+
+    def to_document(self) -> dict[str, int | str]:
+        """Return it as a JSON document, but for its files."""
+        return {
+            "step": self.step,
+            "rows": self.rows,
+            "min_event_time_ms": self.min_event_time_ms,
+            "max_event_time_ms": self.max_event_time_ms,
+            "behind": self.behind,
+            "max_behind_ms": self.max_behind_ms,
+            "size_bytes": self.size_bytes,
+            "name": self.name,
+        }
 
     @property
     def reach_ms(self) -> int:

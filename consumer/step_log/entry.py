@@ -134,7 +134,7 @@ class StepEntry(Step):
         return {
             **self.shared_document(),
             "frontier_ms": self.frontier_ms,
-            "runs": [asdict(run) for run in self.runs],
+            "runs": [run.to_document() for run in self.runs],
             "before": asdict(self.before),
             "logged_ms": self.logged_ms,
             "late_policy": self.late_policy.value,

@@ -7,7 +7,7 @@ still be at work: from then on the rows are the job's, whatever becomes of its i
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from sequitur.consumer.lateness.runs import Run
@@ -37,7 +37,7 @@ class StagedStep(Step):
         """Return it as a JSON document."""
         return {
             **self.shared_document(),
-            "run": None if self.run is None else asdict(self.run),
+            "run": None if self.run is None else self.run.to_document(),
             "first_behind_ms": self.first_behind_ms,
         }
 

@@ -9,10 +9,11 @@ from sequitur.consumer._errors import StateFormatError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STEP_FORMAT: Final = 6
+STEP_FORMAT: Final = 7
 """Of what this version writes. Versions that read 5 alone know nothing of plans, and would write
-the rows of a step again: they refuse what this one has begun, by its number."""
-_READ: Final = (5, STEP_FORMAT)
+the rows of a step again; in format 6 runs name their files, which now stand beside these. Either
+refuses what this one has begun, by its number."""
+_READ: Final = (5, 6, STEP_FORMAT)
 
 
 def check_format(document: Mapping[str, Any]) -> None:

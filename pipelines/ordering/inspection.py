@@ -5,7 +5,7 @@ The state is JSON and Parquet, read as the job reads it, wherever that is.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, 
 from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.store.job_identity import check_format
+from sequitur.pipelines.store.run_files import files_document_name, files_of
 from sequitur.pipelines.store.storage import storage_at
 
 if TYPE_CHECKING:
@@ -155,7 +156,10 @@ class _Folder:
             # What a step staged itself and has not released yet is all held.
             is_whole = run.step == entry.step and not is_done
             held = size = 0
-            for name in run.files:
+            files = files_of(self._storage, run)
+            if files is None:
+                raise FileNotFoundError(files_document_name(run))
+            for name in files:
                 with open_file(self._storage.location(f"runs/{run.name}/{name}")) as file:
                     rows = pq.ParquetFile(file).read(["event_time_ms", "reason"])
                     size += file.size()
@@ -163,7 +167,7 @@ class _Folder:
                 if not is_whole:
                     wanted = pc.and_(wanted, pc.greater(rows["event_time_ms"], reached_ms))
                 held += pc.sum(wanted).as_py() or 0
-            found.append(HeldRun(run, held, size))
+            found.append(HeldRun(replace(run, files=files), held, size))
         return tuple(found)
 
     def _entry(self, name: str) -> StepEntry:

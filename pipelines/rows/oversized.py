@@ -17,14 +17,13 @@ import pyarrow.parquet as pq
 
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.files import open_file, write_whole
+from sequitur.pipelines.store.files import OVERSIZED_FOLDER, open_file, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.pipelines.store.files import Location
 
-OVERSIZED_FOLDER: Final = "oversized"
 MOST_ADDED: Final = 1 << 10
 """Bytes of the headers that are added to a late or bad row, at most."""
 MOST_KEY_BYTES: Final = 4 << 10

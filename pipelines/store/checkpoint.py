@@ -6,7 +6,8 @@
     outputs.json     the name and the Kafka cluster that the job's producer id belongs to
     owners/, heartbeats/    which process has it: see `store.ownership`
     spark/           Spark's own checkpoint; `spark-<name>` since the input was reset
-    runs/<name>/     Parquet: the rows a batch staged, by output partition and event time
+    runs/<name>/     Parquet: the rows a batch staged, by output partition and event time; and
+                     `files.json`: its files, written before a document names the run
     behind/<name>/   Parquet: those of them that were behind the frontier, judged
     repeats/<name>/  Parquet: places in the source of rows that the step drops as duplicates
     keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
@@ -33,6 +34,7 @@ What keeps it whole, whoever else is at work on it:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
@@ -40,8 +42,10 @@ from uuid import uuid4
 from sequitur.consumer import NOTHING_DONE, Run, StagedStep, StepDone, StepEntry
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store.documents import BEGIN_ANEW
+from sequitur.pipelines.store.files import OVERSIZED_FOLDER
 from sequitur.pipelines.store.job_identity import check_identity
-from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, step_name
+from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
+from sequitur.pipelines.store.run_files import files_document, files_document_name, files_of
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
 from sequitur.pipelines.store.sweeper import Sweeper
 
@@ -78,6 +82,7 @@ class Checkpoint(OwnedFolder):
         super().__init__(storage)
         self.spark = SparkPart(spark_folder or storage)
         self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
+        self._listed: set[str] = set()
 
     def files(self, *held: Run | Fold) -> tuple[Location, ...]:
         """Return where the files of runs and folds are that the log names."""
@@ -125,6 +130,8 @@ class Checkpoint(OwnedFolder):
         if identity.topology is not None:
             folders += ["topology", "prepared", "processed", "replays"]
         self._take(folders, ("staged", "frontier", "plans", "done", "prepared", "processed"))
+        for topic in self._storage.names(OVERSIZED_FOLDER):
+            self._storage.drop_unfinished(f"{OVERSIZED_FOLDER}/{topic}")
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""
@@ -149,6 +156,11 @@ class Checkpoint(OwnedFolder):
         if entry is not None and last.step < step - 1:
             # A step is logged once the one before it is done, with all counts up to there.
             last = StepDone(step - 1, entry.before, stamped_ms=entry.logged_ms)
+        if entry is not None:
+            # Of a step that is done, the runs that no other needs may be gone.
+            needed = {run.name for run in (entry.kept_runs if last.step == step else entry.runs)}
+            runs = (self._with_files(one) if one.name in needed else one for one in entry.runs)
+            entry = replace(entry, runs=tuple(runs))
         return entry, last
 
     def staged(self, entry: StepEntry | None) -> tuple[StagedStep, ...]:
@@ -167,8 +179,34 @@ class Checkpoint(OwnedFolder):
                     f"{self.root}: step {int(name)} is staged, but the last in frontier/ is "
                     f"{newest}: part of the log is gone. {_PUT_BACK}"
                 )
+            if staged.run is not None:
+                staged = replace(staged, run=self._with_files(staged.run))
             found.append(staged)
         return tuple(found)
+
+    def _with_files(self, run: Run) -> Run:
+        """Return a run that a document names, with the files it has.
+
+        Raises:
+            CheckpointError: What names them is gone.
+        """
+        files = files_of(self._storage, run)
+        if files is None:
+            raise CheckpointError(
+                f"{self.root}/{files_document_name(run)}, which names the files of {run.rows} rows "
+                f"that were read and are still needed, is gone. Put the folder back, or "
+                f"{BEGIN_ANEW}"
+            )
+        if not run.files:
+            self._listed.add(run.name)
+        return replace(run, files=files)
+
+    def _list_files(self, *runs: Run) -> None:
+        """Write down which files runs have, where that was not done yet."""
+        for run in runs:
+            if run.name not in self._listed:
+                self._storage.create(files_document_name(run), as_text(files_document(run)))
+                self._listed.add(run.name)
 
     def check_log(self, entry: Step | None, batch_id: int | None = None) -> None:
         """Check that the log is not gone where Spark has read on behind its first batch.
@@ -196,7 +234,9 @@ class Checkpoint(OwnedFolder):
         """Log what a step staged: from here on Spark need not give its rows again."""
         # What is staged is taken for read: Spark must not plan it anew.
         written = files_around(staged.source, staged.batch_id) if staged.batch_id >= 0 else []
-        written += [] if staged.run is None else [f"runs/{staged.run.name}"]
+        if staged.run is not None:
+            self._list_files(staged.run)
+            written.append(f"runs/{staged.run.name}")
         self._storage.sync(*written)
         self.write_document(f"staged/{step_name(staged.step)}", staged.to_document())
 
@@ -211,9 +251,11 @@ class Checkpoint(OwnedFolder):
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and let go of what no step from it on will read."""
         self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
+        self._list_files(*entry.runs)
         self.write_document(f"frontier/{step_name(entry.step)}", entry.to_document())
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
+        self._listed = {one for one in self._listed if one in runs or one > entry.name}
         kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
         self._sweeper.keep(entry.step, kept)
         self._sweeper.keep_sources({entry.source})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -21,8 +22,19 @@ from sequitur.producer._durable import make_folder, sync
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["create", "make_folder", "replace", "sync", "sync_all", "written_aside"]
+__all__ = [
+    "create",
+    "drop_unfinished",
+    "is_unfinished",
+    "make_folder",
+    "replace",
+    "sync",
+    "sync_all",
+    "written_aside",
+]
 
+_UNFINISHED: Final = re.compile(r"\..+\.[0-9a-f-]{32,36}(\.tmp)?(\.crc)?")
+"""Names of files that are being written, by us or by Spark, to be linked or renamed once whole."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -60,11 +72,15 @@ def create(path: Path, text: str) -> bool:
     Raises:
         CheckpointError: The file system has no links.
     """
-    written = path.with_name(f".{path.name}.{uuid4().hex}")
+    written = _hidden_name(path)
     try:
         written.write_text(text)
         sync(written)
         path.hardlink_to(written)
+    except FileNotFoundError:
+        if not path.parent.exists():
+            raise
+        return create(path, text)  # a start that found it took it for a dead writer's
     except FileExistsError:
         # NFS may have made the link, and lost the answer.
         return path.samefile(written)
@@ -93,9 +109,25 @@ def written_aside(path: Path) -> Iterator[Path]:
 
     Whoever needs it to last syncs the file in the block and the folder behind it.
     """
-    written = path.with_name(f".{path.name}.{uuid4().hex}")
+    written = _hidden_name(path)
     try:
         yield written
         written.rename(path)
     finally:
         written.unlink(missing_ok=True)
+
+
+def is_unfinished(name: str) -> bool:
+    """Tell whether a file has the name of one that is being written."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Delete from a folder what writers have left there that died in the middle."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if is_unfinished(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _hidden_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid4().hex}")

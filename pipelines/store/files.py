@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -21,6 +21,8 @@ from sequitur.pipelines.store.hdfs_path import HdfsPath
 from sequitur.pipelines.store.object_path import ObjectPath
 
 Location: TypeAlias = Path | ObjectPath | HdfsPath
+OVERSIZED_FOLDER: Final = "oversized"
+"""Rows that are too large for a topic, in files by topic that no step deletes."""
 
 
 def is_remote(location: Location) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
-from sequitur.pipelines.store.ownership import Ownership
+from sequitur.pipelines.store.ownership import HEARTBEATS_FOLDER, OWNERS_FOLDER, Ownership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -110,7 +110,7 @@ class OwnedFolder:
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a document, whole or not at all."""
         self.check_owner()
-        if not self._storage.create(name, _text({**document, "life": self._ownership.life})):
+        if not self._storage.create(name, as_text({**document, "life": self._ownership.life})):
             self.check_owner()
             raise OwnershipError(
                 f"{self.root}/{name} is there already: a process that had this checkpoint before "
@@ -135,7 +135,7 @@ class OwnedFolder:
             raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
         storage.make_folder("")
         # The first of all, so that a folder that is not empty always says whose it is.
-        storage.create(FORMAT_DOCUMENT, _text(document))
+        storage.create(FORMAT_DOCUMENT, as_text(document))
 
     def _take(self, folders: Iterable[str], decisive: Iterable[str]) -> None:
         """Take the folder over for this process.
@@ -150,6 +150,8 @@ class OwnedFolder:
         for folder in folders:
             self._storage.make_folder(folder)
         self._ownership.take()
+        for folder in ("", OWNERS_FOLDER, HEARTBEATS_FOLDER, *folders):
+            self._storage.drop_unfinished(folder)
         for folder in decisive:
             # Whoever wrote the newest of them may have died before it was sure to last.
             self._storage.sync(folder)
@@ -160,5 +162,7 @@ def step_name(step: int) -> str:
     return f"{step:012d}"
 
 
-def _text(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=1) + "\n"
+def as_text(document: Mapping[str, Any]) -> str:
+    """Return its JSON, a line for each field: the fast way to write it, and still readable."""
+    fields = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items())
+    return "{\n" + ",\n".join(fields) + "\n}\n"

@@ -103,6 +103,8 @@ class SparkPart:
         """
         if not self._storage.exists(source):
             return
+        for folder in ("", "/offsets", "/commits", "/sources/0"):
+            self._storage.drop_unfinished(f"{source}{folder}")
         planned, committed = self._batches(source, "offsets"), self._batches(source, "commits")
         if planned and planned[-1] > logged:
             self._delete_if_cut(source, "offsets", planned[-1])

@@ -51,6 +51,12 @@ class SparkFolder(Protocol):
     def delete(self, name: str) -> None:
         """Delete a file, or a folder with all that is in it; it need not be there."""
 
+    def drop_unfinished(self, folder: str) -> None:
+        """Delete from a folder what writers have left there that died in the middle.
+
+        A writer of ours that is alive writes its file anew.
+        """
+
     def sync(self, *names: str) -> None:
         """Return once files, and folders with all in them, outlast a power cut.
 
@@ -198,6 +204,10 @@ class LocalStorage(_OpenFolder[Path]):
         """See `Storage`."""
         durable.make_folder(self.location(name))
 
+    def drop_unfinished(self, folder: str) -> None:
+        """See `Storage`."""
+        durable.drop_unfinished(self.location(folder))
+
     def sync(self, *names: str) -> None:
         """See `Storage`."""
         durable.sync_all(self.location(name) for name in names)
@@ -244,7 +254,10 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
 
     def make_folder(self, name: str) -> None:
         """See `Storage`; there are no folders that outlast what is in them."""
-        self.location(name).drop_unfinished()
+
+    def drop_unfinished(self, folder: str) -> None:
+        """See `Storage`."""
+        self.location(folder).drop_unfinished()
 
     def sync(self, *names: str) -> None:
         """See `Storage`; what was written is kept."""
@@ -301,6 +314,15 @@ class HadoopFolder:
         """See `SparkFolder`."""
         with _hadoops_errors(self.root):
             self._files.delete(self._path(name))
+
+    def drop_unfinished(self, folder: str) -> None:
+        """See `SparkFolder`."""
+        if not self.exists(folder):
+            return
+        with _hadoops_errors(self.root):
+            for one in self._files.list(self._path(folder)):
+                if durable.is_unfinished(str(one.getPath().getName())):
+                    self._files.delete(one.getPath())
 
     def sync(self, *names: str) -> None:
         """See `SparkFolder`."""

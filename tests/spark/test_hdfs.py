@@ -92,7 +92,7 @@ def test_writer_that_dies_before_its_rename_leaves_nothing_that_is_seen(root: Hd
         file.write(b"cut sh")
     assert not storage.exists("frontier/7")
     assert storage.names("frontier") == []
-    storage.make_folder("frontier")
+    storage.drop_unfinished("frontier")
     assert sizes_in(root) == {}
     assert storage.create("frontier/7", "whole")
 

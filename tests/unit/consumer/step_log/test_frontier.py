@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -174,8 +174,20 @@ def test_mark_without_what_was_added_later_is_read() -> None:
 def test_version_without_plans_reads_no_step_of_this_one(one: StepEntry | StepDone) -> None:
     """It reads format 5 alone, and would write an unfinished step again; its own are read."""
     document = one.to_document()
-    assert document["format"] == 6
-    assert type(one).from_document({**document, "format": 5}) == one
+    assert document["format"] == 7
+    for former in (5, 6):
+        assert type(one).from_document({**document, "format": former}) == one
+
+
+def test_runs_of_a_former_format_name_their_files() -> None:
+    """In this one they stand beside the files, and an entry grows by a line for each run."""
+    run = Run(2, 5, 11, 60, size_bytes=7, name="run", files={"part-0": 3, "part-1": 2})
+    entry = _entry(runs=(run,))
+    document = entry.to_document()
+    assert document["runs"] == [run.to_document()]
+    assert StepEntry.from_document(document).runs == (replace(run, files={}),)
+    former = {**document, "format": 6, "runs": [asdict(run)]}
+    assert StepEntry.from_document(former).runs == (run,)
 
 
 @pytest.mark.parametrize("kind", [StepEntry, StepDone])

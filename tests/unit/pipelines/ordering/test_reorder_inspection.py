@@ -28,6 +28,7 @@ from sequitur.consumer import (
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
+from sequitur.pipelines.store.run_files import files_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +89,8 @@ def root(tmp_path: Path) -> Path:
         }
     )
     pq.write_table(rows, root / "runs" / _RUN / "part-0.parquet")
+    files = files_document(_entry(1).runs[0])
+    (root / "runs" / _RUN / "files.json").write_text(json.dumps(files))
     pq.write_table(rows, root / "runs" / _RUN / "part-of-a-task-given-up.parquet")
     (root / "runs" / _RUN / "_SUCCESS").touch()
     (root / "runs" / _RUN / ".part-0.parquet.crc").touch()
@@ -203,6 +206,7 @@ def test_run_that_vanishes_while_it_is_read_is_told(root: Path) -> None:
     (root / "runs" / _RUN / "part-of-a-task-given-up.parquet").unlink()
     (root / "runs" / _RUN / "_SUCCESS").unlink()
     (root / "runs" / _RUN / ".part-0.parquet.crc").unlink()
+    (root / "runs" / _RUN / "files.json").unlink()
     (root / "runs" / _RUN).rmdir()
     with pytest.raises(CheckpointError, match="changed while it was read"):
         inspect_checkpoint(str(root))

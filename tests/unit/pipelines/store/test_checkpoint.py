@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -14,12 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer import (
-    EventClock,
     Fold,
     KeyState,
     Run,
-    SourcePartition,
-    StagedStep,
     StepDone,
     StepEntry,
     StepKind,
@@ -30,77 +26,31 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.sink.step_plan import StepPlan
 from sequitur.pipelines.sink.step_plans import job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.producer.kafka.identity import Identity
+from tests.support.checkpoints import (
+    IDENTITY,
+    ROWS,
+    claimed,
+    log_step,
+    spark_plan,
+    staged_step,
+    step_entry,
+)
 from tests.support.disk_model import DiskModel
 from tests.support.parquet_files import parquet_files
-from tests.support.staged_rows import Row, staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_IDENTITY = JobIdentity(("in",), None, "json:at", "out", 3, "ordered", "topology")
 _PLAN = 'v1\n{}\n{"in":{"0":1}}'
-_ROWS = [Row("in", 0, number, b"k", number) for number in range(30)]
 
 
 @pytest.fixture
 def take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes takes whoever is there for dead."""
     monkeypatch.setattr("sequitur.pipelines.store.ownership.refuse_if_owned", lambda *_, **__: None)
-
-
-def _claimed(root: Path) -> Checkpoint:
-    checkpoint = Checkpoint(LocalStorage(root))
-    checkpoint.claim(_IDENTITY)
-    return checkpoint
-
-
-def _entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) -> StepEntry:
-    """A step that has staged a run, and keeps some."""
-    name = checkpoint.new_name(step)
-    folder = checkpoint.location(f"runs/{name}")
-    assert isinstance(folder, Path)
-    staged(folder, _ROWS, 0)
-    files = {Path(path).name: len(_ROWS) for path in parquet_files(folder)}
-    entry = StepEntry(
-        step=step,
-        kind=StepKind.BATCH,
-        batch_id=step,
-        previous_frontier_ms=0,
-        clock=EventClock(),
-        staged=Totals(read=len(_ROWS)),
-        runs=(*runs, Run(step, len(_ROWS), 0, 1 << 60, name=name, files=files)),
-        before=Totals(),
-        logged_ms=0,
-    )
-    return replace(entry, owner=checkpoint.owner, name=name)
-
-
-def _staged(entry: StepEntry) -> StagedStep:
-    """The step as it was staged."""
-    return StagedStep(
-        step=entry.step,
-        kind=entry.kind,
-        batch_id=entry.batch_id,
-        previous_frontier_ms=entry.previous_frontier_ms,
-        clock=entry.clock,
-        staged=entry.staged,
-        run=entry.runs[-1],
-        first_behind_ms=7,
-        owner=entry.owner,
-        planned={SourcePartition("in", 0): 7},
-        topics={"in": "an id"},
-        lost={SourcePartition("in", 1): (2, 5)},
-    )
-
-
-def _log(checkpoint: Checkpoint, entry: StepEntry) -> None:
-    """Log a step as the job does."""
-    checkpoint.write_staged(_staged(entry))
-    checkpoint.write_entry(entry)
 
 
 def _rows_of(checkpoint: Checkpoint, run: Run) -> int:
@@ -138,9 +88,9 @@ def test_claim_that_is_cut_short_anywhere_is_taken_up(
         root = tmp_path / str(place)
         try:
             cut = Checkpoint(dying_at(place)(root))
-            cut.claim(_IDENTITY)
+            cut.claim(IDENTITY)
         except Killed:
-            _claimed(root).close()
+            claimed(root).close()
         else:
             cut.close()
             break
@@ -154,12 +104,12 @@ def test_folder_that_another_start_claims_meanwhile_is_no_other_jobs(tmp_path: P
     class Late(LocalStorage):
         def names(self, folder: str) -> list[str]:
             if not folder:
-                first.append(_claimed(tmp_path))
+                first.append(claimed(tmp_path))
             return super().names(folder)
 
     first: list[Checkpoint] = []
     with pytest.raises(OwnershipError, match="has this checkpoint"):
-        Checkpoint(Late(tmp_path)).claim(_IDENTITY)
+        Checkpoint(Late(tmp_path)).claim(IDENTITY)
     first[0].close()
 
 
@@ -169,10 +119,10 @@ def test_what_fails_for_another_owner_is_told_as_that(tmp_path: Path) -> None:
     refused = Checkpoint(LocalStorage(tmp_path))
     with pytest.raises(CheckpointError, match="is gone"), refused.while_owned():
         raise CheckpointError("a run is gone")
-    older = _claimed(tmp_path)
+    older = claimed(tmp_path)
     with pytest.raises(CheckpointError, match="is gone"), older.while_owned():
         raise CheckpointError("a run is gone")
-    newer = _claimed(tmp_path)
+    newer = claimed(tmp_path)
     with pytest.raises(OwnershipError, match="taken this checkpoint over"), older.while_owned():
         raise CheckpointError("a run is gone")
     older.close()
@@ -183,7 +133,7 @@ def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     """A file that is not ours is not mixed with ours."""
     (tmp_path / "mine").touch()
     with pytest.raises(CheckpointError, match="holds something else"):
-        _claimed(tmp_path)
+        claimed(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -192,12 +142,14 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
 
     A task that was given up may leave it at any time, and nobody is told its name.
     """
-    checkpoint = _claimed(tmp_path)
-    first = _entry(checkpoint, 0)
-    entry = _entry(checkpoint, 1, first.runs)
-    entry = StepEntry.from_document(json.loads(json.dumps(entry.to_document())))
+    checkpoint = claimed(tmp_path)
+    first = step_entry(checkpoint, 0)
+    entry = step_entry(checkpoint, 1, first.runs)
+    checkpoint.write_entry(first)
+    checkpoint.write_entry(entry)
+    assert checkpoint.latest()[0] == entry
     (kept,) = parquet_files(tmp_path / "runs" / first.name)
-    fold = Fold(1, len(_ROWS), 1, 9, name="fold", files={"part-0.parquet": len(_ROWS)})
+    fold = Fold(1, len(ROWS), 1, 9, name="fold", files={"part-0.parquet": len(ROWS)})
     entry = replace(entry, keys=KeyState(folds=(fold,)))
     (tmp_path / "keys" / "fold").mkdir()
     shutil.copy(kept, tmp_path / "keys" / "fold" / "part-0.parquet")
@@ -216,6 +168,9 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
         checkpoint.check_whole(entry, is_done=False)
         assert checkpoint.files(*entry.runs[:1], fold) == files
         lost.with_name("part-of-another.parquet").unlink()
+    (tmp_path / "runs" / first.name / "files.json").unlink()
+    with pytest.raises(CheckpointError, match=rf"{first.name}/files\.json, which .* 30 rows"):
+        checkpoint.latest()
     shutil.rmtree(tmp_path / "runs" / first.name)
     with pytest.raises(CheckpointError, match="is gone"):
         checkpoint.check_whole(entry, is_done=True)
@@ -228,16 +183,16 @@ def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError, match="has format 5; this version reads 6: let the version"
     ):
-        _claimed(tmp_path)
+        claimed(tmp_path)
 
 
 @pytest.mark.usefixtures("take_over")
 def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
     """Whatever it wants to write down, it is told by name who has the checkpoint now."""
-    older, newer = _claimed(tmp_path), _claimed(tmp_path)
-    entry = _entry(older, 0)
+    older, newer = claimed(tmp_path), claimed(tmp_path)
+    entry = step_entry(older, 0)
     logging: list[Callable[[], None]] = [
-        lambda: older.write_staged(_staged(entry)),
+        lambda: older.write_staged(staged_step(entry)),
         lambda: older.write_entry(entry),
         lambda: older.write_done(StepDone(0, Totals())),
         lambda: older.write_processed(0, {}, written=None, kept=()),
@@ -249,7 +204,7 @@ def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
         ):
             log()
     assert newer.latest()[0] is None
-    newer.write_entry(_entry(newer, 0))
+    newer.write_entry(step_entry(newer, 0))
     older.close()
     newer.close()
 
@@ -257,14 +212,14 @@ def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("take_over")
 def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the older one has just looked, and seen no newer one."""
-    older, newer = _claimed(tmp_path), _claimed(tmp_path)
+    older, newer = claimed(tmp_path), claimed(tmp_path)
     monkeypatch.setattr(older, "check_owner", lambda: None)
-    won, lost = _entry(older, 0), _entry(newer, 0)
+    won, lost = step_entry(older, 0), step_entry(newer, 0)
     older.write_entry(won)
     with pytest.raises(OwnershipError, match="was still at work"):
         newer.write_entry(lost)
     assert newer.latest()[0] == won
-    assert _rows_of(newer, won.runs[0]) == len(_ROWS)
+    assert _rows_of(newer, won.runs[0]) == len(ROWS)
     older.close()
     newer.close()
 
@@ -272,12 +227,12 @@ def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("take_over")
 def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number is one life's, whether its step reads a batch or is a tick."""
-    older, newer = _claimed(tmp_path), _claimed(tmp_path)
+    older, newer = claimed(tmp_path), claimed(tmp_path)
     monkeypatch.setattr(older, "check_owner", lambda: None)
-    won = _staged(_entry(older, 0))
+    won = staged_step(step_entry(older, 0))
     older.write_staged(won)
     with pytest.raises(OwnershipError, match="staged/000000000000 is there already"):
-        newer.write_staged(replace(_staged(_entry(newer, 0)), kind=StepKind.TICK))
+        newer.write_staged(replace(staged_step(step_entry(newer, 0)), kind=StepKind.TICK))
     assert newer.staged(None) == (won,)
     older.close()
     newer.close()
@@ -288,9 +243,9 @@ def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A life that is overtaken may be at work while the next one reads, and put it off for once."""
-    older, newer = _claimed(tmp_path), _claimed(tmp_path)
+    older, newer = claimed(tmp_path), claimed(tmp_path)
     monkeypatch.setattr(older, "check_owner", lambda: None)
-    entry = _entry(older, 0)
+    entry = step_entry(older, 0)
     names = newer._storage.names
 
     def names_before_the_log_goes_on(folder: str) -> list[str]:
@@ -310,10 +265,10 @@ def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
 
 def test_staged_steps_behind_a_gap_are_refused(tmp_path: Path) -> None:
     """A step whose document is lost is not passed over."""
-    checkpoint = _claimed(tmp_path)
-    entries = [_entry(checkpoint, step) for step in range(3)]
+    checkpoint = claimed(tmp_path)
+    entries = [step_entry(checkpoint, step) for step in range(3)]
     for entry in entries:
-        checkpoint.write_staged(_staged(entry))
+        checkpoint.write_staged(staged_step(entry))
     assert [one.step for one in checkpoint.staged(None)] == [0, 1, 2]
     assert [one.step for one in checkpoint.staged(entries[0])] == [1, 2]
     (tmp_path / "staged" / f"{1:012d}").unlink()
@@ -328,15 +283,15 @@ def test_older_life_deletes_nothing_of_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Paused between its entry and its deletions, it wakes up when the newer one has gone on."""
-    older = _claimed(tmp_path)
-    first = _entry(older, 0)
+    older = claimed(tmp_path)
+    first = step_entry(older, 0)
     keep, asked = older._sweeper.keep, []
     monkeypatch.setattr(
         older._sweeper, "keep", lambda *given, **named: asked.append((given, named))
     )
     older.write_entry(first)
-    newer = _claimed(tmp_path)
-    reset = replace(_entry(newer, 1, first.runs), kind=StepKind.RESET)
+    newer = claimed(tmp_path)
+    reset = replace(step_entry(newer, 1, first.runs), kind=StepKind.RESET)
     reset = replace(reset, source=f"spark-{reset.name}")
     (tmp_path / reset.source).mkdir()
     newer.write_entry(reset)
@@ -346,7 +301,7 @@ def test_older_life_deletes_nothing_of_a_newer_one(
     for given, named in asked:
         keep(*given, **named)
     keep(1, {"topology": ()})
-    assert [_rows_of(newer, run) for run in reset.runs] == [len(_ROWS)] * 2
+    assert [_rows_of(newer, run) for run in reset.runs] == [len(ROWS)] * 2
     assert (tmp_path / reset.source).exists()
     assert (tmp_path / "topology" / written).exists()
     older.close()
@@ -355,13 +310,13 @@ def test_older_life_deletes_nothing_of_a_newer_one(
 
 def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> None:
     """Runs that are through, what an attempt has left that came to nothing, older Spark folders."""
-    checkpoint = _claimed(tmp_path)
-    orphan, first = _entry(checkpoint, 0), _entry(checkpoint, 0)
+    checkpoint = claimed(tmp_path)
+    orphan, first = step_entry(checkpoint, 0), step_entry(checkpoint, 0)
     checkpoint.write_entry(first)
     assert _names(tmp_path / "runs") == [first.name]
-    second = _entry(checkpoint, 1)
+    second = step_entry(checkpoint, 1)
     assert _names(tmp_path / "runs") == [first.name, second.name]
-    ahead = _entry(checkpoint, 2)
+    ahead = step_entry(checkpoint, 2)
     (tmp_path / "spark").mkdir()
     second = replace(second, source=f"spark-{second.name}")
     (tmp_path / second.source).mkdir()
@@ -376,14 +331,6 @@ def _names(folder: Path, pattern: str = "*") -> list[str]:
     return sorted(path.name for path in folder.glob(pattern))
 
 
-def _spark_plan(root: Path, batch_id: int) -> None:
-    """As Spark leaves it before it gives out a batch, and after: without any sync."""
-    for folder, number in (("offsets", batch_id), ("commits", batch_id - 1)):
-        (root / "spark" / folder).mkdir(parents=True, exist_ok=True)
-        if number >= 0:
-            (root / "spark" / folder / str(number)).write_text(f"v1\n{{}}\n{number}")
-
-
 @pytest.mark.parametrize(
     ("offsets", "is_kept"),
     [
@@ -396,7 +343,7 @@ def test_spark_folder_without_a_plan_is_forgotten(
     tmp_path: Path, offsets: list[str], is_kept: bool
 ) -> None:
     """Spark refuses one in which the first plan was begun and not ended; a plan is never lost."""
-    checkpoint = _claimed(tmp_path)
+    checkpoint = claimed(tmp_path)
     checkpoint.spark.forget_unfinished("spark", -1)
     planned = tmp_path / "spark" / "offsets"
     planned.mkdir(parents=True)
@@ -411,8 +358,8 @@ def test_spark_folder_without_a_plan_is_forgotten(
 @pytest.mark.parametrize("left", ["", "v1\n", "v1\n{}\n", 'v1\n{}\n{"in":{"0":1'])
 def test_newest_plan_that_a_power_cut_left_short_is_made_anew(tmp_path: Path, left: str) -> None:
     """Spark would end at it at every start. One that is in the log is refused, with the way on."""
-    checkpoint = _claimed(tmp_path)
-    _spark_plan(tmp_path, 1)
+    checkpoint = claimed(tmp_path)
+    spark_plan(tmp_path, 1)
     offsets = tmp_path / "spark" / "offsets"
     (offsets / "0").write_text(_PLAN)
     for name in ("1", ".1.crc"):
@@ -432,8 +379,8 @@ def test_newest_plan_that_a_power_cut_left_short_is_made_anew(tmp_path: Path, le
 @pytest.mark.parametrize("left", ["", "v1\n", "v1\n{"])
 def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, left: str) -> None:
     """Its batch is in the log, and known when Spark gives it again; whole ones are left alone."""
-    checkpoint = _claimed(tmp_path)
-    _spark_plan(tmp_path, 2)
+    checkpoint = claimed(tmp_path)
+    spark_plan(tmp_path, 2)
     commits = tmp_path / "spark" / "commits"
     for number in (0, 1):
         (commits / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
@@ -459,10 +406,10 @@ def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, 
 )
 def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, damage: bytes) -> None:
     """Empty, cut, or other JSON: never with a raw error."""
-    first = _claimed(tmp_path)
+    first = claimed(tmp_path)
     first.write_document("outputs.json", {"format": 1, "app": "a", "cluster": None})
     first.write_document("plans/000000000000", StepPlan(0, None, Identity(7, 0), {}).to_document())
-    first.write_entry(_entry(first, 0))
+    first.write_entry(step_entry(first, 0))
     first.write_done(StepDone(0, Totals()))
     first.close()
     (tmp_path / name).write_bytes(damage)
@@ -470,7 +417,7 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
 
     def start() -> None:
         with contextlib.closing(found):
-            found.claim(_IDENTITY)
+            found.claim(IDENTITY)
             assert found.read_document("outputs.json", job_of) == ("a", None)
             assert found.read_document("plans/000000000000", StepPlan.from_document) is not None
             found.latest()
@@ -487,9 +434,9 @@ def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
     """What it says of a life that is over, nobody needs."""
     impatient = partial(Ownership, stale_s=0.2)
     monkeypatch.setattr("sequitur.pipelines.store.owned_folder.Ownership", impatient)
-    _claimed(tmp_path).close()
+    claimed(tmp_path).close()
     (tmp_path / name).write_text(damage)
-    second = _claimed(tmp_path)
+    second = claimed(tmp_path)
     assert second.owner == 2
     second.close()
 
@@ -499,16 +446,16 @@ def test_done_marks_that_are_lost_are_known_by_the_newest_entry(
     tmp_path: Path, left: list[int]
 ) -> None:
     """It was logged when the step before it was done, with all counts up to there."""
-    checkpoint = _claimed(tmp_path)
+    checkpoint = claimed(tmp_path)
     for step in range(3):
-        before = Totals(read=len(_ROWS) * step)
-        checkpoint.write_entry(replace(_entry(checkpoint, step), before=before, logged_ms=7))
-        checkpoint.write_done(StepDone(step, Totals(read=len(_ROWS) * (step + 1))))
+        before = Totals(read=len(ROWS) * step)
+        checkpoint.write_entry(replace(step_entry(checkpoint, step), before=before, logged_ms=7))
+        checkpoint.write_done(StepDone(step, Totals(read=len(ROWS) * (step + 1))))
     for step in {0, 1, 2} - set(left):
         (tmp_path / "done" / f"{step:012d}").unlink()
     entry, done = checkpoint.latest()
     assert entry is not None
-    assert (entry.step, done.step, done.totals) == (2, 1, Totals(read=2 * len(_ROWS)))
+    assert (entry.step, done.step, done.totals) == (2, 1, Totals(read=2 * len(ROWS)))
     (tmp_path / "frontier" / f"{2:012d}").unlink()
     for step in (0, 1):
         (tmp_path / "frontier" / f"{step:012d}").unlink()
@@ -521,7 +468,7 @@ def test_done_marks_that_are_lost_are_known_by_the_newest_entry(
 @pytest.mark.parametrize("trace", ["spark/commits/0", "spark/commits/12", "spark-000000000007-1-0"])
 def test_log_that_is_lost_is_refused_where_spark_has_gone_on(tmp_path: Path, trace: str) -> None:
     """Spark's next batch is not taken for the first step; a first batch without a log is."""
-    checkpoint = _claimed(tmp_path)
+    checkpoint = claimed(tmp_path)
     (tmp_path / "spark" / "commits").mkdir(parents=True)
     checkpoint.check_log(None)
     checkpoint.check_log(None, 0)
@@ -530,7 +477,7 @@ def test_log_that_is_lost_is_refused_where_spark_has_gone_on(tmp_path: Path, tra
     (tmp_path / trace).mkdir()
     with pytest.raises(CheckpointError, match=f"Spark has got to {trace}, but .* Put frontier/"):
         checkpoint.check_log(None)
-    checkpoint.check_log(_entry(checkpoint, 0), 12)
+    checkpoint.check_log(step_entry(checkpoint, 0), 12)
     checkpoint.close()
 
 
@@ -554,20 +501,20 @@ def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk:
         entry, _ = found.latest()
         assert entry in logged[-2:] or (entry is None and len(logged) < 2)
         if entry is not None:
-            assert [_rows_of(found, run) for run in entry.runs] == [len(_ROWS)] * len(entry.runs)
+            assert [_rows_of(found, run) for run in entry.runs] == [len(ROWS)] * len(entry.runs)
             spark = left / "checkpoint" / "spark"
             assert (spark / "offsets" / str(entry.batch_id)).is_file()
             assert entry.batch_id == 0 or (spark / "commits" / str(entry.batch_id - 1)).is_file()
         return found
 
-    checkpoint = _claimed(root)
+    checkpoint = claimed(root)
     disk._on_sync = lambda: after_a_cut().close()
     for step in range(3):
-        _spark_plan(root, step)
-        entry = _entry(checkpoint, step, logged[-1].runs if step == 1 else ())
+        spark_plan(root, step)
+        entry = step_entry(checkpoint, step, logged[-1].runs if step == 1 else ())
         logged.append(entry)
-        checkpoint.write_staged(_staged(entry))
-        assert after_a_cut().staged(logged[-2] if step else None) == (_staged(entry),)
+        checkpoint.write_staged(staged_step(entry))
+        assert after_a_cut().staged(logged[-2] if step else None) == (staged_step(entry),)
         checkpoint.write_entry(entry)
         assert after_a_cut().staged(entry) == ()
         assert after_a_cut().latest()[0] == entry
@@ -588,11 +535,11 @@ def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk:
 def test_commit_that_was_seen_outlasts_a_power_cut(tmp_path: Path, disk: DiskModel) -> None:
     """Not only once the next step is logged: on a quiet topic that is hours away."""
     root = tmp_path / "disk" / "checkpoint"
-    checkpoint = _claimed(root)
-    _spark_plan(root, 0)
-    _log(checkpoint, _entry(checkpoint, 0))
+    checkpoint = claimed(root)
+    spark_plan(root, 0)
+    log_step(checkpoint, step_entry(checkpoint, 0))
     checkpoint.write_done(StepDone(0, Totals()))
-    _spark_plan(root, 1)
+    spark_plan(root, 1)
     commit = Path("checkpoint", "spark", "commits", "0")
     assert not (disk.left(tmp_path / "before") / commit).is_file()
     checkpoint.spark.make_commit_last("spark", 0)
@@ -617,10 +564,10 @@ def test_what_is_deleted_is_named_by_no_document_that_lasts(
         deleted.append(name)
         delete(self, name)
 
-    checkpoint = _claimed(root)
+    checkpoint = claimed(root)
     monkeypatch.setattr(LocalStorage, "delete", watched)
     for step in range(3):
-        _log(checkpoint, _entry(checkpoint, step))
+        log_step(checkpoint, step_entry(checkpoint, step))
         checkpoint.write_done(StepDone(step, Totals()))
     assert len(deleted) == 2
     checkpoint.close()
@@ -631,17 +578,17 @@ def test_entry_that_may_not_last_yet_is_made_to(
 ) -> None:
     """Killed before the sync of a document's folder: the next life acts on it, so it syncs."""
     root = tmp_path / "disk" / "checkpoint"
-    first = _claimed(root)
-    entry = _entry(first, 0)
+    first = claimed(root)
+    entry = step_entry(first, 0)
     syncing = disk._sync
     monkeypatch.setattr(
         "sequitur.pipelines.store.durable.sync",
         lambda path: None if path == root / "frontier" else syncing(path),
     )
-    first.write_entry(entry)
+    log_step(first, entry)
     first.close()
     assert Checkpoint(LocalStorage(disk.left(tmp_path / "cut") / "checkpoint")).latest()[0] is None
     monkeypatch.setattr("sequitur.pipelines.store.durable.sync", syncing)
-    _claimed(root).close()
+    claimed(root).close()
     left = Checkpoint(LocalStorage(disk.left(tmp_path / "later") / "checkpoint"))
     assert left.latest()[0] == entry
