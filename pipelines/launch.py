@@ -55,7 +55,6 @@ def spark_submit_command(
     *,
     job: Path = REORDER_JOB,
     master: str | None = None,
-    default_master: str = DEFAULT_MASTER,
     options: Mapping[str, str] | None = None,
     checkpoint: str = "",
 ) -> list[str]:
@@ -67,8 +66,7 @@ def spark_submit_command(
     Args:
         arguments: What the job itself gets, such as `--config job.toml`.
         job: The job's file.
-        master: Spark master; None for that of the options, the file or the environment.
-        default_master: Spark master where none of them has one.
+        master: Spark master; None for `chosen_master` of the options.
         options: Further Spark settings.
         checkpoint: Where the job's is: Spark needs more jars to write to S3.
 
@@ -76,9 +74,9 @@ def spark_submit_command(
         JarError: The locked jars cannot be had.
     """
     options = options or {}
-    defaults = spark_defaults({**os.environ, "SPARK_HOME": str(SPARK_HOME)})
+    defaults = _defaults()
     given = {**defaults, **options}
-    where = master or given.get(MASTER) or os.environ.get("MASTER") or default_master
+    where = master or chosen_master(options)
     # Workers may have another Python; the driver's is the one that has this package.
     ours = dict.fromkeys(("spark.pyspark.python", "spark.pyspark.driver.python"), sys.executable)
     chosen = given.get(_JAVA_OPTIONS) or ""
@@ -96,6 +94,21 @@ def spark_submit_command(
         if key not in {MASTER, JARS}:  # a flag has them, and would win
             words += ["--conf", f"{key}={value}"]
     return [*words, str(job), *arguments]
+
+
+def chosen_master(options: Mapping[str, str], default: str = DEFAULT_MASTER) -> str:
+    """Return the Spark master of a job that is given none by a flag.
+
+    Args:
+        options: Its settings of Spark; then the file and the environment are asked.
+        default: The master where none of them has one.
+    """
+    return {**_defaults(), **options}.get(MASTER) or os.environ.get("MASTER") or default
+
+
+def _defaults() -> dict[str, str]:
+    """Return what `spark-defaults.conf` says to the Spark that is installed here."""
+    return spark_defaults({**os.environ, "SPARK_HOME": str(SPARK_HOME)})
 
 
 def _local_java_options(chosen: str) -> list[str]:

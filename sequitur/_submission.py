@@ -14,6 +14,7 @@ from sequitur.pipelines.java import find_java
 from sequitur.pipelines.launch import (
     DEFAULT_MASTER,
     WAITING_MASTER,
+    chosen_master,
     run_spark_submit,
     spark_submit_command,
 )
@@ -91,10 +92,16 @@ def submit(
         ProducerError: No broker can be reached, or authentication or TLS failed.
     """
     from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
+    from sequitur.pipelines.topology.topology_file import check_stores  # noqa: PLC0415 - likewise
 
     find_java()
-    check_before_start(settings.kafka, settings.reorder, process)
     spark_settings = spark.settings()
+    waits = process is not None and process.topology.is_concurrent
+    default = WAITING_MASTER if waits else DEFAULT_MASTER
+    master = spark.master or chosen_master(spark_settings, default)
+    if process is not None:
+        check_stores(process.settings, process.topology, master)
+    check_before_start(settings.kafka, settings.reorder, process)
     # Through spark-submit the job sees neither the terminal nor its width: pass both.
     shown = options.progress.on(is_terminal=sys.stdout.isatty())
     words = [*arguments, *given_flags(settings), *replace(options, progress=shown).flags()]
@@ -105,12 +112,10 @@ def submit(
         secret = getattr(getattr(settings, section), name) if is_secret(info) else None
         if secret is not None:
             os.environ[environment_name(section, name)] = secret.get_secret_value()
-    waits = process is not None and process.topology.is_concurrent
     command = spark_submit_command(
         words,
         job=job,
-        master=spark.master,
-        default_master=WAITING_MASTER if waits else DEFAULT_MASTER,
+        master=master,
         options=spark_settings,
         checkpoint=settings.reorder.checkpoint,
     )

@@ -16,6 +16,7 @@ from sequitur.pipelines.jars import locked_jars
 from sequitur.pipelines.launch import (
     DEFAULT_MASTER,
     WAITING_MASTER,
+    chosen_master,
     spark_submit_command,
     spark_submit_environment,
 )
@@ -117,7 +118,7 @@ def test_command_of_a_job_joins_its_jars_and_brings_its_own_master(conf: Path) -
         command = spark_submit_command(
             ["{}", "of-options", "of-the-file"],
             job=_PROBE,
-            default_master=WAITING_MASTER,
+            master=chosen_master({}, WAITING_MASTER),
             options={"spark.jars": str(_jar(conf, "of-options"))},
         )
     found = _session(command, conf)

@@ -114,5 +114,6 @@ def test_what_the_file_says_wins_over_ours_and_options_win_over_both(
     assert flag[flag.index("--master") + 1] == "yarn"
     (tmp_path / "spark-defaults.conf").unlink()
     monkeypatch.setenv("MASTER", "local[6]")
-    variable = launch.spark_submit_command([], default_master="local[4,4]")
-    assert variable[variable.index("--master") + 1] == "local[6]"
+    assert launch.chosen_master({}, "local[4,4]") == "local[6]"
+    monkeypatch.delenv("MASTER")
+    assert launch.chosen_master({}, "local[4,4]") == "local[4,4]"

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli import app
+from sequitur.errors import TopologyFileError
+from tests.support.tree import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,3 +69,19 @@ def test_master_that_was_given_is_taken(master_of: Callable[..., str], tmp_path:
     assert master_of(16, "--conf", "spark.master=local[5]") == "local[5]"
     (tmp_path / "spark-defaults.conf").write_text("spark.master spark://h:7077")
     assert master_of(16) == "spark://h:7077"
+
+
+def test_file_of_one_host_is_refused_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the master is a cluster, by whichever way it was told."""
+    monkeypatch.setattr("sequitur._submission.find_java", lambda: None)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("STATE_URL", raising=False)
+    (tmp_path / "spark-defaults.conf").write_text("spark.master spark://h:7077")
+    words = ["--input-topics", "in", "--output-topic", "out", "--event-time", "json:at"]
+    words += ["--bootstrap-servers", "127.0.0.1:1", "--checkpoint", str(tmp_path / "state")]
+    example = str(EXAMPLES / "transactional_global_count.py")
+    told = CliRunner().invoke(app, ["run", example, *words])
+    assert isinstance(told.exception, TopologyFileError)
+    assert "master is spark://h:7077" in str(told.exception)
