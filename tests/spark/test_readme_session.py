@@ -12,27 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.broker import EmbeddedBroker
-from tests.support.tree import ROOT
+from tests.support.readme import pasted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_README = ROOT / "README.md"
 _TIMEOUT_S = 840
-
-
-def _session() -> str:
-    """The blocks of the section, in their order; one of Python is the file that it names."""
-    section = _README.read_text().partition("## Use it\n")[2].partition("\n## ")[0]
-    lines: list[str] = []
-    for language, block in re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL):
-        if language == "python":
-            file = block.splitlines()[0].removeprefix("# ")
-            block = f"cat > {file} <<'FILE'\n{block}FILE\n"  # noqa: PLW2901 - as it is pasted
-        lines.append(block)
-    return "\n".join(lines)
 
 
 @pytest.fixture
@@ -60,17 +47,21 @@ def test_the_session_runs_as_it_stands(home: Path) -> None:
         # Each JVM of it is short-lived: the second compiler would take a third of the time.
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
     }
-    # A shell goes on after a command that failed; here that is the end.
+    # A shell goes on after a command that failed; here that is the end. What is pasted is the
+    # shell's standard input, and so that of each command: one that read it would swallow the rest.
     run = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail\n{_session()}"],
+        ["bash"], input=f"set -euo pipefail\n{pasted('Use it')}\necho all of it\n",
         cwd=home, env={**environ, **own}, timeout=_TIMEOUT_S, check=False,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        capture_output=True, text=True,
     )  # fmt: skip
     said = f"{run.stdout}\n{run.stderr}"
     assert run.returncode == 0, said
+    assert run.stdout.endswith("\nall of it\n"), said
     assert run.stdout.count("\nholds\n") == 3, said
     assert "does not hold" not in said
     assert "Traceback" not in said
     assert re.search(r"^Persisted\(partition=\d+, offset=\d+\)$", run.stdout, re.MULTILINE), said
-    reports = [line for line in run.stdout.splitlines() if '"acked"' in line]
-    assert '"acked": 2' in reports[-1], said
+    steps = [line for line in run.stdout.splitlines() if line.startswith("step ")]
+    assert "acked 2" in steps[-1], said
+    assert "  cow  3\n" in run.stdout, said
+    assert "WARNING" not in run.stdout, said

@@ -1,0 +1,41 @@
+"""README.md's section on installation, as a new user pastes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.support.readme import pasted
+from tests.support.tree import ROOT
+
+
+@pytest.mark.slow  # builds, and makes a virtual environment
+def test_the_installation_can_be_pasted(tmp_path: Path) -> None:
+    """It gives an environment with the commands; dependencies are those of these tests."""
+    own = {
+        "HOME": str(tmp_path),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": sysconfig.get_path("purelib"),
+        "PIP_IGNORE_INSTALLED": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # which is pip's way to say that there is none
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
+    }
+    kept = {
+        name: os.environ[name]
+        for name in ("SEQUITUR_CACHE", "SEQUITUR_IVY_SETTINGS", "JAVA_HOME")
+        if name in os.environ
+    }
+    run = subprocess.run(
+        ["bash"], input=f"set -euo pipefail\n{pasted('Install')}\ncommand -v sequitur\n",
+        cwd=ROOT, env={**own, **kept}, timeout=300, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Usage: sequitur" in run.stdout
+    assert run.stdout.endswith(f"\n{tmp_path}/sequitur/bin/sequitur\n")
+    assert list(tmp_path.glob("sequitur/lib/python3*/site-packages/sequitur/cli.py"))
