@@ -7,7 +7,8 @@ by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside
 
     python -m sequitur.pipelines.jars fetch         fetch and verify what most tests need
     python -m sequitur.pipelines.jars list broker   the paths of a group's jars, one a line
-    python -m sequitur.pipelines.jars lock          write the lock anew, after a change of ``ROOTS``
+    python -m sequitur.pipelines.jars lock          resolve its roots, and write the lock anew
+    python -m sequitur.pipelines.jars lock org.apache.kafka:kafka_2.13:4.4.0   with a root moved
 """
 
 import argparse
@@ -32,38 +33,18 @@ from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError, Pi
 from sequitur.pipelines.java import find_java
 from sequitur.pipelines.store import durable
 
+_ROOTS: Final = "roots"
 _ASKED_FOR: Final = ("s3", "hdfs")
 """Groups that `fetch` leaves out: a checkpoint in S3 asks for the one, a test on HDFS the other."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
-ROOTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "broker": (
-        "org.apache.kafka:kafka_2.13:4.3.1",
-        # Kafka logs through slf4j; without a binding to log4j it would log nothing.
-        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
-    ),
-    "spark": (
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-        # 4.2.0 of this one is missing from some mirrors; 4.0.0 works with connector 4.2.0.
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-        "org.apache.kafka:kafka-clients:3.9.2",
-        "org.apache.commons:commons-pool2:2.13.1",
-    ),
-    # By which Spark writes its own checkpoint to S3; the SDK has 690 MB.
-    "s3": (
-        "org.apache.hadoop:hadoop-aws:3.5.0",
-        "software.amazon.awssdk:bundle:2.35.4",
-        "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
-    ),
-    # A cluster in one JVM, for tests; it is one of Hadoop's own tests, and asks for JUnit.
-    "hdfs": (
-        "org.apache.hadoop:hadoop-client-minicluster:3.5.0",
-        "org.junit.jupiter:junit-jupiter-api:5.13.4",
-        "org.junit.platform:junit-platform-commons:1.13.4",
-        "org.opentest4j:opentest4j:1.3.0",
-    ),
-}
-"""What `lock` starts from, by group."""
+GROUPS: Final = ("broker", "spark", "s3", "hdfs")
+"""What jars are for: the embedded broker, with log4j's binding by which Kafka logs; Spark's Kafka
+connector; checkpoints in S3, to which Spark writes its own part (the SDK has 690 MB); and tests of
+HDFS, for which a cluster in one JVM is one of Hadoop's own tests, and asks for JUnit.
+
+Of Spark's token provider 4.2.0 is missing from some mirrors; 4.0.0 works with connector 4.2.0.
+"""
 _TRANSITIVE: Final = ("broker",)
 """Groups whose dependencies come along: Spark itself brings those of the others, and some of them
 in other versions."""
@@ -132,6 +113,19 @@ def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
     except KeyError:
         raise JarError(f"{lock_file} has no group [{group}]") from None
     return [LockedJar.parse(coordinates, sha256) for coordinates, sha256 in jars.items()]
+
+
+def read_roots(lock_file: Path = LOCK_FILE) -> dict[str, list[str]]:
+    """Return what the lock was resolved from: coordinates by group.
+
+    Raises:
+        JarError: The lock cannot be read, or has none.
+    """
+    try:
+        roots: dict[str, list[str]] = tomllib.loads(lock_file.read_text("utf-8"))[_ROOTS]
+    except (OSError, ValueError, KeyError) as error:
+        raise JarError(f"the roots of {lock_file} cannot be read: {error}") from error
+    return roots
 
 
 def jars_of_spark(checkpoint: str) -> str:
@@ -342,20 +336,52 @@ def _ivy_settings(*, descriptors: bool) -> str:
     )
 
 
-def write_lock(lock_file: Path = LOCK_FILE) -> None:
-    """Resolve ``ROOTS`` by Ivy, with descriptors, and write the lock from what that gave.
+def write_lock(
+    moved: Sequence[str] = (),
+    *,
+    lock_file: Path = LOCK_FILE,
+    resolve: Callable[[Sequence[str], Path, bool], None] | None = None,
+) -> None:
+    """Resolve the roots by Ivy, with descriptors, and write the lock from what that gave.
 
     The hashes are those of the jars as they arrive now: look at the difference before a commit.
+
+    Args:
+        moved: Coordinates of roots with their new versions; groups without one stay as they are,
+            unless none is moved.
+        lock_file: The lock.
+        resolve: Puts the jars of roots where a pattern says, with dependencies or without; by
+            default by Ivy.
+
+    Raises:
+        JarError: What is moved is no root of the lock.
+        JarFetchError: The jars cannot be had; the lock is as it was.
     """
+    before = read_roots(lock_file)
+    after = {group: [_moved(root, moved) for root in roots] for group, roots in before.items()}
+    strangers = set(moved) - {root for roots in after.values() for root in roots}
+    if strangers:
+        raise JarError(f"no root of {lock_file.name} is moved by {', '.join(sorted(strangers))}")
     command = "python -m sequitur.pipelines.jars lock"
-    text = [f"# Written by `{command}`: coordinates and SHA-256 of each jar."]
-    for group, roots in ROOTS.items():
+    text = [f"# Written by `{command}`: coordinates and SHA-256 of each jar.", f"\n[{_ROOTS}]"]
+    text += [f"{group} = {json.dumps(roots)}" for group, roots in after.items()]
+    for group, roots in after.items():
         text.append(f"\n[{group}]")
+        if moved and roots == before[group]:
+            kept = read_lock(group, lock_file)
+            text += [f'"{jar.coordinates}" = "{jar.sha256}"' for jar in kept]
+            continue
         with tempfile.TemporaryDirectory(prefix="sequitur-lock-") as name:
             pattern = Path(name, "[organisation]:[artifact]:[revision].[ext]")
-            _run_ivy(roots, pattern, transitive=group in _TRANSITIVE)
+            (resolve or _run_ivy)(roots, pattern, group in _TRANSITIVE)
             text += [f'"{jar.stem}" = "{_sha256(jar)}"' for jar in sorted(Path(name).iterdir())]
     durable.replace(lock_file, "\n".join(text) + "\n")
+
+
+def _moved(root: str, moved: Sequence[str]) -> str:
+    """Return a root in the version that it is moved to; itself, where it is not."""
+    module = root.rpartition(":")[0]
+    return next((one for one in moved if one.rpartition(":")[0] == module), root)
 
 
 def _log(message: str) -> None:
@@ -370,14 +396,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="fetch and verify what is missing, but for s3 and hdfs")
     listing = commands.add_parser("list", help="print the paths of a group's jars")
-    listing.add_argument("group", choices=tuple(ROOTS))
-    commands.add_parser("lock", help="write the lock anew")
+    listing.add_argument("group", choices=GROUPS)
+    locking = commands.add_parser("lock", help="write the lock anew, by what can be had now")
+    locking.add_argument(
+        "moved",
+        nargs="*",
+        help="roots in another version, such as org.apache.kafka:kafka_2.13:4.4.0",
+    )
     given = parser.parse_args(arguments)
     try:
         if given.command == "lock":
-            write_lock()
+            write_lock(given.moved)
         elif given.command == "fetch":
-            for group in ROOTS:
+            for group in GROUPS:
                 if group not in _ASKED_FOR:
                     locked_jars(group)
         else:

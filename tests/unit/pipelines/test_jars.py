@@ -12,12 +12,14 @@ import pytest
 
 from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError
 from sequitur.pipelines.jars import (
+    GROUPS,
     LOCK_FILE,
-    ROOTS,
     LockedJar,
     cache_directory,
     locked_jars,
     read_lock,
+    read_roots,
+    write_lock,
 )
 
 if TYPE_CHECKING:
@@ -173,10 +175,61 @@ def test_a_lock_without_the_group_is_refused(tmp_path: Path) -> None:
 
 def test_the_project_s_lock_holds_its_roots() -> None:
     """What `lock` starts from is in the lock, and the lock names no host."""
-    for group in ROOTS:
+    roots = read_roots()
+    assert tuple(roots) == GROUPS
+    for group in GROUPS:
         locked = {jar.coordinates for jar in read_lock(group)}
-        assert {*ROOTS[group]} <= locked
+        assert {*roots[group]} <= locked
     assert "://" not in LOCK_FILE.read_text()
+
+
+_LOCK = f"""\
+[roots]
+broker = ["org.one:alpha:1.0", "org.two:beta:2.0"]
+spark = ["org.three:gamma:3.0"]
+
+[broker]
+"org.one:alpha:1.0" = "{"a" * 64}"
+
+[spark]
+"org.three:gamma:3.0" = "{"c" * 64}"
+"""
+
+
+def test_a_root_is_moved_by_one_command(tmp_path: Path) -> None:
+    """Its group is resolved with the new version; the others are kept as they were verified."""
+    lock = tmp_path / "jars.lock"
+    lock.write_text(_LOCK)
+    asked: list[tuple[list[str], bool]] = []
+
+    def resolve(roots: Sequence[str], pattern: Path, transitive: bool) -> None:
+        asked.append((list(roots), transitive))
+        for coordinates in (*roots, "org.four:delta:4.0"):
+            pattern.with_name(f"{coordinates}.jar").write_bytes(coordinates.encode())
+
+    write_lock(["org.one:alpha:1.1"], lock_file=lock, resolve=resolve)
+    assert asked == [(["org.one:alpha:1.1", "org.two:beta:2.0"], True)]
+    assert read_roots(lock)["broker"] == ["org.one:alpha:1.1", "org.two:beta:2.0"]
+    assert {jar.coordinates: jar.sha256 for jar in read_lock("broker", lock)} == {
+        name: _sha256(name.encode())
+        for name in ("org.four:delta:4.0", "org.one:alpha:1.1", "org.two:beta:2.0")
+    }
+    assert [jar.sha256 for jar in read_lock("spark", lock)] == ["c" * 64]
+
+
+def test_a_move_that_cannot_be_made_leaves_the_lock(tmp_path: Path) -> None:
+    """What is no root is refused by name, and so is a version that cannot be had."""
+    lock = tmp_path / "jars.lock"
+    lock.write_text(_LOCK)
+
+    def resolve(roots: Sequence[str], _pattern: Path, _transitive: bool) -> None:
+        raise JarFetchError(f"not found: {roots[0]}")
+
+    with pytest.raises(JarError, match=r"no root of jars\.lock is moved by org\.one:alfa:1\.1"):
+        write_lock(["org.one:alfa:1.1"], lock_file=lock, resolve=resolve)
+    with pytest.raises(JarFetchError, match=r"not found: org\.three:gamma:9"):
+        write_lock(["org.three:gamma:9"], lock_file=lock, resolve=resolve)
+    assert lock.read_text() == _LOCK
 
 
 def test_the_cache_is_where_the_user_says() -> None:
