@@ -10,7 +10,9 @@ that keeps the late share under a target is a quantile of it: that is all there 
 - **Bounded**: counts go into log-spaced bins, eight to each doubling, so that a delay is at most
   9 % longer than it had to be, and a histogram has some 250 bins however many rows it saw.
 - **Forgetting**: all counts halve whenever the partition's event time moves on by the half-life. A
-  spike in a share `s` of the rows is forgotten after `log2(s / target)` half-lives.
+  spike in a share `s` of the rows is forgotten after `log2(s / target)` half-lives. One step
+  forgets half at most: a silence says nothing of how late rows are, and the first rows after it
+  have nothing to be late against.
 - **Beyond help**: rows later than the longest delay allowed are late whatever we do. They do not
   count, else one clock that is an hour slow would have all others wait for nothing.
 - **Not known yet**: a partition that has shown fewer than `1 / target` rows goes by all partitions
@@ -126,7 +128,8 @@ class LatenessHistogram:
             half_life_ms: See `DelayPolicy`.
             is_backlog: More is waiting than the step has read.
         """
-        kept = 0.5 ** (max(0, reached_ms - self.reached_ms) / half_life_ms) if self.seen else 0.0
+        passed_ms = min(max(0, reached_ms - self.reached_ms), half_life_ms)
+        kept = 0.5 ** (passed_ms / half_life_ms) if self.seen else 0.0
         behind = {number: weight * kept for number, weight in self.behind.items()}
         for number, count in step.behind.items():
             behind[number] = behind.get(number, 0.0) + count

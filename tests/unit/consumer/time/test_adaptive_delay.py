@@ -110,18 +110,30 @@ def test_a_partition_not_known_yet_goes_by_all_together() -> None:
     assert _learned(a=many, b=_learn(few, 0, 1)).delays_ms([A, B], POLICY) == {A: 2048, B: 100}
 
 
+def test_silence_is_not_forgetting() -> None:
+    """A feed that begins again after a day begins with the delay that it had."""
+    histogram = LatenessHistogram()
+    for minute in range(5):
+        histogram = _learn(histogram, minute * 60_000, 1000, ms200=500)
+    before_ms = histogram.delay_ms(POLICY)
+    # What comes first has nothing to be late against; one step forgets half, and no more.
+    histogram = _learn(histogram, 86_400_000, 100)
+    assert histogram.delay_ms(POLICY) == before_ms > POLICY.min_ms
+    assert sum(histogram.behind.values()) > 250
+
+
 def test_late_rows_make_the_achieved_share() -> None:
     """Achieved is the share of rows behind the frontier, since the start and lately."""
     learned = LearnedDelays()
-    for reached_ms, late in ((0, 10), (600_000, 0)):
+    for minute in range(11):
         learned = learned.learn(
             A,
-            StepLateness(rows=1000, late=late),
-            reached_ms=reached_ms,
+            StepLateness(rows=1000, late=0 if minute else 10),
+            reached_ms=60_000 * minute,
             half_life_ms=60_000,
             is_backlog=False,
         )
-    assert learned.late_share == 0.005
+    assert learned.late_share == 10 / 11_000
     assert learned.recent_late_share < 0.0001
     assert LearnedDelays().late_share == LearnedDelays().recent_late_share == 0.0
 
