@@ -54,4 +54,4 @@ def process(
 
 
 if __name__ == "__main__":
-    run_job("process", app)
+    run_job(app)

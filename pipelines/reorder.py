@@ -40,4 +40,4 @@ def reorder(settings: ReorderJob, options: RunOptions) -> None:
 
 
 if __name__ == "__main__":
-    run_job("reorder", app)
+    run_job(app)

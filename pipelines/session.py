@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -82,6 +83,7 @@ def build_session(
     master: str | None = None,
     options: Mapping[str, str] | None = None,
     checkpoint: str = "",
+    leaves_ctrl_c: bool = False,
 ) -> SparkSession:
     """The Spark session, started where there is none.
 
@@ -95,6 +97,7 @@ def build_session(
         master: Spark master, if not the one that Spark was told, or `local[2,4]`.
         options: Further Spark settings; they win over all others.
         checkpoint: Where the job's is: Spark needs more jars to write to S3.
+        leaves_ctrl_c: Ctrl-C does what it did before: PySpark's own handler shows two stacks.
 
     Raises:
         ConnectorMissingError: spark-submit was given no `--jars` with the Kafka connector.
@@ -126,10 +129,19 @@ def build_session(
     builder = SparkSession.builder
     for key, value in chosen.items():
         builder = builder.config(key, value)
+    if running is None and leaves_ctrl_c:
+        _start_context(chosen)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     _require_connector(spark)
     return spark
+
+
+def _start_context(settings: Mapping[str, str]) -> None:
+    """Start Spark beside the main thread: there PySpark would handle Ctrl-C from then on."""
+    conf = SparkConf().setAll(list(settings.items()))
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(SparkContext.getOrCreate, conf).result()
 
 
 def _told(options: Mapping[str, str]) -> dict[str, str]:

@@ -17,10 +17,13 @@ import signal
 import sys
 import traceback
 from contextvars import ContextVar
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FAILED_EXIT_CODE: Final = 3
 """The program could not do its work."""
@@ -29,7 +32,11 @@ NOTHING_USABLE_EXIT_CODE: Final = 4
 INTERRUPTED_EXIT_CODE: Final = 130
 """Ctrl-C, as shells have it: 128 and the signal's number."""
 
+UsageError, _ClickError = typer.BadParameter.__mro__[1:3]
+"""What the command line raises of its own; typer has no public names for them."""
+
 _debug: ContextVar[bool] = ContextVar("debug", default=False)
+_name: ContextVar[str] = ContextVar("name", default="")
 
 
 def is_debugging() -> bool:
@@ -37,28 +44,46 @@ def is_debugging() -> bool:
     return _debug.get()
 
 
-def run_program(name: str, app: typer.Typer, *, errors: tuple[type[Exception], ...]) -> NoReturn:
+def complain(text: str) -> None:
+    """Tell on standard error what went wrong, each line behind the program's name."""
+    name = _name.get()
+    for line in text.splitlines():
+        typer.echo(f"{name}: {line}" if name else line, err=True)
+
+
+def run_program(
+    name: str,
+    app: typer.Typer,
+    *,
+    errors: tuple[type[Exception], ...],
+    examples: Mapping[str, str] | None = None,
+) -> NoReturn:
     """Run the command line of a program, and end the process with its status.
 
     Args:
         name: The program's name in error messages.
         app: Its commands.
         errors: Exceptions that are raised on purpose: their text is the whole sentence.
+        examples: See `command_of`.
 
     Raises:
         SystemExit: Always.
     """
     _debug.set(False)
+    _name.set(name)
     try:
-        command = typer.main.get_command(app)
-        _add(_debug_flag(), command)
-        sys.exit(command(prog_name=name))
+        sys.exit(command_of(app, examples or {})(prog_name=name, standalone_mode=False))
+    except typer.Abort:  # the answer to a question was no
+        complain("aborted")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT_CODE)
     except Exception as error:  # noqa: BLE001 - nobody is above it
+        if isinstance(error, _ClickError):
+            _refuse(error)
         # The reader of standard error may be gone.
         with contextlib.suppress(OSError):
-            typer.echo(f"{name}: {sentence(error, errors=errors)}", err=True)
+            complain(sentence(error, errors=errors))
             if is_debugging():
                 traceback.print_exc()
         sys.exit(FAILED_EXIT_CODE)
@@ -85,8 +110,21 @@ def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
     return f"{kind}: {first_line}{hint}" if first_line else f"{kind}{hint}"
 
 
-def _debug_flag() -> Any:
-    """Return the flag, as typer makes it."""
+def command_of(app: typer.Typer, examples: Mapping[str, str]) -> Any:
+    """Return the command line of a program, with what all commands have.
+
+    Args:
+        app: Its commands.
+        examples: A line to be typed for each command, by the command's words; "" is the program's
+            own. It is shown at the end of the help.
+    """
+    command = typer.main.get_command(app)
+    _complete(command, (), _flags(), examples)
+    return command
+
+
+def _flags() -> list[Any]:
+    """Return the flags that each command has, as typer makes them."""
 
     def template(
         debug: Annotated[
@@ -100,13 +138,23 @@ def _debug_flag() -> Any:
                 callback=_remember,
             ),
         ] = False,
+        help: Annotated[  # noqa: A002 - the flag's name
+            bool,
+            typer.Option(
+                "--help",
+                help="Show this message and exit",
+                metavar="",
+                is_eager=True,
+                expose_value=False,
+                callback=_show_help,
+            ),
+        ] = False,
     ) -> None:
         """Has no other use."""
 
     app = typer.Typer(add_completion=False)
     app.command()(template)
-    (flag,) = typer.main.get_command(app).params
-    return flag
+    return list(typer.main.get_command(app).params)
 
 
 def _remember(given: bool) -> None:
@@ -114,9 +162,37 @@ def _remember(given: bool) -> None:
         _debug.set(True)
 
 
-def _add(flag: Any, command: Any) -> None:
-    """Add a flag to a command and all its subcommands."""
-    command.params.append(flag)
+def _show_help(context: typer.Context, given: bool) -> None:
+    if given and not context.resilient_parsing:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _complete(
+    command: Any, words: tuple[str, ...], flags: list[Any], examples: Mapping[str, str]
+) -> None:
+    """Give a command and all its subcommands their flags and examples."""
+    command.add_help_option = False
+    command.params += flags
+    for flag in command.params:
+        if getattr(flag, "is_flag", False):
+            flag.metavar = ""  # it takes no value, so it has no type to be shown
+    example = examples.get(" ".join(words))
+    if example is not None:
+        command.epilog = f"Example: {example}"
     if isinstance(command, TyperGroup):
-        for below in command.commands.values():
-            _add(flag, below)
+        for name, below in command.commands.items():
+            _complete(below, (*words, name), flags, examples)
+
+
+def _refuse(error: Any) -> NoReturn:
+    """End with what is wrong about the words that were given; without words, with the help."""
+    context = getattr(error, "ctx", None)
+    said = error.format_message()
+    if said and context is not None and isinstance(error, UsageError):
+        said = f"{said.rstrip('.')} ({context.command_path} --help)"
+    if said:
+        complain(said)
+    elif context is not None:
+        typer.echo(context.get_help(), err=True)
+    sys.exit(error.exit_code)

@@ -23,6 +23,7 @@ from typing import (
 import typer
 from typer.models import OptionInfo
 
+from sequitur.producer.program import complain
 from sequitur.producer.settings import (
     Settings,
     SettingsError,
@@ -72,7 +73,7 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
             try:
                 settings = load_settings(model, config=config, environ=os.environ, flags=chosen)
             except SettingsError as error:
-                typer.echo(str(error), err=True)
+                complain(str(error))
                 raise typer.Exit(BAD_SETTINGS_EXIT_CODE) from None
             function(settings, **rest)
 
@@ -166,7 +167,9 @@ def _help(field: str, info: FieldInfo) -> str:
     if any(choice not in text for choice in choices):
         text += f": {', '.join(choices)}"
     default = info.get_default(call_default_factory=True, validated_data={})
-    if info.is_required() or default in (None, (), ""):
+    if info.is_required():
+        return f"{text} (required)"
+    if default in (None, (), ""):
         return text
     return f"{text} ({_shown(default)})"
 

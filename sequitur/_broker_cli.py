@@ -34,7 +34,8 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="The broker's folder [default: $SEQUITUR_BROKER_DIR, else the user's state folder]",
+        help="The broker's folder ($SEQUITUR_BROKER_DIR, or one in the user's state folder): the "
+        f"embedded broker there is meant, whatever {ADDRESS_VARIABLE} says",
     ),
 ]
 Port = Annotated[
@@ -63,10 +64,11 @@ def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
 def up(directory: Directory = None, port: Port = 0) -> None:
     """Start the broker, wait until it answers, and print the line that makes programs use it."""
     broker = EmbeddedBroker(directory or default_directory(), port=port, usual_port=USUAL_PORT)
-    other = _other_broker(broker)
+    other = None if directory or port else _other_broker(broker)
     if other is not None:
         typer.echo(
-            f"{ADDRESS_VARIABLE} is set: the broker at {other} is used, and none is started",
+            f"{ADDRESS_VARIABLE} is set: the broker at {other} is used, and none is started; "
+            "--dir starts one all the same",
             err=True,
         )
         typer.echo(f"export {ADDRESS_VARIABLE}={other}")
@@ -96,7 +98,7 @@ def down(directory: Directory = None) -> None:
 def status(directory: Directory = None, as_json: AsJson = False) -> None:
     """Say whether the broker runs and answers; status 1 when it doesn't answer."""
     broker = EmbeddedBroker(directory or default_directory())
-    other = _other_broker(broker)
+    other = None if directory else _other_broker(broker)
     if other is None:
         found = broker.status()
         answering = found.answering

@@ -44,8 +44,8 @@ class SparkOptions:
     master: str | None = field(
         default=None,
         metadata={
-            "help": f"Spark master [default: that of spark-defaults.conf, or {DEFAULT_MASTER}; "
-            f"{WAITING_MASTER} for a topology with `concurrency`]"
+            "help": f"Spark master (that of spark-defaults.conf, or {DEFAULT_MASTER}; "
+            f"{WAITING_MASTER} with `concurrency`)"
         },
     )
     conf: list[str] | None = field(

@@ -13,6 +13,7 @@ from rich.table import Table
 from sequitur._broker_cli import broker_app
 from sequitur._dlq_cli import dlq_app
 from sequitur._errors import SequiturError
+from sequitur._examples import EXAMPLES
 from sequitur._journal_cli import journal_app
 from sequitur._kafka_commands import KafkaJob
 from sequitur._reorder_cli import reorder_app
@@ -155,4 +156,4 @@ def _print_topic(report: TopicReport, console: Console) -> None:
 def main() -> None:
     """`sequitur`: run the command line."""
     errors = (ProducerError, ConsumerError, PipelineError, SequiturError)
-    run_program("sequitur", app, errors=errors)
+    run_program("sequitur", app, errors=errors, examples=EXAMPLES)

@@ -80,7 +80,7 @@ class TopicReport:
     Attributes:
         topic: The topic's name.
         records: All records.
-        partitions: Partitions that hold at least one of them.
+        partitions_with_records: Partitions that hold at least one of them.
         keys: Distinct pairs of partition and key.
         event_inversions: Records older than an earlier one of their key.
         partition_inversions: Records older than an earlier one of their partition.
@@ -94,7 +94,7 @@ class TopicReport:
 
     topic: str
     records: int
-    partitions: int
+    partitions_with_records: int
     keys: int
     event_inversions: int
     partition_inversions: int
@@ -224,7 +224,7 @@ class TopicCheck:
         return TopicReport(
             topic=self._topic,
             records=self._records,
-            partitions=len(self._partitions),
+            partitions_with_records=len(self._partitions),
             keys=len(self._keys),
             event_inversions=self._event_inversions,
             partition_inversions=self._partition_inversions,

@@ -73,4 +73,4 @@ def _instant(time_ms: int) -> str:
         moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
     except (OverflowError, ValueError):  # beyond the year 9999
         return f"{time_ms:,} ms"
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")

@@ -5,9 +5,11 @@ Most of this is looked at again by the job itself, which cannot rely on what was
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
+import tempfile
 from typing import TYPE_CHECKING, Final
 
 from sequitur.pipelines._errors import CheckpointError, ReorderError, TopicError
@@ -61,12 +63,27 @@ def check_before_start(
 
 
 def _check_writable(checkpoint: Path) -> None:
-    """Check that a folder can be written to, or made."""
+    """Check that a folder can be written to, or made, by doing it; what was made is removed."""
     there = next(path for path in (checkpoint, *checkpoint.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise CheckpointError(f"checkpoint {checkpoint}: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise CheckpointError(f"checkpoint {checkpoint} cannot be written: no right to {there}")
+    made: list[Path] = []
+    try:
+        for path in reversed((checkpoint, *checkpoint.parents)):
+            if not os.path.lexists(path):
+                path.mkdir()
+                made.insert(0, path)
+        with tempfile.TemporaryFile(dir=checkpoint, buffering=0) as file:
+            file.write(b"x")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"checkpoint {str(checkpoint)!r} cannot be written: {reason} (in {there})"
+        ) from error
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # somebody has put something into it
+                path.rmdir()
 
 
 def _check_free(address: str) -> None:

@@ -350,7 +350,7 @@ def instant(time_ms: int | None) -> str:
         moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
     except (OverflowError, ValueError):  # beyond the year 9999
         return f"{time_ms:,} ms"
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _behind(frontier_ms: int, now_ms: int) -> str:

@@ -28,7 +28,7 @@ from sequitur.pipelines.ordering.stop import stop_on_signals
 from sequitur.pipelines.session import build_session, log_level
 from sequitur.pipelines.spark.tasks import start_python
 from sequitur.producer import ProducerError
-from sequitur.producer.program import NOTHING_USABLE_EXIT_CODE, run_program
+from sequitur.producer.program import NOTHING_USABLE_EXIT_CODE, complain, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def run_submitted(
     """Run the reorder job, with a topology behind it or without, until it ends or is stopped.
 
     Args:
-        name: What the job calls itself in messages.
+        name: What Spark calls the job.
         kafka: How to reach the brokers.
         settings: The job's settings.
         options: What this run is told beside them.
@@ -66,12 +66,12 @@ def run_submitted(
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for warning in settings.warnings:
-        typer.echo(f"{name}: warning: {warning}", err=True)
+        complain(f"warning: {warning}")
     stop = threading.Event()
     process, file = (None, None) if load is None else load()
     check_before_start(kafka, settings, process)
     title = name if process is None else f"run {process.topology.name}"
-    spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint)
+    spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint, leaves_ctrl_c=True)
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
     spark.sparkContext.setLogLevel(log_level())
     start_python(spark)
@@ -98,18 +98,17 @@ def run_submitted(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     spark.stop()
     if options.available_now and result.all_quarantined:
-        typer.echo(f"{name}: {result.all_quarantined}", err=True)
+        complain(str(result.all_quarantined))
         raise typer.Exit(NOTHING_USABLE_EXIT_CODE)
 
 
-def run_job(name: str, app: typer.Typer) -> NoReturn:
+def run_job(app: typer.Typer) -> NoReturn:
     """Run a job's command line; its errors are one line each, `--debug` shows where.
 
     Args:
-        name: What the job calls itself in messages.
         app: Its command.
     """
-    run_program(name, app, errors=(ProducerError, ConsumerError, PipelineError))
+    run_program("sequitur", app, errors=(ProducerError, ConsumerError, PipelineError))
 
 
 @contextlib.contextmanager

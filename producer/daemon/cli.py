@@ -16,6 +16,7 @@ This holds after a second signal, too: without a journal the status is then usua
 from __future__ import annotations
 
 import json
+from typing import Final
 
 import typer
 
@@ -24,6 +25,10 @@ from sequitur.producer.daemon.daemon import run_daemon
 from sequitur.producer.daemon.settings import ProduceJob
 from sequitur.producer.program import run_program
 from sequitur.producer.settings_flags import with_flags
+
+_EXAMPLES: Final = {
+    "": "produce-events --topic readings --name app-1 --source file:app.jsonl --key json:host"
+}
 
 _app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
 
@@ -44,4 +49,4 @@ def produce(settings: ProduceJob) -> None:
 
 def main() -> None:
     """Run the daemon as a program of its own."""
-    run_program("produce-events", _app, errors=(ProducerError,))
+    run_program("produce-events", _app, errors=(ProducerError,), examples=_EXAMPLES)

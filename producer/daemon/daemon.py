@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_TIME: Final = timedelta(milliseconds=100)
 _COMPLAIN_EVERY_S: Final = 10.0
+_LOOK_AFTER_S: Final = 0.5
+_LOOK_S: Final = 1.0
 _TOPIC_RETRY_S: Final = 1.0
 
 _log = Logger(__name__)
@@ -203,11 +205,18 @@ class _Daemon:
         _log.error(what, reason=str(error))
 
     async def _complain(self) -> None:
-        """Log what the daemon waits for, now and then."""
+        """Log what the daemon waits for: soon after its start, and then now and then."""
+        from sequitur.producer.kafka.reach import why_no_broker  # noqa: PLC0415 - rarely needed
+
+        wait_s = _LOOK_AFTER_S
         while True:
-            await asyncio.sleep(_COMPLAIN_EVERY_S)
+            await asyncio.sleep(wait_s)
+            wait_s = _COMPLAIN_EVERY_S
             if not self._started:
-                _log.warning("no Kafka yet", bootstrap_servers=self._kafka.bootstrap_servers)
+                reason = await why_no_broker(self._kafka, limit_s=_LOOK_S)
+                servers = self._kafka.bootstrap_servers
+                if not self._started:
+                    _log.warning("no Kafka yet", bootstrap_servers=servers, reason=reason)
             elif not self._reading:
                 _log.warning("waiting for answers", **self._on_its_way())
 

@@ -10,8 +10,9 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerUnreachableError
+from sequitur.producer._errors import BrokerError, BrokerUnreachableError
 from sequitur.producer.kafka.wire import Wire
+from sequitur.producer.settings import SettingsError
 
 if TYPE_CHECKING:
     from sequitur.producer.settings import KafkaSettings
@@ -39,6 +40,19 @@ def require_broker(kafka: KafkaSettings, *, timeout_s: float = _CONNECT_TIMEOUT_
     """
     _require_listener(kafka, timeout_s)
     asyncio.run(_ask(kafka))
+
+
+async def why_no_broker(kafka: KafkaSettings, *, limit_s: float) -> str:
+    """Return why no broker can be used, as far as a look tells within `limit_s`."""
+    try:
+        await asyncio.to_thread(_require_listener, kafka, limit_s / 2)
+        async with asyncio.timeout(limit_s / 2):
+            await _ask(kafka)
+    except TimeoutError:
+        return "somebody accepts connections, and does not answer as a broker"
+    except (BrokerError, SettingsError) as error:
+        return str(error)
+    return "a broker answers, and has not given a producer id yet"
 
 
 async def _ask(kafka: KafkaSettings) -> None:

@@ -42,8 +42,7 @@ class SourceSettings(Section):
     )
     rotated_numbers: Literal["higher-is-older", "higher-is-newer"] = Field(
         default="higher-is-older",
-        description="Which of app.log.1 and app.log.2 is older; higher-is-newer as log4j counts "
-        'with fileIndex="max" (file)',
+        description="Which of app.log.1 and app.log.2 is older (file)",
     )
     on_lost_file: Literal["continue", "fail"] = Field(
         default="continue",

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,25 @@ def test_a_signal_ends_it_while_it_looks_for_a_broker(start_daemon: StartDaemon)
     daemon.wait_for("starting")
     daemon.signal(signal.SIGTERM)
     assert daemon.end()["accepted"] == 0
+
+
+def test_a_wrong_port_is_told_with_the_cause(start_daemon: StartDaemon) -> None:
+    """Before a user loses patience; it goes on trying, since Kafka may come up later."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        other = f"127.0.0.1:{silent.getsockname()[1]}"
+        for servers, cause in (
+            (_NOWHERE, f"no broker can be reached: {_NOWHERE}: Connection refused"),
+            (other, "somebody accepts connections, and does not answer as a broker"),
+        ):
+            daemon = start_daemon("--topic", "t", "--name", "n", bootstrap_servers=servers)
+            started = datetime.fromisoformat(daemon.wait_for("starting")["timestamp"])
+            told = daemon.wait_for("no Kafka yet")
+            assert (told["bootstrap_servers"], told["reason"]) == (servers, cause)
+            waited = datetime.fromisoformat(told["timestamp"]) - started
+            assert waited < timedelta(seconds=8)  # 1.5 s on a machine with nothing else to do
+            assert daemon.process.poll() is None
+            daemon.signal(signal.SIGTERM)
+            daemon.end()
 
 
 @pytest.mark.either_broker

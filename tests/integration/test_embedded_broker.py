@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -23,7 +24,6 @@ from tests.support.brokers import answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -88,6 +88,20 @@ def test_a_foreign_broker_in_the_environment_is_used(directory: Path) -> None:
     status = _sequitur(directory, "status", KAFKA_BOOTSTRAP_SERVERS=address)
     assert status.returncode == 1
     assert "answering         no" in status.stdout
+
+
+def test_its_folder_by_a_flag_is_meant_whatever_the_environment_says(directory: Path) -> None:
+    """An explicit flag wins."""
+    other = {"KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{_ports.choose_free()}"}
+    status = _sequitur(Path("unused"), "status", "--json", "--dir", str(directory), **other)
+    assert json.loads(status.stdout)["directory"] == str(directory)
+    try:
+        up = _sequitur(Path("unused"), "up", "--dir", str(directory), **other)
+        servers = EmbeddedBroker(directory).status().bootstrap_servers
+        assert up.stdout == f"export KAFKA_BOOTSTRAP_SERVERS={servers}\n", up.stderr
+        assert servers not in other.values()
+    finally:
+        EmbeddedBroker(directory).stop()
 
 
 def test_a_stale_pid_is_nobody_s_business(directory: Path) -> None:

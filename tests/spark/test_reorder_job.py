@@ -178,7 +178,7 @@ def test_bounded_run_does_without_empty_partitions(job: Job) -> None:
     assert report.totals.released == 90
     entry, _done = job.steps[-1]
     assert [one.partition.partition for one in awaited(entry.clock)] == [1]
-    name = f"partition 1 of {job.topic!r} stands at 2023-11-14 22:13:29, idle in "
+    name = f"partition 1 of {job.topic!r} stands at 2023-11-14 22:13:29Z, idle in "
     assert report.as_json()["waits_for"].startswith(name)
     assert "waits_for" not in job.run(drain=True).as_json()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,6 @@ from tests.spark.conftest import Job, event, time_of
 from tests.spark.submitted_job import SubmittedJob
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -80,7 +82,7 @@ def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
     with SubmittedJob(job.kafka, wrong.settings) as life:
         # spark-submit sends what Python says on either stream to its own standard output.
         said = life.end(status=3)
-    assert "reorder: input topic 'no-such-topic' does not exist" in said
+    assert "sequitur: input topic 'no-such-topic' does not exist" in said
     assert "Traceback" not in said
 
 
@@ -95,7 +97,7 @@ def test_error_of_a_running_job_is_one_line(job: Job) -> None:
         lines = [*said.splitlines(), *life.complaints().splitlines()]
     # What Java says of itself at its start is said of each job.
     (line,) = [line for line in lines if not line.startswith("WARNING: Using incubator modules")]
-    assert line.startswith("reorder: topic ")
+    assert line.startswith("sequitur: topic ")
     assert line.endswith("(late_policy = fail)")
 
 
@@ -109,7 +111,7 @@ def test_a_wrong_event_time_is_no_success(job: Job, tmp_path: Path) -> None:
         said = life.end(status=4).splitlines()
     says = "event-time-missing: event_time = 'json:time', and they have the fields at, place"
     assert f"warning: 400 of 400 rows were quarantined, {says}" in said
-    assert said[-1] == f"reorder: all 400 rows of this run were quarantined, {says}"
+    assert said[-1] == f"sequitur: all 400 rows of this run were quarantined, {says}"
     found = json.loads(report.read_text())
     assert (found["read"], found["quarantined"], found["released"]) == (400, 400, 0)
 
@@ -121,3 +123,22 @@ def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None
     with stop_on_signals(threading.Event(), spark):
         output = builder.start().getInputStream().readAllBytes()
     assert bytes(output) == b"alive\n"
+
+
+def test_ctrl_c_while_spark_starts_says_nothing() -> None:
+    """PySpark's own handler would show two stacks, once there is a session."""
+    program = """
+        import os, signal, time
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the jobs do
+        from sequitur.pipelines.session import build_session
+        assert build_session("interrupted", leaves_ctrl_c=True).range(3).count() == 3
+        print("started", flush=True)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stdout) == (-signal.SIGINT, "started\n"), run.stderr
+    assert "Traceback" not in run.stderr

@@ -93,6 +93,34 @@ def test_debug_shows_where(
     assert is_debugging()
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("nothing",), "program: No such command 'nothing' (program --help)\n"),
+        (("work", "--bad"), "program: No such option: --bad (program work --help)\n"),
+        (
+            ("work", "more"),
+            "program: Got unexpected extra argument(s) (more) (program work --help)\n",
+        ),
+    ],
+)
+def test_words_that_are_refused_are_told_in_the_same_way(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    line: str,
+) -> None:
+    """With the program's name in front, and what to type to learn more; status 2."""
+    assert _run(capsys, monkeypatch, ValueError(), *words) == (2, line)
+
+
+def test_a_question_that_is_answered_with_no_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As typer has it: status 1."""
+    assert _run(capsys, monkeypatch, typer.Abort(), "work") == (1, "program: aborted\n")
+
+
 def test_ctrl_c_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

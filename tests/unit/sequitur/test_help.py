@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
+from sequitur._examples import EXAMPLES
 from sequitur.cli import app
+from sequitur.producer.daemon.cli import _EXAMPLES as PRODUCE_EXAMPLES
 from sequitur.producer.daemon.cli import _app as produce_app
+from sequitur.producer.program import command_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import typer
 
 _WIDTH = 80
@@ -25,7 +31,7 @@ def _help(command: typer.Typer, *words: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "words", "most_lines"),
-    [(app, ("reorder",), 145), (app, ("run",), 178), (produce_app, (), 175)],
+    [(app, ("reorder",), 145), (app, ("run",), 178), (produce_app, (), 190)],
 )
 def test_help_fits_a_terminal(
     command: typer.Typer, words: tuple[str, ...], most_lines: int
@@ -54,3 +60,47 @@ def test_flags_are_grouped_by_what_they_are_about() -> None:
     assert named[:4] == ["Options", "Brokers (kafka)", "Topics and state (reorder)", named[3]]
     assert "Delay (reorder)" in named
     assert "Late rows and duplicates (reorder)" in named
+
+
+def _commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    if hasattr(command, "commands"):
+        for name, below in command.commands.items():
+            yield from _commands(below, (*words, name))
+    else:
+        yield " ".join(words), command
+
+
+_ALL = [
+    *((words, command, EXAMPLES) for words, command in _commands(command_of(app, EXAMPLES))),
+    ("", command_of(produce_app, PRODUCE_EXAMPLES), PRODUCE_EXAMPLES),
+]
+
+
+@pytest.mark.parametrize(("words", "command", "examples"), _ALL, ids=[words for words, *_ in _ALL])
+def test_each_command_shows_an_example_that_it_takes(
+    words: str, command: Any, examples: dict[str, str]
+) -> None:
+    """Its help ends with it; its flags and arguments are the command's own."""
+    example = examples[words]
+    assert command.epilog == f"Example: {example}"
+    given = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
+    program, *rest = given
+    named = words.removesuffix(" run") if words == "reorder run" else words
+    assert program == ("sequitur" if words else "produce-events")
+    assert rest[: len(named.split())] == named.split()
+    with command.make_context(words, rest[len(named.split()) :]) as context:
+        assert context.args == []
+
+
+def test_help_names_no_type_of_a_flag() -> None:
+    """It takes no value."""
+    for words, command, _ in _ALL:
+        flags = [one for one in command.params if getattr(one, "is_flag", False)]
+        assert {"--debug", "--help"} <= {one.opts[0] for one in flags}
+        assert [(words, one.name) for one in flags if one.metavar != ""] == []
+
+
+def test_required_settings_are_marked() -> None:
+    """Beside those that have a default."""
+    text = " ".join(" ".join(_help(produce_app)).replace("│", "").split())
+    assert "Topic the events go to (required)" in text

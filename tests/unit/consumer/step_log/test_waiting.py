@@ -40,11 +40,11 @@ def _clock(
         ),
         (
             _clock(a=(_T0 + 5_000, 0), b=(_T0, 0)),
-            ["partition 1 of 'cpu' stands at 2023-11-14 22:13:20, idle in 21 s"],
+            ["partition 1 of 'cpu' stands at 2023-11-14 22:13:20Z, idle in 21 s"],
         ),
         (
             _clock(a=(_T0 + 5_000, 0), b=(_T0, 7)),
-            ["partition 1 of 'cpu' stands at 2023-11-14 22:13:20, 7 to read"],
+            ["partition 1 of 'cpu' stands at 2023-11-14 22:13:20Z, 7 to read"],
         ),
         (_clock(a=(_T0, 0), c=(None, 0), now_ms=IDLE_MS), []),
         (EventClock(), []),
@@ -61,7 +61,7 @@ def test_who_holds_the_frontier_is_named(clock: EventClock, expected: list[str])
     ("time_ms", "expected"),
     [
         (None, "partition 0 of 'cpu' has given nothing"),
-        (_T0, "partition 0 of 'cpu' stands at 2023-11-14 22:13:20"),
+        (_T0, "partition 0 of 'cpu' stands at 2023-11-14 22:13:20Z"),
         (10**15, "partition 0 of 'cpu' stands at 1,000,000,000,000,000 ms"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NOWHERE = "127.0.0.1:1"
+_KAFKA = KafkaSettings(bootstrap_servers=_NOWHERE)
 _TIMEOUT_S = 60
 _TOPOLOGY = EXAMPLES / "wordcount.py"
 
@@ -48,19 +50,41 @@ def test_broker_that_is_away_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_checkpoint_that_cannot_be_written_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Below a file, or below a folder that is not ours; also as a URI."""
-    kafka = KafkaSettings(bootstrap_servers=_NOWHERE)
+def test_checkpoint_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    """Nor below a file; also as a URI."""
     file = tmp_path / "file"
     file.touch()
     for checkpoint in (f"{file}/state", f"file:{file}/state", f"file://{file}", str(file)):
         with pytest.raises(CheckpointError, match=f"{file} is not a folder"):
-            check_before_start(kafka, _settings(tmp_path, checkpoint=checkpoint))
-    monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # root may do everything
-    with pytest.raises(CheckpointError, match=f"cannot be written: no right to {tmp_path}$"):
-        check_before_start(kafka, _settings(tmp_path))
+            check_before_start(_KAFKA, _settings(tmp_path, checkpoint=checkpoint))
+
+
+@pytest.mark.parametrize(
+    ("below", "reason"),
+    [
+        ("/proc/self/sequitur/state", r"No such file or directory \(in /proc/self\)"),
+        ("x" * 300, "File name too long"),
+        ("a\0b", "embedded null byte"),
+    ],
+)
+def test_checkpoint_that_cannot_be_made_is_refused(tmp_path: Path, below: str, reason: str) -> None:
+    """Rights alone do not say: it is tried. Nothing is left of that."""
+    checkpoint = str(tmp_path / "made" / below)
+    with pytest.raises(CheckpointError, match=f"cannot be written: {reason}"):
+        check_before_start(_KAFKA, _settings(tmp_path, checkpoint=checkpoint))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoint_on_a_full_disk_is_refused(tmp_path: Path) -> None:
+    """A folder can be made there, a byte cannot be written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=f"cannot be written: .* \\(in {tmp_path}\\)"):
+            check_before_start(_KAFKA, _settings(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_metrics_port_that_is_taken_is_refused(tmp_path: Path) -> None:
@@ -87,21 +111,21 @@ def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    "words",
     [
-        ("sequitur", ["-m", "sequitur", "reorder"]),
-        ("sequitur", ["-m", "sequitur", "run", _TOPOLOGY]),
-        ("reorder", [reorder.__file__]),
-        ("process", [process.__file__, _TOPOLOGY]),
+        ["-m", "sequitur", "reorder"],
+        ["-m", "sequitur", "run", _TOPOLOGY],
+        [reorder.__file__],
+        [process.__file__, _TOPOLOGY],
     ],
 )
-def test_job_is_refused_in_one_line(tmp_path: Path, name: str, words: list[str | Path]) -> None:
+def test_job_is_refused_in_one_line(tmp_path: Path, words: list[str | Path]) -> None:
     """However it is started."""
     given = ["--bootstrap-servers", _NOWHERE, "--input-topics", "readings"]
     given += ["--output-topic", "ordered", "--event-time", "json:at"]
     given += ["--checkpoint", str(tmp_path / "state")]
     done = _run([*words, *given])
-    line = f"{name}: no broker can be reached: {_NOWHERE}: Connection refused\n"
+    line = f"sequitur: no broker can be reached: {_NOWHERE}: Connection refused\n"
     assert (done.returncode, done.stdout, done.stderr) == (3, "", line)
 
 

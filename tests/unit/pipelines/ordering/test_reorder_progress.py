@@ -136,8 +136,8 @@ def test_live_line_shows_where_every_row_is() -> None:
     entry, done = _step()
     assert live_text(entry, done, rate=1234.5, now_ms=T0 + 1000, width=300).plain == (
         "step 7 · read 1,200 (1,234/s, 12 to go) · released 1,100 · late 13 · quarantined 4 · "
-        "duplicates 5 · held 78 · frontier 2023-11-14 22:13:18 (3.0 s ago) · "
-        "waits: partition 1 of 'readings' stands at 2023-11-14 22:13:20, 12 to read"
+        "duplicates 5 · held 78 · frontier 2023-11-14 22:13:18Z (3.0 s ago) · "
+        "waits: partition 1 of 'readings' stands at 2023-11-14 22:13:20Z, 12 to read"
     )
 
 
@@ -199,7 +199,7 @@ def test_live_line_says_what_it_waits_for_while_nothing_comes_out() -> None:
     text = live_text(entry, done, rate=1, now_ms=T0, width=80).plain
     assert text.endswith("held 78 · frontier - · waits: partition 1")
     text = live_text(entry, done, rate=1, now_ms=T0, width=300).plain
-    assert "waits: partition 1 of 'readings' stands at 2023-11-14 22:13:20, 12 to read" in text
+    assert "waits: partition 1 of 'readings' stands at 2023-11-14 22:13:20Z, 12 to read" in text
 
 
 def test_live_line_renews_itself() -> None:
@@ -266,8 +266,8 @@ def test_final_report_accounts_for_every_row() -> None:
     [
         (None, "-"),
         (-1, "-"),
-        (0, "1970-01-01 00:00:00"),
-        (T0, "2023-11-14 22:13:20"),
+        (0, "1970-01-01 00:00:00Z"),
+        (T0, "2023-11-14 22:13:20Z"),
         (1 << 60, "1,152,921,504,606,846,976 ms"),
     ],
 )

@@ -1,0 +1,54 @@
+"""A line to be typed for each command; its help shows it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLES: Final = {
+    "produce": "sequitur produce --topic readings --source file:app.jsonl --key json:host",
+    "reorder run": "sequitur reorder --input-topics readings --output-topic ordered "
+    '--event-time "json:at as ms" --delay "10 s" --checkpoint state',
+    "reorder inspect": "sequitur reorder inspect state",
+    "run": "sequitur run wordcount.py --input-topics lines --output-topic words "
+    '--event-time json:at --delay "10 s" --checkpoint state',
+    "tail": "sequitur tail ordered -n 20 --no-follow",
+    "verify": "sequitur verify ordered --event-time json:at",
+    "demo": "sequitur demo --seconds 10 --plot demo.png",
+    "broker up": 'eval "$(sequitur broker up)"',
+    "broker down": "sequitur broker down",
+    "broker status": "sequitur broker status --json",
+    "dlq list": "sequitur dlq list --output-topic words --reason crash",
+    "dlq show": "sequitur dlq show 0:17 --output-topic words",
+    "dlq replay": "sequitur dlq replay --output-topic words --checkpoint state --reason crash",
+    "journal show": "sequitur journal show ~/.local/state/sequitur/producers/app-1.journal",
+    "journal verify": "sequitur journal verify ~/.local/state/sequitur/producers/app-1.journal",
+    "subscription list": "sequitur subscription list",
+    "subscription create": "sequitur subscription create billing --topic orders",
+    "subscription delete": "sequitur subscription delete billing",
+    "subscription stats": "sequitur subscription stats billing --rates-over 10",
+    "subscription stats-internal": "sequitur subscription stats-internal billing",
+    "subscription peek": "sequitur subscription peek billing -n 5",
+    "subscription reset": "sequitur subscription reset billing --time 4h --dry-run",
+    "subscription skip": "sequitur subscription skip billing -n 1",
+    "subscription expire": "sequitur subscription expire billing -t 3d --dry-run",
+    "subscription watch": "sequitur subscription watch",
+    "retention run": "sequitur retention run orders --dry-run",
+    "topic get": "sequitur topic get orders",
+    "topic get-backlog-quota": "sequitur topic get-backlog-quota orders",
+    "topic set-backlog-quota": "sequitur topic set-backlog-quota orders --limit 10G",
+    "topic remove-backlog-quota": "sequitur topic remove-backlog-quota orders",
+    "topic get-message-ttl": "sequitur topic get-message-ttl orders",
+    "topic set-message-ttl": "sequitur topic set-message-ttl orders -ttl 3d",
+    "topic remove-message-ttl": "sequitur topic remove-message-ttl orders",
+    "topic get-subscription-expiration-time": "sequitur topic get-subscription-expiration-time",
+    "topic set-subscription-expiration-time": "sequitur topic set-subscription-expiration-time "
+    "orders --time 2w",
+    "topic remove-subscription-expiration-time": "sequitur topic "
+    "remove-subscription-expiration-time orders",
+    "topic get-retention": "sequitur topic get-retention orders",
+    "topic set-retention": "sequitur topic set-retention orders --time 7d --size 10G",
+    "topic remove-retention": "sequitur topic remove-retention orders",
+    "topic set-thresholds": "sequitur topic set-thresholds orders --slow-age 10m",
+    "topic remove-thresholds": "sequitur topic remove-thresholds orders",
+}
+"""By the words of the command."""
