@@ -157,3 +157,20 @@ def test_command_line_wins_over_the_file_and_over_ours(conf: Path) -> None:
     assert found.settings["spark.master"] == "local[*]"
     assert found.settings["spark.app.name"] == "mine"
     assert "spark.sql.adaptive.enabled is false in this job, not true as given" in found.said
+
+
+def test_spark_has_no_cluster_mode_for_python_on_a_master_of_its_own() -> None:
+    """As docs/operations.md says, which names what to do instead."""
+    words = ("--master", "spark://127.0.0.1:1", "--deploy-mode", "cluster", "--supervise")
+    run = subprocess.run(
+        [str(SPARK_HOME / "bin" / "spark-submit"), *words, str(_PROBE)],
+        env=spark_submit_environment(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    said = "Cluster deploy mode is currently not supported for python applications on standalone"
+    assert run.returncode != 0
+    assert said in run.stderr
+    assert said in (ROOT / "docs" / "operations.md").read_text()
