@@ -13,6 +13,7 @@ from pydantic import (
     PlainSerializer,
     TypeAdapter,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -23,7 +24,15 @@ from sequitur.consumer.time.event_time import EventTimeSpec
 from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
 from sequitur.producer import EVENT_ID_HEADER
 from sequitur.producer.kafka.topic_names import EXPECTED, is_topic_name
-from sequitur.producer.settings import Address, Duration, Section, format_duration, milliseconds
+from sequitur.producer.settings import (
+    Address,
+    Duration,
+    Section,
+    format_duration,
+    milliseconds,
+    split,
+)
+from sequitur.producer.sources._json_lines import parse_key
 
 _APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,10 +44,6 @@ def _check_app(value: object) -> object:
     if isinstance(value, str) and _APP.fullmatch(value) is None:
         raise ValueError("expected letters, digits, '.', '_' and '-', at most 200")
     return value
-
-
-def _split(value: object) -> object:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def check_topic(value: object) -> object:
@@ -60,7 +65,7 @@ Moment = Annotated[
 ]
 Topic = Annotated[str, BeforeValidator(check_topic)]
 App = Annotated[str, BeforeValidator(_check_app)]
-Topics = Annotated[tuple[Topic, ...], BeforeValidator(_split)]
+Topics = Annotated[tuple[Topic, ...], BeforeValidator(split)]
 Spec = Annotated[EventTimeSpec, BeforeValidator(_parse_spec), PlainSerializer(str, return_type=str)]
 
 
@@ -149,8 +154,8 @@ class ReorderSettings(Section):
     )
     duplicates: str = Field(
         default="keep",
-        pattern="^(keep|event-id|header:.+)$",
-        description="Drop duplicates of rows: keep (none), event-id, or header:NAME "
+        pattern="^(keep|event-id|header:.+|json:.+)$",
+        description="Drop duplicates of rows: keep (none), event-id, or header:NAME or json:PATH "
         "for the ids of other producers",
     )
     duplicate_window: Duration = Field(
@@ -326,11 +331,24 @@ class ReorderSettings(Section):
             unit=self.event_time.format.unit,
         )
 
+    @field_validator("duplicates")
+    @classmethod
+    def _names_a_field(cls, value: str) -> str:
+        if value.startswith("json:"):
+            parse_key(value)
+        return value
+
     @property
-    def event_id_header(self) -> str | None:
-        """The header that duplicates are known by, None when they are kept."""
+    def duplicate_id(self) -> tuple[Literal["header", "json"], str] | None:
+        """Where the id is that duplicates are known by, None when they are kept.
+
+        A header by its name, or a field of the JSON value by the names on the way to it, divided
+        by dots.
+        """
         kind, _, name = self.duplicates.partition(":")
-        return None if kind == "keep" else name or EVENT_ID_HEADER
+        if kind == "json":
+            return "json", name
+        return None if kind == "keep" else ("header", name or EVENT_ID_HEADER)
 
     @property
     def late(self) -> str:

@@ -76,3 +76,12 @@ Duration = Annotated[
 
 Size = Annotated[int, BeforeValidator(_parse_size), Field(ge=0)]
 """A number of bytes: '64 MiB', '500 kB', or a plain number."""
+
+
+def split(value: object) -> object:
+    """Return the parts of a text that commas divide, without blanks around them."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(split)]
+"""Several texts: a list, or one text with commas."""

@@ -24,7 +24,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from sequitur.producer._address import Address, parse_address
 from sequitur.producer._kafka_settings import KafkaSettings
 from sequitur.producer._section import Section, SettingsError
-from sequitur.producer._units import Duration, Size, format_duration, milliseconds
+from sequitur.producer._units import Duration, Size, Words, format_duration, milliseconds, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,6 +41,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Size",
+    "Words",
     "environment_name",
     "fields_of",
     "flag_name",
@@ -49,6 +50,7 @@ __all__ = [
     "load_settings",
     "milliseconds",
     "parse_address",
+    "split",
 ]
 
 ENVIRONMENT_PREFIX: Final = "SEQUITUR_"

@@ -68,7 +68,11 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
 
         @functools.wraps(function)
         def command(*, config: Path | None = None, **given: Any) -> None:
-            chosen = {name: value for name, value in given.items() if name in fields}
+            chosen = {
+                name: ",".join(value) or None if isinstance(value, list) else value
+                for name, value in given.items()
+                if name in fields
+            }
             rest = {name: value for name, value in given.items() if name not in fields}
             try:
                 settings = load_settings(model, config=config, environ=os.environ, flags=chosen)
@@ -136,7 +140,7 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
             continue  # a flag shows in the list of processes
         if field in parameters:
             raise TypeError(f"{model.__name__}: two sections have a setting {field}")
-        is_switch = info.annotation is bool
+        is_switch = _flag_type(info) == bool | None
         names = f"{flag_name(field)}/--no-{flag_name(field)[2:]}" if is_switch else flag_name(field)
         option = typer.Option(
             names,
@@ -149,9 +153,16 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
             field,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[(bool if is_switch else str) | None, option],
+            annotation=Annotated[_flag_type(info), option],
         )
     return list(parameters.values())
+
+
+def _flag_type(info: FieldInfo) -> Any:
+    """Return what typer makes of a flag: a switch, text, or text that may be given repeatedly."""
+    if info.annotation is bool:
+        return bool | None
+    return (list[str] if get_origin(info.annotation) is tuple else str) | None
 
 
 def _by_panel(model: type[Settings]) -> list[tuple[str, str, FieldInfo]]:

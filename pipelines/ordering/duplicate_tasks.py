@@ -9,7 +9,7 @@ of all files.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,14 @@ from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.producer.batching.partitioner import KeyPartitioner
+from sequitur.producer.sources._json_lines import JsonField
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.pipelines.store.files import Location
+
+IdKind = Literal["header", "json"]
 
 PLACES_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in SOURCE_ORDER])
 _IDS_SCHEMA: Final = pa.schema(
@@ -59,14 +62,16 @@ class IdsTask:
 
     Attributes:
         folder: Where to.
-        header: The header with the id.
+        kind: Whether the id is in a header or in the JSON value.
+        name: The header, or the names on the way to the field, divided by dots.
         new: Rows that are about to be released or judged.
         out: Rows of earlier steps.
         buckets: How many buckets there are.
     """
 
     folder: Location
-    header: str
+    kind: IdKind
+    name: str
     new: tuple[Part, ...]
     out: tuple[Part, ...]
     buckets: int
@@ -76,14 +81,21 @@ class IdsTask:
         """Write them; the file's name, None without rows."""
         with PartFile(self.folder, _IDS_SCHEMA, self.limits.row_group_rows) as file:
             for parts, is_new in ((self.new, True), (self.out, False)):
-                columns = (*RELEASE_ORDER, "headers", "reason")
+                column = "headers" if self.kind == "header" else "value"
+                columns = (*RELEASE_ORDER, column, "reason")
                 for rows in RunRows(parts, partitions, columns, self.limits).pieces():
                     for bucket in self._buckets(rows, is_new=is_new):
                         file.write(bucket)
         return file.name
 
+    def _ids(self, rows: pa.Table) -> pa.Array:
+        if self.kind == "header":
+            return header_values(rows["headers"].combine_chunks(), self.name, last=False)
+        field = JsonField(self.name)
+        return pa.array(map(field.found_in, rows["value"].to_pylist()), pa.binary())
+
     def _buckets(self, rows: pa.Table, *, is_new: bool) -> Iterator[pa.Table]:
-        ids = header_values(rows["headers"].combine_chunks(), self.header, last=False)
+        ids = self._ids(rows)
         has_id = ids.is_valid()
         ids, rows = ids.filter(has_id), rows.filter(has_id)
         if not len(ids):

@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import Run, StagedStep, StepEntry
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.duplicate_tasks import IdKind
     from sequitur.pipelines.ordering.key_tasks import Written
     from sequitur.pipelines.store.files import Location
 
 
 class DuplicateFinder:
-    """Finds duplicates by a header."""
+    """Finds duplicates by an id in a header or in the value."""
 
     def __init__(self, job: JobContext, output_partitions: int) -> None:
         self._job = job
-        self._header = job.settings.event_id_header
+        self._id = job.settings.duplicate_id
         self._partitions = output_partitions
 
     def looked_for_from_ms(self, frontier_ms: int) -> int | None:
         """Return how far back originals of duplicates are looked for, None when they are not."""
-        if self._header is None:
+        if self._id is None:
             return None
         window_ms = milliseconds(self._job.settings.duplicate_window)
         return max(BEFORE_ALL_TIME_MS, frontier_ms - window_ms)
@@ -59,7 +60,7 @@ class DuplicateFinder:
             entry: The step, not logged yet.
             staged: What it staged: its run, if it has one, is the last of the entry's.
         """
-        if self._header is None or entry.deduplicated_ms is None:
+        if self._id is None or entry.deduplicated_ms is None:
             return entry
         checkpoint = self._job.checkpoint
         new = reached_parts(checkpoint, entry)
@@ -74,7 +75,7 @@ class DuplicateFinder:
         out_ms = behind_ms(self._job.settings, entry.previous_frontier_ms)
         out = (Part(checkpoint.files(*earlier), after_ms, out_ms, reasons=()),)
         read = {run.name: run for run in (*entry.releasing_earlier, *earlier, entry.runs[-1])}
-        found = self._written(entry, self._header, tuple(new), out, tuple(read.values()))
+        found = self._written(entry, self._id, tuple(new), out, tuple(read.values()))
         late = entry.staged.late - sum(one.late for one in found)
         repeats = files_of(found)
         return replace(
@@ -87,7 +88,7 @@ class DuplicateFinder:
     def _written(
         self,
         entry: StepEntry,
-        header: str,
+        duplicate_id: tuple[IdKind, str],
         new: tuple[Part, ...],
         out: tuple[Part, ...],
         read: Sequence[Run],
@@ -100,7 +101,7 @@ class DuplicateFinder:
         is_here = is_small(reads)
         tasks = len(blocks_for(spark, self._partitions, is_here=is_here))
         buckets = buckets_for(sum(run.rows + run.behind for run in read), tasks)
-        task = IdsTask(ids, header, new, out, buckets)
+        task = IdsTask(ids, *duplicate_id, new, out, buckets)
         written = in_blocks(spark, task, self._partitions, reads=reads)
         files = tuple(ids / name for name in written if name is not None)
         repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)

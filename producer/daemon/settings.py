@@ -41,7 +41,7 @@ class ProduceSettings(SourceSettings, Section):
     title = "Daemon"
     panels: ClassVar = {
         "Topic": ("topic", "create_topic", "partitions", "replication_factor"),
-        "Source": ("source", "format", "key"),
+        "Source": ("source", "format", "key", "header"),
         "Files and folders": (
             "follow",
             "poll_interval",

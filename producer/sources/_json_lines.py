@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer._record import Record
 from sequitur.producer.sources._errors import KeySpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sequitur.producer.sources._line_splitter import LineBatch
 
 _json_value: Final = msgspec.json.Decoder(msgspec.Raw)
@@ -76,6 +79,15 @@ class JsonField:
             return found
         return _json_string.decode(found).encode() if b"\\" in found else found[1:-1]
 
+    def found_in(self, value: bytes | None) -> bytes | None:
+        """`text_of`, None also where there is no value, or no JSON."""
+        if value is None:
+            return None
+        try:
+            return self.text_of(value)
+        except _NO_JSON:
+            return None
+
 
 def parse_key(text: str) -> JsonField:
     """Read the setting `key`: `json:host`, `json:meta.host`.
@@ -85,8 +97,22 @@ def parse_key(text: str) -> JsonField:
     """
     kind, _, path = text.partition(":")
     if kind != "json" or not path or not all(path.split(".")):
-        raise KeySpecError(f"key {text!r}: expected json:<path>, such as json:host or json:meta.id")
+        raise KeySpecError(f"{text!r}: expected json:<path>, such as json:host or json:meta.id")
     return JsonField(path)
+
+
+def parse_header(text: str) -> tuple[str, JsonField]:
+    """Read one of the setting `header`: `ce_id=json:id`.
+
+    Raises:
+        KeySpecError: It is not of this form, or the name is the one of our own ids.
+    """
+    name, equals, where = text.partition("=")
+    if not (name and equals):
+        raise KeySpecError(f"header {text!r}: expected NAME=json:<path>, such as ce_id=json:id")
+    if name == EVENT_ID_HEADER:
+        raise KeySpecError(f"header {text!r}: {name} holds the event id that the producer gives")
+    return name, parse_key(where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +136,21 @@ class EventParser:
     Args:
         key: Where their keys stand; None for events without a key.
         limit_bytes: The longest event, for the message of a refusal.
+        headers: Names of headers, and where their values stand; one without a value is left out.
     """
 
     is_text = False
     """Whether lines are taken as they are."""
 
-    def __init__(self, key: JsonField | None, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        key: JsonField | None,
+        limit_bytes: int,
+        headers: Sequence[tuple[str, JsonField]] = (),
+    ) -> None:
         self.limit_bytes = limit_bytes
         self._key = key
+        self._headers = headers
 
     def parse(
         self, batch: LineBatch, key: bytes | None = None
@@ -147,12 +180,17 @@ class EventParser:
                 key = self._key.text_of(value)
             else:
                 _json_value.decode(value)
+            headers = tuple(
+                (name, text)
+                for name, field in self._headers
+                if (text := field.text_of(value)) is not None
+            )
         except UnicodeDecodeError as error:
             return f"no UTF-8: byte 0x{value[error.start]:02x} at {error.start}"
         except _NO_JSON as error:
             lone = _lone_surrogate(value)
             return f"no JSON: {error}" if lone is None else lone
-        return Record(value=value, key=key)
+        return Record(value=value, key=key, headers=headers)
 
     def is_value(self, body: bytes) -> bool:
         """Return whether all of it is one JSON value that fits, and not several, one a line."""

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from sequitur.producer.settings import milliseconds
 from sequitur.producer.sources._errors import SourceError
-from sequitur.producer.sources._json_lines import EventParser, TextParser, parse_key
+from sequitur.producer.sources._json_lines import (
+    EventParser,
+    TextParser,
+    parse_header,
+    parse_key,
+)
 from sequitur.producer.sources._spec import parse_source
 
 if TYPE_CHECKING:
@@ -35,7 +40,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
     parser = (
         TextParser(max_event_bytes)
         if settings.format == "text"
-        else EventParser(key, max_event_bytes)
+        else EventParser(key, max_event_bytes, [parse_header(one) for one in settings.header])
     )
     match spec.kind:
         case "cpu":

@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from sequitur.producer.settings import Duration, Section, Size
-from sequitur.producer.sources._json_lines import parse_key
+from sequitur.producer.settings import Duration, Section, Size, Words
+from sequitur.producer.sources._json_lines import parse_header, parse_key
 from sequitur.producer.sources._spec import parse_source
 
 
@@ -26,6 +26,11 @@ class SourceSettings(Section):
     key: str | None = Field(
         default=None,
         description="Where an event's key stands: json:<path>; without it, events have no key",
+    )
+    header: Words = Field(
+        default=(),
+        description="Headers out of the event, as NAME=json:<path>: the file's own ids for "
+        "`duplicates`, say; may be repeated",
     )
     follow: bool = Field(
         default=True,
@@ -130,9 +135,18 @@ class SourceSettings(Section):
     def _text_has_no_fields(self) -> Self:
         if self.format == "text" and self.key is not None:
             raise ValueError(f"key {self.key!r} is a field of JSON: expected format json")
+        if self.format == "text" and self.header:
+            raise ValueError(f"header {self.header[0]!r} is a field of JSON: expected format json")
         if self.format == "text" and parse_source(self.source).kind in {"cpu", "replay"}:
             raise ValueError(f"source {self.source!r} gives JSON: expected format json")
         return self
+
+    @field_validator("header")
+    @classmethod
+    def _names_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            parse_header(one)
+        return value
 
     @field_validator("key", "replay_event_time")
     @classmethod

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.producer import EVENT_ID_HEADER
 from tests.support.daemon_process import read_partitions
 from tests.support.dead_letter_file import read_dead_letters
 
@@ -87,6 +88,26 @@ def test_keys_choose_the_partition(
         numbers = [json.loads(message.value())["n"] for message in partition]
         assert numbers == sorted(set(numbers))
     assert sum(map(len, partitions)) == 500
+
+
+def test_headers_of_a_files_own_fields_go_with_its_events(
+    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """So that what reads the topic knows the file's own ids."""
+    topic = make_topic(partitions=1)
+    lines = tmp_path / "lines.jsonl"
+    lines.write_bytes(b'{"id":"a-1","meta":{"trace":7}}\n{"id":"a-2"}\n')
+    start_daemon(
+        *("--topic", topic, "--source", f"file:{lines}", "--no-follow"),
+        *("--header", "ce_id=json:id", "--header", "trace=json:meta.trace"),
+    ).end()
+    (messages,) = read_partitions(broker.bootstrap_servers, topic)
+    own = [
+        [(name, value) for name, value in message.headers() if name != EVENT_ID_HEADER]
+        for message in messages
+    ]
+    assert own == [[("ce_id", b"a-1"), ("trace", b"7")], [("ce_id", b"a-2")]]
+    assert all(EVENT_ID_HEADER in dict(message.headers()) for message in messages)
 
 
 def test_standard_input_is_sent_to_its_end(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from sequitur.pipelines.ordering.duplicate_tasks import IdKind
     from sequitur.pipelines.store.files import Location
 
 _OUTPUTS = 2
@@ -56,6 +57,13 @@ class _Row:
         """That of the first header of the name."""
         return self.ids[0] if self.ids else None
 
+    @property
+    def value(self) -> bytes | None:
+        """The same id in JSON, or no JSON."""
+        if self.id is None:
+            return (None, b"{", b'{"meta":{}}', b'{"meta":{"id":null}}')[self.offset % 4]
+        return b'{"meta": {"n": %d, "id": "%b"}}' % (self.offset, self.id)
+
     def as_arrow(self) -> dict[str, object]:
         """The row in a run."""
         headers = [{"key": "other", "value": b"1"}]
@@ -64,6 +72,7 @@ class _Row:
             "topic": self.topic,
             "partition": 0,
             "offset": self.offset,
+            "value": self.value,
             "headers": headers if self.ids or self.offset % 2 else None,
             "output_partition": self.output,
             "event_time_ms": self.time_ms,
@@ -119,6 +128,7 @@ def _expected(new: Sequence[_Row], out: Sequence[_Row]) -> list[_Row]:
     behind=_rows(first=100, late=True),
     out=_rows(first=200),
     more_buckets=st.integers(0, 5),
+    where=st.sampled_from([("header", "id"), ("json", "meta.id")]),
 )
 def test_all_but_the_first_of_each_id_are_found(
     tmp_path_factory: pytest.TempPathFactory,
@@ -126,6 +136,8 @@ def test_all_but_the_first_of_each_id_are_found(
     behind: list[_Row],
     out: list[_Row],
     more_buckets: int,
+    *,
+    where: tuple[IdKind, str],
 ) -> None:
     """All of those whose id is out, else all but the first in the order of release."""
     root = tmp_path_factory.mktemp("runs")
@@ -137,7 +149,7 @@ def test_all_but_the_first_of_each_id_are_found(
     buckets = _OUTPUTS + more_buckets
     for name in ("ids", "found"):
         (root / name).mkdir()
-    first = IdsTask(root / "ids", "id", new, earlier, buckets, _SMALL)
+    first = IdsTask(root / "ids", *where, new, earlier, buckets, _SMALL)
     written = [first(block) for block in blocks_of(_OUTPUTS, 1)]
     ids = tuple(root / "ids" / name for name in written if name is not None)
     second = RepeatsTask(root / "found", ids, buckets, _OUTPUTS, _SMALL)

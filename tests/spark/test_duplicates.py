@@ -51,11 +51,15 @@ def test_repeats_are_kept_unless_that_is_asked_for(job: Job) -> None:
     assert (report.totals.released, report.totals.duplicates) == (2, 0)
 
 
-def test_repeats_of_another_producer_are_known_by_its_header(job: Job) -> None:
-    """The header's name is a setting; rows without it are nobody's repeats."""
-    job = job.with_settings(duplicates="header:ce_id")
-    job.produce([_event("x", 1, 0, "ce_id"), _event("x", 1, 1, "ce_id")])
-    job.produce([_event("x", 2, 0), _event("x", 2, 1)])
+@pytest.mark.parametrize("duplicates", ["header:ce_id", "json:ce_id"])
+def test_repeats_of_another_producer_are_known_by_its_id(job: Job, duplicates: str) -> None:
+    """Where it stands is a setting; rows without it are nobody's repeats."""
+    job = job.with_settings(duplicates=duplicates)
+    given = [_event("x", 1, 0, "ce_id"), _event("x", 1, 1, "ce_id")]
+    if duplicates.startswith("json"):
+        value = b'{"at":%d,"ce_id":"x"}' % (T0 + 1)
+        given = [Event(value=value, key=b"k", partition=number) for number in (0, 1)]
+    job.produce([*given, _event("x", 2, 0), _event("x", 2, 1)])
     report = job.run(drain=True)
     assert sorted(_released(job)) == [1, 2, 2]
     assert report.totals.duplicates == 1

@@ -104,15 +104,22 @@ def test_settings_survive_as_flags(given: dict[str, Any]) -> None:
     assert job == load_settings(ReorderJob, config=None, environ={}, flags=flags)
 
 
-@pytest.mark.parametrize(("given", "header"), [
+@pytest.mark.parametrize(("given", "where"), [
     ("keep", None),
-    ("event-id", EVENT_ID_HEADER),
-    ("header:ce_id", "ce_id"),
-    ("header:a:b", "a:b"),
+    ("event-id", ("header", EVENT_ID_HEADER)),
+    ("header:ce_id", ("header", "ce_id")),
+    ("header:a:b", ("header", "a:b")),
+    ("json:meta.id", ("json", "meta.id")),
 ])  # fmt: skip
-def test_repeats_are_known_by_a_header(given: str, header: str | None) -> None:
+def test_repeats_are_known_by_an_id(given: str, where: tuple[str, str] | None) -> None:
     """Ours by default, or the one that another producer writes."""
-    assert _load(duplicates=given).event_id_header == header
+    assert _load(duplicates=given).duplicate_id == where
+
+
+def test_an_id_that_is_nowhere_is_refused() -> None:
+    """By the setting's name."""
+    with pytest.raises(SettingsError, match=r"duplicates = 'json:a\.\.b'"):
+        _load(duplicates="json:a..b")
 
 
 def test_latest_mode_has_a_stale_topic() -> None:

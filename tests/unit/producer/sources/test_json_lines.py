@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer._record import Record
 from sequitur.producer.sources import KeySpecError
-from sequitur.producer.sources._json_lines import EventParser, JsonField, TextParser, parse_key
+from sequitur.producer.sources._json_lines import (
+    EventParser,
+    JsonField,
+    TextParser,
+    parse_header,
+    parse_key,
+)
 from sequitur.producer.sources._line_splitter import LineSplitter
 
 
@@ -153,3 +160,31 @@ def test_lines_of_text_are_events_as_they_are() -> None:
     assert [(refusal.index, refusal.reason) for refusal in refusals] == [
         (4, "too long: 30 bytes, at most 20")
     ]
+
+
+def test_headers_are_taken_out_of_the_event() -> None:
+    """As text; a field that is not there, or null, gives none."""
+    headers = [parse_header(text) for text in ("ce_id=json:id", "trace=json:meta.trace")]
+    parser = EventParser(parse_key("json:k"), 100, headers)
+    found = [
+        parser.parse_value(value)
+        for value in (b'{"k":1,"id":"\\u00e4","meta":{"trace":7}}', b'{"id":null}', b"3")
+    ]
+    assert [one if isinstance(one, str) else one.headers for one in found] == [
+        (("ce_id", "ä".encode()), ("trace", b"7")),
+        (),
+        (),
+    ]
+
+
+@pytest.mark.parametrize("text", ["id", "=json:id", "id=", "id=header:x", "id=json:a..b"])
+def test_a_header_from_nowhere_is_refused(text: str) -> None:
+    """The message says what was expected."""
+    with pytest.raises(KeySpecError, match=r"expected (NAME=)?json:<path>"):
+        parse_header(text)
+
+
+def test_the_header_of_our_own_ids_is_refused() -> None:
+    """Two of that name would be one too many."""
+    with pytest.raises(KeySpecError, match="holds the event id"):
+        parse_header(f"{EVENT_ID_HEADER}=json:id")
