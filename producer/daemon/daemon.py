@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.producer._client import IdempotentProducer
 from sequitur.producer._errors import ProducerError, RetriableError
 from sequitur.producer._log import Logger
-from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake
+from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake, position_and_mark
 from sequitur.producer.daemon.log import configure_logging
 from sequitur.producer.daemon.report import DaemonReport, health_snapshot
 from sequitur.producer.daemon.settings import dead_letter_file
@@ -81,6 +81,7 @@ class _Daemon:
         self._dead_letters = _open_dead_letters(
             dead_letter_file(produce, producer), produce.dead_letter_limit
         )
+        self._dead_letters.skip_known_ids()
         self._given_up = GivenUpEvents(self._dead_letters, self._source.name)
         self._producer = IdempotentProducer(kafka, producer, on_given_up=self._given_up.keep)
         self._has_journal = producer.journaling != "none"
@@ -177,7 +178,9 @@ class _Daemon:
             self._stopping,
             journals=self._has_journal,
         )
-        position = self._producer.recovered_position(self._source.name)
+        journaled = self._producer.recovered_position(self._source.name)
+        position, mark = position_and_mark(journaled)
+        self._dead_letters.skip_places_behind(mark)
         self._reading = True
         try:
             await intake.open()

@@ -25,8 +25,18 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _LOG_STALL_AFTER_S: Final = 10.0
+_MARKED: Final = b"\n"
+"""Stands before the mark of the dead-letter file; no source's position has one."""
 
 _log = Logger(__name__)
+
+
+def position_and_mark(journaled: bytes | None) -> tuple[bytes | None, str | None]:
+    """Return a source's own position, and where the dead-letter file ended then, if it says so."""
+    if journaled is None or _MARKED not in journaled:
+        return journaled, None
+    position, _, mark = journaled.rpartition(_MARKED)
+    return position, mark.decode()
 
 
 class ProducerIntake:
@@ -99,9 +109,10 @@ class ProducerIntake:
 
     async def _position(self, position: bytes) -> Position:
         """Return the position, once all that was refused before it is on disk."""
+        mark = self._dead_letters.mark
         if self._dead_letters.owes_sync:
             await asyncio.to_thread(self._dead_letters.sync)
-        return Position(self._source, position)
+        return Position(self._source, position + _MARKED + mark.encode())
 
     async def _once_taken(self, accept: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Accept, and wait for as long as the topic takes no batches, or is over its backlog quota.

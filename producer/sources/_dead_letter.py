@@ -1,15 +1,17 @@
 """The dead-letter file: one JSON object per line, with an event's place and the reason.
 
 It is opened for appending only, and no entry is ever taken away: its events are stored nowhere
-else. A crash between a `sync` and the journal's next round duplicates entries, with the same
-`source` and `where`; it never loses one whose source position is in the journal. At the file's
-limit, and when its disk is full, the daemon ends: the position before the event stays in the
-journal, and so does an event that a broker refused.
+else. No entry is lost whose source position is in the journal. After a crash between a `sync` and
+the journal's next round events come a second time: what stands behind the mark in the last position
+is not written again, nor are ids that stand in the last part of the file. At the file's limit, and
+when its disk is full, the daemon ends: the position before the event stays in the journal, and so
+does an event that a broker refused.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -20,13 +22,26 @@ from sequitur.producer._durable import sync
 from sequitur.producer.sources._errors import DeadLettersFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
     from sequitur.producer.kafka.record_batch import Header
 
 MAX_RAW_BYTES: Final = 64 << 10
+_LAST_BYTES: Final = 64 << 20
+"""How much of the file is looked through for ids: more than a journal gives up at a time."""
+_AN_ID: Final = "event "
+"""So begins the place of an event that has an id, which no other ever has."""
+
+
+class _Entry(msgspec.Struct):
+    source: str
+    where: str
+    raw: str | None = None
+
+
+_entries: Final = msgspec.json.Decoder(_Entry)
 
 
 class DeadLetterFile:
@@ -58,6 +73,8 @@ class DeadLetterFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._owes_sync = False
+        self._ids: set[str] = set()
+        self._places: set[tuple[str, str, str | None]] = set()
         self._size = os.fstat(self._file).st_size
         if self._size == 0:
             sync(path.parent)
@@ -80,6 +97,10 @@ class DeadLetterFile:
         """
         entry = self._entry(source, where, reason, raw)
         entry["raw"] = _encoded(raw[: self._max_raw_bytes])
+        place = source, where, entry["raw"]
+        if place in self._places:
+            self._places.remove(place)
+            return
         self._write(entry)
 
     def write_whole(
@@ -100,6 +121,8 @@ class DeadLetterFile:
         Raises:
             DeadLettersFullError: There is no room for it, also on the disk; nothing was written.
         """
+        if where in self._ids:
+            return
         entry = self._entry(source, where, reason, value)
         entry["raw"] = _encoded(value)
         if key is not None:
@@ -109,6 +132,38 @@ class DeadLetterFile:
         if timestamp_ms is not None:
             entry["timestamp_ms"] = timestamp_ms
         self._write(entry)
+
+    @property
+    def mark(self) -> str:
+        """Where the file ends now, for a position that covers what stands before."""
+        return f"{os.fstat(self._file).st_ino}:{self._size}"
+
+    def skip_known_ids(self) -> None:
+        """Do not write events again whose ids stand in the last part of the file."""
+        for entry in self._entries_from(max(0, self._size - _LAST_BYTES)):
+            if entry.where.startswith(_AN_ID):
+                self._ids.add(entry.where)
+
+    def skip_places_behind(self, mark: str | None) -> None:
+        """Do not write once more what a source reads again: the entries behind a mark.
+
+        Each is expected once. None is expected without a mark; all of them are if the file that
+        it is of was moved away.
+        """
+        if mark is None:
+            return
+        inode, _, size = mark.partition(":")
+        start = int(size) if int(inode) == os.fstat(self._file).st_ino else 0
+        self._places = {(one.source, one.where, one.raw) for one in self._entries_from(start)}
+
+    def _entries_from(self, start: int) -> Iterator[_Entry]:
+        with self.path.open("rb") as lines:
+            if start:
+                lines.seek(start - 1)
+                lines.readline()  # the rest of an entry, or the newline of one
+            for line in lines:
+                with contextlib.suppress(msgspec.DecodeError):  # a crash has cut it
+                    yield _entries.decode(line)
 
     @property
     def is_half_full(self) -> bool:

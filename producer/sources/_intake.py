@@ -71,8 +71,8 @@ class Intake(Protocol):
     def refuse(self, raw: bytes, where: str, reason: str) -> None:
         """Count an event that cannot be sent, and put it into the dead-letter file.
 
-        It is on disk there before any later position is in the journal. After a crash between
-        the two the entry is there twice, with the same `where`.
+        It is on disk there before any later position is in the journal. What a source reads again
+        after a crash between the two is not written again.
 
         Args:
             raw: Its bytes, or the first of them.

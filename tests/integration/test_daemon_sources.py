@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -208,6 +209,31 @@ def test_a_full_dead_letter_file_ends_it_and_loses_nothing(
     assert _numbers(broker, topic) == [0, 1]
     found = {letter.where.partition(" (")[0] for letter in read_dead_letters(letters)}
     assert found == {f"{lines} line {n} byte {20 + 9 * (n - 2)}" for n in (2, 3, 4)}
+
+
+def test_a_kill_before_the_position_is_journaled_doubles_no_dead_letter(
+    make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """What a kill between the two leaves: a journal of before, and the entries on disk."""
+    topic = make_topic(partitions=1)
+    lines, letters = tmp_path / "lines.jsonl", tmp_path / "letters.jsonl"
+    journal = tmp_path / "journal"
+    words = ["--topic", topic, "--source", f"file:{lines}", "--no-follow", "--name", "reader"]
+    words += ["--dead-letter", str(letters), "--journal", str(journal)]
+    lines.write_bytes(_lines([0]) + b"nonsense\n" * 3)
+    start_daemon(*words).end()
+    shutil.copytree(journal, tmp_path / "before")
+    with lines.open("ab") as more:
+        more.write(b"nonsense\n" * 500)
+    assert start_daemon(*words).end()["dead_lettered"] == 500
+    shutil.rmtree(journal)
+    (tmp_path / "before").rename(journal)
+    with lines.open("ab") as more:
+        more.write(b"rubbish\n")
+    report = start_daemon(*words).end()
+    found = [letter.where.partition(" (")[0] for letter in read_dead_letters(letters)]
+    assert found == [f"{lines} line {n} byte {20 + 9 * (n - 2)}" for n in range(2, 506)]
+    assert report["dead_lettered"] == 1
 
 
 def test_a_client_cannot_fill_the_dead_letter_file(

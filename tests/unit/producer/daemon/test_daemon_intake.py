@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sequitur.producer import BacklogQuotaError, Position, Record
-from sequitur.producer.daemon.intake import ProducerIntake
+from sequitur.producer.daemon.intake import ProducerIntake, position_and_mark
 from sequitur.producer.quota.control import BacklogState
 from sequitur.producer.sources import DeadLetterFile, StoppingError
 from tests.support.dead_letter_file import read_dead_letters
@@ -90,13 +90,26 @@ async def rig(tmp_path: Path) -> _Rig:
 
 
 async def test_events_go_with_their_position(rig: _Rig) -> None:
-    """To the topic, under the source's name."""
+    """To the topic, under the source's name; with the mark of the dead-letter file."""
+    mark = rig.file.mark
     assert await rig.accept(b"p") == "ticket"
     assert await rig.accept() == "ticket"
+    rig.intake.refuse(b"x", "line 1", "no JSON")
     await rig.intake.note_position(b"q")
-    position = Position("file:a", b"p")
-    assert rig.producer.accepted == [("t", _RECORDS, position), ("t", _RECORDS, None)]
-    assert rig.producer.noted == [Position("file:a", b"q")]
+    (accepted, (*_, none)), (noted,) = rig.producer.accepted, rig.producer.noted
+    position = accepted[2]
+    assert position is not None
+    assert (*accepted[:2], none) == ("t", _RECORDS, None)
+    assert (position.source, noted.source) == ("file:a", "file:a")
+    assert position_and_mark(position.value) == (b"p", mark)
+    assert position_and_mark(noted.value) == (b"q", rig.file.mark)
+    assert mark != rig.file.mark
+
+
+def test_a_position_of_before_has_no_mark() -> None:
+    """Nor has a journal that is new."""
+    assert position_and_mark(b'{"offset":3}') == (b'{"offset":3}', None)
+    assert position_and_mark(None) == (None, None)
 
 
 async def test_with_room_events_are_accepted_though_the_daemon_stops(rig: _Rig) -> None:

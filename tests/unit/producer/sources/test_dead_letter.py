@@ -160,3 +160,62 @@ def test_a_sync_without_entries_costs_nothing(
         file.sync()
         file.sync()
         assert len(syncs) == 1
+
+
+def test_what_a_source_reads_again_is_not_written_again(tmp_path: Path) -> None:
+    """After a crash: what stands behind the mark of the last position; each entry once."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path) as file:
+        file.write("file:a", "line 1", "no JSON", b"before")
+        mark = file.mark
+        file.write("file:a", "line 2", "no JSON", b"{")
+        file.write("file:a", "line 3", "no JSON", b"[")
+    with DeadLetterFile(path) as file:
+        file.skip_places_behind(mark)
+        file.write("file:a", "line 2", "no JSON", b"{")
+        file.write("file:a", "line 3", "no JSON", b"other bytes by now")
+        assert file.written == 1
+        # Another line there, after the file was cut: it was not expected again.
+        file.write("file:a", "line 2", "no JSON", b"{")
+        file.write("file:a", "line 1", "no JSON", b"before")
+        file.write("file:b", "line 3", "no JSON", b"[")
+        assert file.written == 4
+    found = [(entry.source[-1], entry.where[-1], entry.raw) for entry in read_dead_letters(path)]
+    assert found == [
+        *(("a", "1", b"before"), ("a", "2", b"{"), ("a", "3", b"[")),
+        *(("a", "3", b"other bytes by now"), ("a", "2", b"{"), ("a", "1", b"before")),
+        ("b", "3", b"["),
+    ]
+
+
+def test_a_mark_of_a_file_that_was_moved_away_leaves_the_new_one_out(tmp_path: Path) -> None:
+    """All of the new one is behind it; without a mark nothing is expected again."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path) as file:
+        file.write("file:a", "line 1", "no JSON", b"x" * 1_000)
+        mark = file.mark
+        path.rename(tmp_path / "moved")
+        with DeadLetterFile(path) as new:
+            new.write("file:a", "line 2", "no JSON", b"{")
+            for known in (mark, None):
+                new.skip_places_behind(known)
+                new.write("file:a", "line 2", "no JSON", b"{")
+            assert new.written == 2
+
+
+def test_an_event_that_is_given_up_again_is_not_written_again(tmp_path: Path) -> None:
+    """It is known by its id; a crash may have cut an entry before it."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetterFile(path) as file:
+        file.write("http", "event a:7", "no JSON", b"")
+        file.write_whole("http", "event a:1 on the way to topic t", "refused", b"1")
+        file.write_whole("http", "on the way to topic t", "refused", b"without an id")
+    with path.open("ab") as raw:
+        raw.write(b'{"source":"st')
+    with DeadLetterFile(path) as file:
+        file.skip_known_ids()
+        file.write_whole("http", "event a:1 on the way to topic t", "refused", b"1")
+        file.write_whole("http", "event a:2 on the way to topic t", "refused", b"2")
+        file.write_whole("http", "on the way to topic t", "refused", b"without an id")
+        assert file.written == 2
+    assert len(list(read_dead_letters(path))) == 5
