@@ -11,6 +11,7 @@ from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
 from sequitur.consumer.topology.api.moment import ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.pending import due_ms
+from sequitur.consumer.topology.step.counted_runs import CountedRuns
 from sequitur.consumer.topology.step.run import StepRun
 from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
@@ -163,6 +164,7 @@ class StepRuns:
         self._limit_of = limit_of
         self._plan = plan(topology, default.partitions)
         self._life = uuid4().hex
+        self._counted = CountedRuns()
         folders = {name: str(number) for number, name in enumerate(outputs)}
         self._folders = {folder: name for name, folder in folders.items()}
         self._topics = {
@@ -182,8 +184,13 @@ class StepRuns:
         """
         one = self.begin(work)
         result = StepRun(one.batch, one.givens, work.before.states_by_task(), one.tasks).run()
+        self.count(work, result)
         delete_all(one.batch.folder / "work")
         return self.processed(work, one, result), one.name
+
+    def count(self, work: StepWork, result: StepResult) -> None:
+        """Have a result count: bolts go on from the runs that it comes from."""
+        self._counted.add(work.entry.step, result.runs)
 
     def begin(self, work: StepWork, *, has_events: bool = True) -> StepTry:
         """Return what a run of a step works with, in a folder of its own.
@@ -195,6 +202,8 @@ class StepRuns:
         begun_s = time.monotonic()
         entry, before, settings = work.entry, work.before, self._settings
         name = self._checkpoint.new_name(entry.step)
+        if has_events:
+            self._counted.begin(entry.step)
         folder = self._checkpoint.location(f"topology/{name}")
         records = (f"outputs/{place}" for place in (*self._folders, DEAD_LETTERS))
         for below in (*_FOLDERS, *records):
@@ -215,6 +224,8 @@ class StepRuns:
             watermark_ms=before.watermark_ms,
             ticks=work.ticks,
             life=self._life,
+            run=name,
+            counted=self._counted.names,
         )
         givens, replayed = self._givens(work, folder) if has_events else ([], 0)
         tasks = SurvivingTasks(

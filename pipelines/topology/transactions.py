@@ -309,6 +309,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         one = self._in_phase(self._runs.begin(self._work), attempt, Phase.PROCESSING)
         before = self._work.before.states_by_task()
         result = ProcessingRun(one.batch, one.givens, before, one.tasks, is_last=is_last).run()
+        self._runs.count(self._work, result)
         delete_all(one.batch.folder / "work")
         tasks, commit_phase = self._runs.tasks, self._topology.commit_phase
         processed = replace(
@@ -344,6 +345,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         # What the step before has left: this one may have been processed before that was known.
         before = self._work.before.states_by_task()
         result = CommitRun(one.batch, prepared.sent, before, one.tasks).run()
+        self._runs.count(self._work, result)
         delete_all(one.batch.folder / "work")
         return Committed(one.name, result)
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sequitur.consumer.topology._errors import NOT_THE_USERS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
     from sequitur.consumer.topology.api.collector import OutputCollector
 
@@ -37,28 +39,45 @@ class Instance(NamedTuple):
 
 
 class Instances:
-    """The bolts of a process that are ready for another batch, by component and task."""
+    """The bolts of a process that are ready for another batch, by component and task.
+
+    A bolt belongs to the run that had it last. It goes on in that run, and in others only if the
+    result of that run counted: what a bolt keeps on itself is in no snapshot to be compared.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], Instance] = {}
+        self._kept: dict[tuple[str, int], tuple[str, Instance]] = {}
+        self._run = ""
+        self._counted: Collection[str] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def begin(self, run: str, counted: Collection[str]) -> None:
+        """Take part in a run.
+
+        Args:
+            run: Its name.
+            counted: Names of earlier runs whose results counted.
+        """
+        self._run, self._counted = run, counted
+
     def take(self, place: tuple[str, int], state: bytes | None) -> Instance | None:
-        """Return the bolt of a task, if it has this state; one with another state cleans up.
+        """Return the bolt of a task, if it has this state and its run counted; others clean up.
 
         Args:
             place: Component and task.
             state: What the batch begins with, pickled; None for nothing.
         """
-        kept = self._kept.pop(place, None)
-        if kept is not None and kept.snapshot != state:
+        run, kept = self._kept.pop(place, ("", None))
+        if kept is None:
+            return None
+        if kept.snapshot != state or (run != self._run and run not in self._counted):
             clean_up(kept.bolt)
             return None
         return kept
 
     def put(self, place: tuple[str, int], instance: Instance) -> None:
         """Keep the bolt of a task."""
-        self._kept[place] = instance
+        self._kept[place] = self._run, instance
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop of async bolts; it lives as long as they do, as they may use it."""
@@ -76,7 +95,7 @@ class Instances:
         """Clean up all bolts."""
         self.close_loop()
         while self._kept:
-            _, instance = self._kept.popitem()
+            _, (_, instance) = self._kept.popitem()
             clean_up(instance.bolt)
 
 

@@ -122,6 +122,8 @@ class StepBatch(ABC):
         watermark_ms: Every event up to this event time was done when the step began.
         ticks: The bolts that are given a tick, and their intervals in ms.
         transaction: The try at a transaction, of a transactional topology.
+        run: Names this run of the step, among all of a life of the job.
+        counted: The newest runs of earlier steps whose results counted.
     """
 
     runs_inline: ClassVar[bool] = False
@@ -136,6 +138,8 @@ class StepBatch(ABC):
     watermark_ms: int | None = None
     ticks: Mapping[str, int] = field(default_factory=dict)
     transaction: Transaction | None = None
+    run: str = ""
+    counted: frozenset[str] = frozenset()
 
     @property
     def is_commit(self) -> bool:

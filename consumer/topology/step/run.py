@@ -73,6 +73,7 @@ class StepResult:
         states: What bolts keep, by component and task.
         finish_failures: What `finish_batch` of bolts raised.
         sent: Of a transaction's processing phase, the tuples for its commit phase.
+        runs: Names of the runs that it comes from.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -85,6 +86,7 @@ class StepResult:
     states: dict[tuple[str, int], Handle] = field(default_factory=dict)
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     sent: list[SentTuples] = field(default_factory=list)
+    runs: tuple[str, ...] = ()
 
 
 class StepRun:
@@ -124,7 +126,7 @@ class StepRun:
 
     def _finished(self) -> StepResult:
         """Return the result, once it adds up."""
-        counts = self._result.counts
+        counts, self._result.runs = self._result.counts, (self._batch.run,)
         counts["crashes"] = self._tasks.crashes
         if counts["emitted"] != counts["outputs"]:
             raise ConservationError(

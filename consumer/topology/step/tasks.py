@@ -326,6 +326,9 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     states: Mapping[tuple[str, int], Handle],
     drawn: float = 0.0,
 ) -> Executor:
+    instances = None if batch.is_rehearsal(stage) else batch.instances
+    if instances is not None:
+        instances.begin(batch.run, batch.counted)
     return Executor(
         batch.topology,
         batch.plan.placement(stage, task),
@@ -336,7 +339,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         send=None if sends is None else sends.send,
         states={place: batch.read_state(state) for place, state in states.items()},
         moment=batch.moment,
-        instances=None if batch.is_rehearsal(stage) else batch.instances,
+        instances=instances,
         trace=batch.trace,
         runs_inline=batch.runs_inline,
         random=drawn,

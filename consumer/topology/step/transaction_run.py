@@ -8,6 +8,7 @@ again without it, until none fails.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer._errors import ConservationError
@@ -70,6 +71,8 @@ class ProcessingRun(StepRun):
     ) -> None:
         super().__init__(batch, givens, states, tasks)
         self._is_last = is_last
+        self._name = batch.run
+        self._passes = itertools.count(1)
 
     def run(self) -> StepResult:
         """Run it, again and again without the events that have failed.
@@ -156,6 +159,8 @@ class ProcessingRun(StepRun):
         self, verdicts: Sequence[Sequence[EventVerdict]]
     ) -> tuple[list[TaskResult], list[TaskResult]]:
         """Run all stages; return the results of the first, and of all."""
+        # Of several passes the last one counts: no bolt of another goes on in it.
+        self._batch = replace(self._batch, run=f"{self._name}.{next(self._passes)}")
         excluded = [self._batch.write_verdicts(own) if own else None for own in verdicts]
         spouts = self._tasks.run(self._spout_tasks((0, None), 0, excluded))
         return spouts, self._with_later_stages(spouts, 0)

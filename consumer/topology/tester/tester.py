@@ -21,6 +21,7 @@ from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.plan import Plan, plan, plan_apart
 from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.settling.pending import due_ms
+from sequitur.consumer.topology.step.counted_runs import CountedRuns
 from sequitur.consumer.topology.step.events import components_of
 from sequitur.consumer.topology.step.run import StepRun, TasksHere
 from sequitur.consumer.topology.tester.in_memory import (
@@ -141,6 +142,8 @@ class TopologyTester:
         self._next_due_ms: int | None = None
         self._states: Mapping[tuple[str, int], Handle] = {}
         self._instances = Instances()
+        self._counted = CountedRuns()
+        self._runs = itertools.count(1)
         self._batches = 0
         self._ran_ms: int | None = None
         self._reached_ms: int | None = None
@@ -233,6 +236,7 @@ class TopologyTester:
         try:
             batch = self._batch(recorder)
             result = self._carried_out(batch, givens)
+            self._counted.add(self._batches, result.runs)
         finally:
             _running.reset(token)
         if not batch.ackers:
@@ -295,6 +299,8 @@ class TopologyTester:
             next_edge=self._next_id,
             kept=self._instances,
             recorder=recorder,
+            run=str(next(self._runs)),
+            counted=self._counted.names,
         )
 
     def _take_in(self, result: StepResult) -> None:

@@ -261,7 +261,8 @@ class _Tries(TransactionTries[StepResult, StepResult]):
 
     def _in_phase(self, attempt: TransactionAttempt, phase: Phase) -> InMemoryBatch:
         transaction = replace(self._transaction, attempt=attempt, phase=phase)
-        return replace(self._batch, transaction=transaction)
+        run = f"{self._batch.run}.{attempt.attempt_id}.{phase.value}"
+        return replace(self._batch, transaction=transaction, run=run)
 
 
 def merged(
@@ -283,4 +284,5 @@ def merged(
         counts[name] += committed.counts[name]
     states = {place: one for place, one in prepared.states.items() if place[0] not in commit_phase}
     states.update(committed.states)
-    return replace(prepared, records=records, states=states, counts=counts, sent=[])
+    runs = (*prepared.runs, *committed.runs)
+    return replace(prepared, records=records, states=states, counts=counts, sent=[], runs=runs)
