@@ -34,6 +34,7 @@ from sequitur.producer._settings import ProducerSettings
 from sequitur.producer._start import JournalOpening, acquire_identity
 from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer._ticket import Ticket
+from sequitur.producer._wall_clock import StampClock
 from sequitur.producer.delivery.identities import Identities
 from sequitur.producer.journal.recovered import NOTHING_RECOVERED
 from sequitur.producer.kafka.wire import Wire, close_within
@@ -112,6 +113,7 @@ class IdempotentProducer(Sending):
         self._journal: Journal | None = None
         self._former = NOTHING_RECOVERED
         self._random = Random()
+        self._clock = StampClock()
         self._wire: Wire | None = None
         self._core: Core | None = None
         self._control: ControlReader | None = None
@@ -186,6 +188,7 @@ class IdempotentProducer(Sending):
         quota = QuotaGate() if settings.backlog_quota else None
         self._core = Core(
             wire=self._wire,
+            clock=self._clock,
             identities=identities,
             settings=settings,
             name=name_in_ids(self._name, self._generation),

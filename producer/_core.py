@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
@@ -49,6 +50,7 @@ class Core:
 
     Args:
         wire: Connections to the brokers.
+        clock: Says what time records get.
         identities: The producer id and epoch.
         settings: How events are sent.
         name: Goes into the event ids.
@@ -64,6 +66,7 @@ class Core:
         self,
         *,
         wire: Wire,
+        clock: StampClock,
         identities: Identities,
         settings: ProducerSettings,
         name: str,
@@ -95,6 +98,7 @@ class Core:
             random=random,
             buffer_size=buffer_size,
             on_due=lambda: self.rounds.wake(),  # noqa: PLW0108 - there are none yet
+            clock=clock,
             on_given_up=on_given_up,
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
@@ -104,6 +108,7 @@ class Core:
             settings=settings,
             journal=journal,
             identities=identities,
+            clock=clock,
             on_sendable=lambda queue: self.sender.wake(queue),  # noqa: PLW0108 - likewise
             on_failure=on_failure,
         )
@@ -120,6 +125,7 @@ class Core:
         )
         self.sender = Sender(
             wire=wire,
+            clock=clock,
             queues=self._queues,
             outstanding=outstanding,
             settlement=self._settlement,

@@ -267,7 +267,7 @@ class PartitionSender:
         match meaning.answer:
             case Answer.FENCED:
                 raise FencedError(f"{self._where}: {meaning.name}: a newer life has written there")
-            case Answer.TOO_LARGE:
+            case Answer.TOO_LARGE | Answer.MISDATED:
                 raise SendRefusedError(
                     f"{self._where} does not take a row of the step: {meaning.name}{meaning.hint}"
                 )

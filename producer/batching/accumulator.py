@@ -21,7 +21,6 @@ Nothing here does I/O.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.producer._event_id import EVENT_ID_HEADER
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from sequitur.producer._record import Record
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._ticket import Ticket
+    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.cuts import QueuedBatches
     from sequitur.producer.batching.partition_queue import PartitionQueue
@@ -66,6 +66,7 @@ class Accumulator:
         random: Spreads events without a key.
         buffer_size: Bytes of accepted events beyond which senders wait.
         on_due: Called when there is a reason to cut.
+        clock: Says what time events get whose sender gave them none.
         on_given_up: Called with an event that is refused; None if nobody wants it.
         journal_event_bytes: The largest event that the journal takes; None without one.
 
@@ -85,6 +86,7 @@ class Accumulator:
         random: Random,
         buffer_size: int,
         on_due: Callable[[], None],
+        clock: StampClock,
         on_given_up: OnGivenUp | None = None,
         journal_event_bytes: int | None = None,
     ) -> None:
@@ -99,10 +101,13 @@ class Accumulator:
         self._settings = settings
         self._id_prefix = producer_name.encode("ascii") + b":"
         self._loop = loop
+        self._clock = clock
         self._random = random
         self._on_given_up = on_given_up
         self._journal_event_bytes = journal_event_bytes
-        self._bulk = BulkAcceptor(loop, self._id_prefix, self.budget, self.cuts, random)
+        self._bulk = BulkAcceptor(
+            loop, self._id_prefix, self.budget, self.cuts, random, clock=clock
+        )
 
     @property
     def uncut_events(self) -> int:
@@ -115,7 +120,7 @@ class Accumulator:
         delivery.keeper = self.keeper
         timestamp_ms = record.timestamp_ms
         if timestamp_ms is None:
-            timestamp_ms = int(time.time() * 1000)
+            timestamp_ms = self._clock.now_ms()
         try:
             event_id = b"%b%d" % (self._id_prefix, self.next_event)
             headers = [*record.headers, (EVENT_ID_HEADER, event_id)]
@@ -124,6 +129,8 @@ class Accumulator:
                 queue = route.queues[route.keys.partition(key)]
             else:
                 queue = self._queue_of(route, record)
+            if queue.is_dated is not (record.timestamp_ms is not None):
+                self._part(queue)
             offset = queue.claimed + len(queue.entries)
             added = queue.append(offset, timestamp_ms, key, record.value, headers)
             if added is None:
@@ -171,7 +178,7 @@ class Accumulator:
         known = route.keys.learn([r.key for r in records if type(r.key) is bytes])
         queues = route.queues
         prefix = self._id_prefix
-        now_ms = int(time.time() * 1000)
+        now_ms = self._clock.now_ms()
         event = self.next_event
         index = first = ticket.accepted
         left = free = self.budget.left
@@ -188,6 +195,8 @@ class Accumulator:
                     queue = queues[known[key]]
                 else:
                     queue = self._queue_of(route, record)
+                if queue.is_dated is not (record.timestamp_ms is not None):
+                    self._part(queue)
                 offset = queue.claimed + len(queue.entries)
                 added = queue.append(offset, timestamp_ms, key, record.value, headers)
                 if added is None:
@@ -257,6 +266,12 @@ class Accumulator:
             )
         return route.queues[partition]
 
+    def _part(self, queue: PartitionQueue) -> None:
+        """Close the open batch: all timestamps of a batch are its senders', or all are ours."""
+        if queue.open is not None:
+            self.cuts.resume(queue)
+            self.cuts.seal(queue)
+
     def _start_batch(
         self,
         route: Route,
@@ -291,6 +306,8 @@ class Accumulator:
                 # The new batch is the first of the next sticky partition.
                 route.sticky.move_on(queue.partition, self._random.random())
                 queue = route.queues[route.sticky.current]
+                if queue.is_dated is not (record.timestamp_ms is not None):
+                    self._part(queue)
                 self.cuts.resume(queue)
                 shared = queue.append(queue.count, timestamp_ms, None, record.value, headers)
                 if shared is not None:

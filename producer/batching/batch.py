@@ -47,6 +47,9 @@ class Batch:
         kept: Whether the journal holds all of it without numbers, so that it may get numbers.
         pieced: Bytes of its records that the journal holds, while it grows there.
         dated: Whether records bear timestamps that their sender gave, which stay as they are.
+        misdated: Whether a broker has refused the timestamps that we gave its records: they get
+            others before it is sent again.
+        redated: Whether they have got others for that.
         last_ms: The newest timestamp of its records once it has numbers, or once its bytes have
             left memory; -1 keeps theirs.
         stored: Whether its bytes are only in the journal.
@@ -73,6 +76,8 @@ class Batch:
     kept: bool = False
     pieced: int = 0
     dated: bool = False
+    misdated: bool = False
+    redated: bool = False
     last_ms: int = -1
     stored: bool = False
     loaded: int = 0
@@ -85,10 +90,17 @@ class Batch:
         if self.builder is not None:
             self.data = seal(self.builder, compression, stamp)
             self.builder = None
-        elif self.stamp != stamp:
+        elif self.stamp != stamp or self.last_ms not in {-1, times_of(self.data)[1]}:
             self.data = stamped(self.data, stamp, None if self.last_ms == -1 else self.last_ms)
         self.stamp = stamp
         return self.data
+
+    def redate(self, now_ms: int) -> None:
+        """Have the newest of its records bear this time; the others keep their distance."""
+        assert not self.dated
+        self.last_ms = now_ms
+        self.misdated = False
+        self.redated = True
 
     @property
     def newest_ms(self) -> int:
@@ -170,6 +182,7 @@ class Batch:
                 claims=side,
                 data=data,
                 completed=self.completed,
+                dated=self.dated,
             )
             for data, side, first_event in zip(
                 parts,

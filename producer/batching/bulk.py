@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer._record import Record
     from sequitur.producer._ticket import Ticket
+    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.buffer_budget import BufferBudget
     from sequitur.producer.batching.columns import Columns, Piece
     from sequitur.producer.batching.cuts import Cuts
@@ -35,6 +35,7 @@ class BulkAcceptor:
         budget: The memory of accepted events.
         cuts: Opens and seals batches.
         random: Spreads events without a key.
+        clock: Says what time events get.
     """
 
     def __init__(
@@ -44,8 +45,11 @@ class BulkAcceptor:
         budget: BufferBudget,
         cuts: Cuts,
         random: Random,
+        *,
+        clock: StampClock,
     ) -> None:
         self._loop = loop
+        self._clock = clock
         self._id_prefix = id_prefix
         self._budget = budget
         self._cuts = cuts
@@ -77,7 +81,7 @@ class BulkAcceptor:
         size = int(columns.sizes.sum())
         if not whole and size > self._budget.left:
             return False
-        now_ms = int(time.time() * 1000)
+        now_ms = self._clock.now_ms()
         indices = (columns.order + ticket.accepted).tolist()
         pieces: list[Piece] = []
         start = 0
@@ -145,7 +149,7 @@ class BulkAcceptor:
         piece: Piece | None
         if queue.open is not None:
             builder = queue.open.builder
-            if isinstance(builder, self._columns.BulkBuilder):
+            if isinstance(builder, self._columns.BulkBuilder) and not queue.is_dated:
                 self._cuts.resume(queue)
                 piece = builder.reserve(columns, *among, now_ms)
                 if piece is not None:

@@ -40,15 +40,27 @@ class PartitionQueue:
         claimed: How many events the claims before it have; with the length of `entries`, the offset
             of the next record.
         owner: The ticket of the newest claim, or `DELIVERIES`; None before the first claim.
+        is_dated: Whether the open batch bears timestamps that its senders gave.
         open: The batch that takes records, if any.
         sealed: Batches that take no more records, oldest first.
     """
 
-    __slots__ = ("append", "claimed", "entries", "open", "owner", "partition", "sealed", "topic")
+    __slots__ = (
+        "append",
+        "claimed",
+        "entries",
+        "is_dated",
+        "open",
+        "owner",
+        "partition",
+        "sealed",
+        "topic",
+    )
 
     append: Callable[..., Any]
     claimed: int
     entries: list[Any]
+    is_dated: bool
     owner: object
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -118,6 +130,7 @@ class PartitionQueue:
         """Take note that the newest record bears a timestamp that its sender gave."""
         batch = self.open or self.sealed[-1]
         batch.dated = True
+        self.is_dated = self.open is not None
 
     def seal(self) -> None:
         """Take no more records into the open batch."""
@@ -133,6 +146,7 @@ class PartitionQueue:
         self.owner = None
         self.entries = []
         self.claimed = 0
+        self.is_dated = False
 
     def cut_sealed(self) -> list[Batch]:
         """Take out the sealed batches."""

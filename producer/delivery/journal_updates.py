@@ -83,8 +83,15 @@ class JournalUpdates:
         # One that grows gets no number yet: the journal would keep what is added as another.
         return [batch for batch, is_whole in parts.items() if is_whole]
 
-    def fill(self, round_: Round, numbered: list[SlotStamp]) -> list[tuple[SendQueue, Slot[Batch]]]:
-        """Put all marks and renewals into a round, and the numbers of batches that waited.
+    def fill(
+        self, round_: Round, numbered: list[SlotStamp], redated: list[SlotStamp]
+    ) -> list[tuple[SendQueue, Slot[Batch]]]:
+        """Put all marks and renewals into a round, and what batches got since they were written.
+
+        Args:
+            round_: The round.
+            numbered: Batches that waited, with their numbers.
+            redated: Batches with numbers that got another timestamp.
 
         Returns:
             The halves of batches that were halved: the journal does not hold them yet.
@@ -102,6 +109,10 @@ class JournalUpdates:
         round_.frames = frames_of_marks(
             [*round_.marks, *(Mark(batch, reason="halved") for _, batch in round_.halved)]
         )
+        # Under the numbers that the journal knows: before a renewal gives them others.
+        round_.redated = redated
+        known = [(q, s, s.batch.journaled) for q, s, _ in redated if s.batch.journaled is not None]
+        round_.frames += frames_of_numbers(known)
         halves: list[tuple[SendQueue, Slot[Batch]]] = []
         for queue in round_.renewed:
             round_.frames.append(renewal(queue, round_, self._identities.cluster_id))

@@ -6,12 +6,12 @@ the frames), and gets them once it can be. Nothing overtakes a batch of its part
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from sequitur.producer.delivery.round import stamp_of
 
 if TYPE_CHECKING:
+    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.cuts import Cuts
     from sequitur.producer.delivery.round import Round, SlotStamp
@@ -31,21 +31,31 @@ class Numbering:
     Args:
         cuts: Takes batches that were left open in the next cut.
         window: How many batches of a partition may be in flight.
+        clock: Says what time batches get with their numbers.
         journals: Whether there is a journal; without one no batch waits.
     """
 
-    def __init__(self, cuts: Cuts, window: int, *, journals: bool) -> None:
+    def __init__(self, cuts: Cuts, window: int, clock: StampClock, *, journals: bool) -> None:
         self._cuts = cuts
+        self._clock = clock
         self._window = window
         self._journals = journals
         self._waiting: dict[SendQueue, None] = {}
         self._growing: dict[SendQueue, None] = {}
         self._numbered: dict[Batch, tuple[SendQueue, Slot[Batch]]] = {}
+        self._redated: dict[Batch, tuple[SendQueue, Slot[Batch]]] = {}
 
     @property
     def has_numbered(self) -> bool:
-        """Whether batches got numbers that the journal does not know of."""
-        return bool(self._numbered)
+        """Whether batches got numbers or timestamps that the journal does not know of."""
+        return bool(self._numbered or self._redated)
+
+    def redate(self, queue: SendQueue, slot: Slot[Batch], now_ms: int) -> None:
+        """Give a batch with numbers another timestamp; it is held until the journal has it."""
+        slot.batch.redate(now_ms)
+        if self._journals:
+            slot.held = True
+            self._redated[slot.batch] = queue, slot
 
     def add_waiting(self, queue: SendQueue) -> None:
         """Number the batches of a queue that wait, once they can be sent."""
@@ -92,7 +102,7 @@ class Numbering:
                 if not self._takes_more(queue, batch):
                     break
                 if not batch.dated:
-                    batch.last_ms = int(time.time() * 1000)
+                    batch.last_ms = self._clock.now_ms()
                 self._numbered[batch] = queue, queue.number_first()
             if queue.first_waiting is None:
                 del self._waiting[queue]
@@ -107,15 +117,20 @@ class Numbering:
     def take_numbered(self) -> list[SlotStamp]:
         """Take out the batches that got numbers, for the round that tells the journal."""
         numbered, self._numbered = self._numbered, {}
-        return [
-            (queue, slot, stamp_of(slot))
-            for batch, (queue, slot) in numbered.items()
-            if not batch.ended
-        ]
+        return _stamps(numbered)
+
+    def take_redated(self) -> list[SlotStamp]:
+        """Take out the batches that got other timestamps, for the round that tells the journal."""
+        redated, self._redated = self._redated, {}
+        return _stamps(redated)
 
     def return_numbered(self, numbered: list[SlotStamp]) -> None:
         """Take back what `take_numbered` gave: the journal had no space."""
         self._numbered = {slot.batch: (queue, slot) for queue, slot, _ in numbered} | self._numbered
+
+    def return_redated(self, redated: list[SlotStamp]) -> None:
+        """Take back what `take_redated` gave: the journal had no space."""
+        self._redated = {slot.batch: (queue, slot) for queue, slot, _ in redated} | self._redated
 
     def _takes_more(self, queue: SendQueue, batch: Batch) -> bool:
         """Return whether a batch is to have numbers, behind those of its partition that have."""
@@ -129,3 +144,9 @@ class Numbering:
             # After a failure a partition gets no more in flight, until nothing of it is.
             and (not queue.failures or sequencer.is_empty)
         )
+
+
+def _stamps(batches: dict[Batch, tuple[SendQueue, Slot[Batch]]]) -> list[SlotStamp]:
+    return [
+        (queue, slot, stamp_of(slot)) for batch, (queue, slot) in batches.items() if not batch.ended
+    ]

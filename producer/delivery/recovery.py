@@ -8,7 +8,6 @@ getting a newer identity.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import (
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sequitur.producer._statistics import Counters
+    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
@@ -55,6 +55,7 @@ class Recovery:
 
     Args:
         wire: Asks the brokers.
+        clock: Says how old records are.
         identities: Hold the identity of this life, and get newer ones.
         settlement: Settles what is found in the log, or given up.
         counters: Count renewals.
@@ -71,6 +72,7 @@ class Recovery:
         self,
         *,
         wire: Wire,
+        clock: StampClock,
         identities: Identities,
         settlement: Settlement,
         counters: Counters,
@@ -84,6 +86,7 @@ class Recovery:
     ) -> None:
         self._identities = identities
         self._wire = wire
+        self._clock = clock
         self._settlement = settlement
         self._counters = counters
         self._backoff = backoff
@@ -109,7 +112,7 @@ class Recovery:
 
         A broker goes by the timestamps of records: it may forget the sender of old ones at once.
         """
-        return time.time() * 1000 - batch.newest_ms > self._old_ms
+        return self._clock.now_ms() - batch.newest_ms > self._old_ms
 
     def stop(self) -> None:
         """Recover nothing any more."""

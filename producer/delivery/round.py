@@ -55,6 +55,7 @@ class Round:
         is_part: Whether it counts only once a later round, that `ends_parts`, is there.
         ends_parts: Whether the parts before it count with it.
         numbered: Batches that the journal holds without numbers, and gets the numbers of.
+        redated: Batches that it holds with numbers, and gets other timestamps of.
         positions: Source positions that cover its events.
         frames: What is appended before the batches.
         batches: The batches with numbers that the journal does not hold yet.
@@ -73,6 +74,7 @@ class Round:
     is_part: bool = False
     ends_parts: bool = False
     numbered: list[SlotStamp] = field(default_factory=list)
+    redated: list[SlotStamp] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     batches: list[SlotStamp] = field(default_factory=list)
@@ -94,7 +96,7 @@ class Round:
         """Whether it has to be synced: something waits for it to be durable."""
         return (
             self.is_cut
-            or bool(self.fresh or self.waiting or self.numbered or self.renewed)
+            or bool(self.fresh or self.waiting or self.numbered or self.redated or self.renewed)
             or any(mark.reason for mark in self.marks)
         )
 
@@ -148,6 +150,7 @@ def batch_frame(batch: Batch, stamp: Stamp, data: bytes) -> BatchFrame:
         batch.last_event,
         None,
         batch.last_ms,
+        batch.dated,
         data,
     )
 

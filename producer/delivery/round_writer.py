@@ -191,7 +191,9 @@ class RoundWriter:
             for batch in (*round_.waiting, *(batch for batch, _ in round_.pieces)):
                 batch.waits = True
             if not round_.is_part:
-                slots += self._updates.fill(round_, self._numbering.take_numbered())
+                slots += self._updates.fill(
+                    round_, self._numbering.take_numbered(), self._numbering.take_redated()
+                )
         round_.batches = [(queue, slot, stamp_of(slot)) for queue, slot in slots]
         for _queue, slot, stamp in (*round_.batches, *round_.numbered):
             slot.batch.journaled = stamp if self._journal is not None else None
@@ -199,6 +201,8 @@ class RoundWriter:
     def _take_back(self, round_: Round) -> None:
         """Undo `_fill`: the journal has no space."""
         self._numbering.return_numbered(round_.numbered)
+        self._numbering.return_redated(round_.redated)
+        round_.redated = []
         for _queue, slot, _stamp in (*round_.batches, *round_.numbered):
             slot.batch.journaled = None
         round_.numbered = []

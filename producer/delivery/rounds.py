@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
+    from sequitur.producer.delivery.slots import Slot
     from sequitur.producer.journal.frames import Waiting
     from sequitur.producer.journal.journal import Journal
 
@@ -59,6 +61,7 @@ class Rounds:
         settings: Compression and durability.
         journal: Makes rounds durable; None with durability `none`. It is closed with this.
         identities: Know which cluster this is.
+        clock: Says what time batches get with their numbers.
         on_sendable: Called with a queue that may have something to send.
         on_failure: Called once if the journal fails: nothing can be sent any more.
     """
@@ -71,6 +74,7 @@ class Rounds:
         settings: ProducerSettings,
         journal: Journal | None,
         identities: Identities,
+        clock: StampClock,
         on_sendable: Callable[[SendQueue], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -87,7 +91,7 @@ class Rounds:
         self._durable = DurableCuts(self.wake)
         self._updates = JournalUpdates(identities, self.wake)
         self._numbering = Numbering(
-            accumulator.cuts, settings.max_in_flight, journals=self.journals
+            accumulator.cuts, settings.max_in_flight, clock, journals=self.journals
         )
         self._writer = RoundWriter(
             journal=journal,
@@ -176,6 +180,11 @@ class Rounds:
     def add_waiting(self, queue: SendQueue) -> None:
         """Number the batches of a queue that wait, once they can be sent."""
         self._numbering.add_waiting(queue)
+
+    def redate(self, queue: SendQueue, slot: Slot[Batch], now_ms: int) -> None:
+        """Give a batch with numbers another timestamp; it may be sent once the journal has it."""
+        self._numbering.redate(queue, slot, now_ms)
+        self.wake()
 
     async def bytes_of(self, batch: Batch) -> bytes | None:
         """Return a batch's bytes, from the journal if they are nowhere else; None once it ended."""
@@ -322,7 +331,8 @@ class Rounds:
 
     def _on_durable(self, round_: Round) -> None:
         """Let the batches of a round be sent, and tell those who wait for it."""
-        for queue, slot, stamp in (*round_.batches, *round_.restamped, *round_.numbered):
+        told = (*round_.batches, *round_.restamped, *round_.numbered, *round_.redated)
+        for queue, slot, stamp in told:
             # A batch that was renumbered since waits for the round with its new numbers.
             if self._journal is None or stamp == stamp_of(slot):
                 slot.held = False

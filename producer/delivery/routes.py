@@ -213,7 +213,12 @@ class Routes:
         for kept in self._former.unacked.get((topic, partition), ()):
             stamp = Stamp(kept.producer_id, kept.epoch, kept.base_sequence)
             batch = self._take_over(
-                queue, kept, stamp=stamp, journaled=stamp, last_ms=kept.timestamp_ms
+                queue,
+                kept,
+                stamp=stamp,
+                journaled=stamp,
+                last_ms=kept.timestamp_ms,
+                dated=kept.dated,
             )
             sequencer.recover(
                 batch, batch.count, kept.base_sequence, Identity(kept.producer_id, kept.epoch)

@@ -32,6 +32,7 @@ from sequitur.producer._settings import backoff_of
 from sequitur.producer._tasks import report_failure
 from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.recovery import Recovery
+from sequitur.producer.delivery.redating import Redating
 from sequitur.producer.delivery.round import stamp_of
 from sequitur.producer.delivery.slots import Slot, State, Verdict
 from sequitur.producer.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters
+    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.barred_topics import BarredTopics
@@ -86,6 +88,7 @@ class Sender:
 
     Args:
         wire: Writes requests.
+        clock: Says what time records get.
         queues: Hold the batches.
         outstanding: Takes note of batches that are halved.
         settlement: Settles batches.
@@ -103,6 +106,7 @@ class Sender:
         self,
         *,
         wire: Wire,
+        clock: StampClock,
         queues: SendQueues,
         outstanding: Outstanding,
         settlement: Settlement,
@@ -139,6 +143,7 @@ class Sender:
         )
         self._recovery = Recovery(
             wire=wire,
+            clock=clock,
             identities=identities,
             settlement=settlement,
             counters=counters,
@@ -149,6 +154,16 @@ class Sender:
             on_failure=on_failure,
             refresh=self._leaders.refresh,
             producer_expiry=settings.producer_expiry,
+        )
+
+        self._redating = Redating(
+            wire=wire,
+            clock=clock,
+            queues=queues,
+            rounds=rounds,
+            barred=barred,
+            on_known=self.wake_all,
+            on_failure=on_failure,
         )
 
     def wake(self, queue: SendQueue) -> None:
@@ -180,6 +195,7 @@ class Sender:
             sweeps.cancel()
             self._leaders.stop()
             self._recovery.stop()
+            self._redating.stop()
             for exchange in self._exchanges:
                 exchange.cancel()
 
@@ -209,9 +225,7 @@ class Sender:
         slot = sequencer.next_to_send()
         if slot is None:
             return None
-        if slot.possibly_appended and not slot.searched and self._recovery.is_old(slot.batch):
-            if sequencer.require_search():
-                self._recovery.begin(queue)
+        if self._begin_before(queue, slot):
             return None
         node = self._leader_of(queue)
         if node is None or not self._read_back(queue, slot):
@@ -223,6 +237,26 @@ class Sender:
             self._rounds.spill.on_sent(slot.batch)
         data = slot.batch.encode(self._compression, stamp_of(slot))
         return Stamped(queue, slot, node, data)
+
+    def _begin_before(self, queue: SendQueue, slot: Slot[Batch]) -> bool:
+        """Return whether something has to be done before a slot is sent, and begin it.
+
+        One that may be in the log is asked for, if the broker may soon forget the producer, or if
+        it is to get other timestamps.
+        """
+        batch = slot.batch
+        if slot.possibly_appended and (
+            (batch.misdated and not slot.asked)
+            or (not slot.searched and self._recovery.is_old(batch))
+        ):
+            if queue.sequencer.require_query():
+                self._recovery.begin(queue)
+        elif not batch.misdated:
+            return False
+        elif not self._redating.is_asking(queue.topic):
+            self._redating.redate(queue)
+            self.wake(queue)
+        return True
 
     @staticmethod
     def _must_recover(queue: SendQueue) -> bool:
@@ -279,7 +313,7 @@ class Sender:
             answers = self._wire.produce(node, list(topics.items()))
         except BrokerError as error:
             refused = Meaning(str(error), Answer.RETRIABLE)
-            self._take_answers([(batch, refused, None) for batch in batches])
+            self._take_answers([(batch, refused, None, "") for batch in batches])
             return
         exchange = self._loop.create_task(self._exchange(node, batches, answers))
         self._exchanges.add(exchange)
@@ -296,35 +330,38 @@ class Sender:
             answered = await answers
         except OutcomeUnknownError as error:
             trouble = Meaning(f"broker {node}: {error}", Answer.UNKNOWN, stale_metadata=True)
-            self._take_answers([(batch, trouble, None) for batch in batches])
+            self._take_answers([(batch, trouble, None, "") for batch in batches])
             return
-        meanings: list[tuple[Stamped, Meaning, int | None]] = []
+        meanings: list[tuple[Stamped, Meaning, int | None, str]] = []
         for batch in batches:
             answer = answered.get((batch.queue.topic, batch.queue.partition))
             if answer is None:
                 left_out = Meaning("the answer left it out", Answer.UNKNOWN)
-                meanings.append((batch, left_out, None))
+                meanings.append((batch, left_out, None, ""))
             else:
-                meanings.append((batch, meaning_of(answer.code), answer.base_offset))
+                meaning = meaning_of(answer.code)
+                meanings.append((batch, meaning, answer.base_offset, answer.text))
         self._take_answers(meanings)
 
-    def _take_answers(self, answers: list[tuple[Stamped, Meaning, int | None]]) -> None:
+    def _take_answers(self, answers: list[tuple[Stamped, Meaning, int | None, str]]) -> None:
         """Take the answers of one request; that one of them fails costs none of the others."""
         errors = []
-        for batch, meaning, base_offset in answers:
+        for batch, meaning, base_offset, text in answers:
             try:
-                self._take_answer(batch, meaning, base_offset)
+                self._take_answer(batch, meaning, base_offset, text)
             except Exception as error:  # noqa: BLE001 - the producer fails, once all are taken
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _take_answer(self, batch: Stamped, meaning: Meaning, base_offset: int | None) -> None:
+    def _take_answer(
+        self, batch: Stamped, meaning: Meaning, base_offset: int | None, text: str
+    ) -> None:
         queue, slot = batch.queue, batch.slot
         if slot not in queue.sequencer.slots:
             return  # the producer was closed, and its events are completed
         is_head = slot is queue.sequencer.slots[0]
-        meaning = self._of_topic(queue, meaning)
+        meaning = self._judged(queue, slot, meaning)
         verdict = queue.sequencer.on_answer(slot, meaning.answer)
         self.wake(queue)
         self._rounds.wake()
@@ -339,6 +376,8 @@ class Sender:
             queue.note_trouble(meaning.name)
         if meaning.stale_metadata:
             self._leaders.refresh()
+        if meaning.answer is Answer.MISDATED:
+            self._redating.refused(queue, slot, text)
         if meaning.answer is Answer.UNFIT:
             self._on_failure(FatalError(f"topic {queue.topic}: {meaning.name}"))
         elif verdict in (Verdict.REFUSED, Verdict.LOST):
@@ -348,12 +387,18 @@ class Sender:
         else:
             self._try_again(batch, meaning, is_head=is_head)
 
-    def _of_topic(self, queue: SendQueue, meaning: Meaning) -> Meaning:
-        """Return what an answer means, where that depends on what the topic has answered before.
+    def _judged(self, queue: SendQueue, slot: Slot[Batch], meaning: Meaning) -> Meaning:
+        """Return what an answer means, where that depends on the batch, or on earlier answers.
 
-        Without the right to write a topic is barred: it had the right, and may get it back. One
-        that has never taken a batch is refused, unless such topics are waited for.
+        A timestamp that is out of bounds is the event's fault if its sender gave it: halving finds
+        it, and those that are too far from the newest of a batch that was dated anew. Without the
+        right to write a topic is barred: it had the right, and may get it back. One that has never
+        taken a batch is refused, unless such topics are waited for.
         """
+        if meaning.answer is Answer.MISDATED:
+            batch = slot.batch
+            halves = batch.dated or (batch.redated and slot.count > 1)
+            return replace(meaning, answer=Answer.TOO_LARGE) if halves else meaning
         if meaning.answer is not Answer.FORBIDDEN:
             return meaning
         if queue.topic in self._proven or self._waits_for_topics:

@@ -83,6 +83,8 @@ _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
     (Answer.DUPLICATE, _BEHIND): _Step.SETTLE,
     (Answer.RETRIABLE, _HEAD): _Step.AGAIN,
     (Answer.RETRIABLE, _BEHIND): _Step.AGAIN,
+    (Answer.MISDATED, _HEAD): _Step.AGAIN,
+    (Answer.MISDATED, _BEHIND): _Step.AGAIN,
     (Answer.FORBIDDEN, _HEAD): _Step.AGAIN,
     (Answer.FORBIDDEN, _BEHIND): _Step.AGAIN,
     (Answer.UNFIT, _HEAD): _Step.AGAIN,
@@ -190,7 +192,7 @@ class Sequencer(NumberedSlots[BatchT]):
             self.slots.append(self.backlog.popleft())
         slot.state = State.WAITING
         slot.attempts += 1
-        slot.searched = False
+        slot.searched = slot.asked = False
         slot.sent_as_head = slot is self.slots[0]
 
     def on_answer(self, slot: Slot[BatchT], answer: Answer) -> Verdict:
@@ -258,6 +260,7 @@ class Sequencer(NumberedSlots[BatchT]):
         assert self.query_due
         if last_sequence is None:
             return []
+        self._note_asked()
         persisted = []
         for slot in self:
             if not (slot.identity == self._leading and slot.possibly_appended):
@@ -290,6 +293,7 @@ class Sequencer(NumberedSlots[BatchT]):
         """
         assert self.query_due
         vouched = self._vouched
+        self._note_asked()
         self._confirmed = False
         before = 0
         for slot in self:
@@ -320,6 +324,7 @@ class Sequencer(NumberedSlots[BatchT]):
 
     def trust(self) -> None:
         """Send again without knowing what is in the log, and rely on the broker's state."""
+        self._note_asked()
         self.unknown = False
 
     def renew(self, identity: Identity) -> None:
@@ -347,14 +352,18 @@ class Sequencer(NumberedSlots[BatchT]):
                 slot.possibly_appended and slot.identity == self._leading for slot in self
             )
 
-    def require_search(self) -> bool:
-        """Have the log searched before sending again: the broker may soon forget the producer.
+    def require_query(self) -> bool:
+        """Have the broker asked before sending again, or the log searched.
 
         Returns:
             Whether to ask now; not while requests are in flight.
         """
         self.unknown |= all(slot.state is State.READY for slot in self.slots)
         return self.unknown
+
+    def _note_asked(self) -> None:
+        for slot in self:
+            slot.asked = True
 
     def _continue_from(self, sequence: int) -> None:
         """Close the gap: the broker will accept this number.

@@ -57,6 +57,7 @@ class Slot(Generic[BatchT]):
         sent_as_head: Whether no unsettled slot was before it when it was last sent. If one was,
             an out-of-order answer says nothing of this slot itself.
         searched: Whether the log was searched for it since it was last sent.
+        asked: Whether the broker was asked for it, or the log searched, since it was last sent.
         topic_id: The id of its topic when it was first sent, of the attempts that may be in the
             log; None if not known.
         held: Whether it must not be sent yet: the journal does not hold it under this number.
@@ -73,6 +74,7 @@ class Slot(Generic[BatchT]):
     sent_as_head: bool = False
     held: bool = False
     searched: bool = False
+    asked: bool = False
     topic_id: bytes | None = None
 
     @property

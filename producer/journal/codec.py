@@ -39,7 +39,7 @@ from sequitur.producer.journal.frames import (
     frame_name,
 )
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 _PREAMBLE: Final = struct.Struct(">8sIQ")
 _CRC: Final = struct.Struct(">I")
@@ -144,6 +144,7 @@ def encode_frame(
                 frame.last_event_sequence,
                 frame.position,
                 frame.timestamp_ms,
+                frame.dated,
             )
         )
     elif type(frame) is Waiting:

@@ -73,7 +73,7 @@ class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
     """A record batch about to be sent, with its exact bytes.
 
     `position` covers all events accepted up to and including this round; `timestamp_ms` is the
-    newest timestamp of its records.
+    newest timestamp of its records, and `dated` says that they are their sender's.
     """
 
     topic: str
@@ -86,6 +86,7 @@ class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
     last_event_sequence: int
     position: Position | None = None
     timestamp_ms: int = -1
+    dated: bool = False
     data: bytes = b""
 
     @property
@@ -175,7 +176,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Number(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The numbers that a waiting batch goes out under.
+    """The numbers that a waiting batch goes out under, or another timestamp of one that has them.
 
     `timestamp_ms` is the newest timestamp of its records from now on; -1 leaves them as they are.
     The count and the last event are the batch's: the numbering must be known even when the batch
@@ -208,7 +209,8 @@ class Number(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Numbered(msgspec.Struct, frozen=True, array_like=True):
     """Waiting batches that are about to be sent. Their bytes are not repeated.
 
-    They follow from the waiting batch, its numbers and its timestamp, the same every time.
+    They follow from the waiting batch, its numbers and its timestamp, the same every time. A batch
+    that has these numbers keeps them, and gets the timestamp: a broker has refused the one before.
     """
 
     numbers: tuple[Number, ...]

@@ -101,13 +101,26 @@ class JournalState:
                     added.add(frame.key)
                 case Numbered():
                     for number in frame.numbers:
-                        self._check_held(number.waiting_key, added, gone)
-                        self._check_whole(number, added)
-                        self._check_new(number.key, added, gone)
-                        gone.add(number.waiting_key)
+                        self._check_number(number, added, gone)
                 case Renewal():
                     for restamp in frame.restamps:
                         self._check_held(restamp.key, added, gone)
+
+    def _is_redated(self, number: Number) -> bool:
+        """Return whether it names a batch that has these numbers, and gets another timestamp."""
+        live = self.live.find(number.key)
+        if live is None:
+            return False
+        batch = live.batch
+        same = (number.first_event_sequence, number.record_count)
+        return same == (batch.first_event_sequence, batch.record_count)
+
+    def _check_number(self, number: Number, added: set[Key], gone: set[Key]) -> None:
+        if not self._is_redated(number):
+            self._check_held(number.waiting_key, added, gone)
+            self._check_whole(number, added)
+            self._check_new(number.key, added, gone)
+            gone.add(number.waiting_key)
 
     def _check_new(self, key: Key, added: set[Key], gone: set[Key]) -> None:
         if key in added or (key in self.live and key not in gone):
@@ -258,11 +271,13 @@ class JournalState:
             number.timestamp_ms,
         )
         self._take_numbers(batch)
-        live = self.live.forget(number.waiting_key)
+        name = number.key if self._is_redated(number) else number.waiting_key
+        live = self.live.forget(name)
         if live is None:  # acked since, and gone with the segment it was in
             return
         if number.timestamp_ms == -1 and isinstance(live.batch, Waiting):
             batch = msgspec.structs.replace(batch, timestamp_ms=live.batch.last_ms)
+        batch = msgspec.structs.replace(batch, dated=live.batch.dated)
         self.live.forget(batch.key)
         self.live.hold(batch.key, Live(batch, live.places))
 

@@ -44,6 +44,9 @@ class Answer(enum.Enum):
     """Not appended: a record in it is invalid, or it is too large; its halves may be accepted."""
     REFUSED = enum.auto()
     """Not appended, and no retry will change that: it is the event's fault, or its topic's."""
+    MISDATED = enum.auto()
+    """Not appended: a timestamp in it is out of bounds. It is the event's fault if its sender gave
+    it, and else ours."""
     FORBIDDEN = enum.auto()
     """Not appended: we may not write to the topic. It says nothing of the batch, and may change."""
     UNFIT = enum.auto()
@@ -259,10 +262,10 @@ MEANINGS: Final[dict[int, Meaning]] = {
         },
         hint=": the right IDEMPOTENT_WRITE is missing",
     ),
-    # One record out of bounds has the whole batch refused; halving finds it.
+    # One record out of bounds has the whole batch refused.
     32: Meaning(
         "INVALID_TIMESTAMP",
-        Answer.TOO_LARGE,
+        Answer.MISDATED,
         hint=": is this machine's clock ahead of the brokers'?",
     ),
     33: _of_no_batch("UNSUPPORTED_SASL_MECHANISM", {Action.FAIL: Request.LOGIN}),

@@ -39,7 +39,7 @@ _NO_ID: Final = bytes(16)
 _log = Logger(__name__)
 
 NEEDED_VERSIONS: Final = {
-    0: ("Produce", 7),
+    0: ("Produce", 8),
     1: ("Fetch", 4),
     2: ("ListOffsets", 1),
     3: ("Metadata", 10),

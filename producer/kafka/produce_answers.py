@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import errors as kafka_errors
 from aiokafka.conn import CloseReason
+from aiokafka.protocol.api import Request
+from aiokafka.protocol.produce import ProduceRequest_v8
 
 from sequitur.producer._errors import OutcomeUnknownError
 
@@ -23,10 +25,32 @@ class PartitionAnswer:
     Attributes:
         code: Kafka's error code; 0 is none.
         base_offset: Offset of the batch's first record, or -1.
+        text: What it says of the first record that it refuses, or of the batch; often empty.
     """
 
     code: int
     base_offset: int
+    text: str = ""
+
+
+class ProduceRequest(Request[ProduceRequest_v8]):  # type: ignore[misc]  # aiokafka is untyped
+    """Batches for partitions; version 8 (Kafka 2.4), whose answer says what is wrong with a record.
+
+    aiokafka has this version, and does not ask for it.
+    """
+
+    API_KEY = 0
+
+    def __init__(
+        self, acks: int, timeout_ms: int, topics: list[tuple[str, list[tuple[int, bytes]]]]
+    ) -> None:
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._topics = topics
+
+    def build(self, request_struct_class: type[ProduceRequest_v8]) -> Any:
+        """Return the request in the version that the broker knows."""
+        return request_struct_class(None, self._acks, self._timeout_ms, self._topics)
 
 
 async def read_answers(
@@ -46,7 +70,9 @@ async def read_answers(
     except (kafka_errors.KafkaError, OSError, EOFError) as error:
         raise OutcomeUnknownError(f"the connection broke: {error}") from error
     return {
-        (topic, partition[0]): PartitionAnswer(code=partition[1], base_offset=partition[2])
+        (topic, partition): PartitionAnswer(
+            code, offset, next((text for _, text in errors or () if text), message or "")
+        )
         for topic, partitions in response.topics
-        for partition in partitions
+        for partition, code, offset, _time, _start, errors, message in partitions
     }

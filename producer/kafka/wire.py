@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka import errors as kafka_errors
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import TopicPartition
 
 from sequitur.producer._errors import (
@@ -42,11 +41,11 @@ from sequitur.producer.kafka.event_search import find_events
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.producer.kafka.metadata import ClusterClient
-from sequitur.producer.kafka.produce_answers import PartitionAnswer, read_answers
+from sequitur.producer.kafka.produce_answers import PartitionAnswer, ProduceRequest, read_answers
 from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
     from datetime import timedelta
 
     from aiokafka.conn import AIOKafkaConnection
@@ -57,6 +56,10 @@ if TYPE_CHECKING:
 _ALL_IN_SYNC_REPLICAS: Final = -1
 _TOPIC_RESOURCE: Final = 2
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_TIMESTAMP_AFTER_MAX: Final = (
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+)
 _WHY_NOT_TIMEOUT_MS: Final = 3_000
 _BOOTSTRAP_END_S: Final = 0.5
 
@@ -262,7 +265,7 @@ class Wire:
         connection = self._connection(node)
         if connection is None:
             raise RetriableError(f"no connection to broker {node}")
-        request = ProduceRequest(None, _ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics)
+        request = ProduceRequest(_ALL_IN_SYNC_REPLICAS, self._request_timeout_ms, topics)
         try:
             answer = connection.send(request)
         except (kafka_errors.KafkaError, OSError) as error:
@@ -312,14 +315,30 @@ class Wire:
             RetriableError: No broker answers.
             FatalError: The topic's configuration may not be read.
         """
-        resources = [(_TOPIC_RESOURCE, topic, [_MAX_MESSAGE_BYTES])]
-        answer = await self._ask_any(DescribeConfigsRequest(resources))
+        return (await self._limits(topic, [_MAX_MESSAGE_BYTES]))[0]
+
+    async def timestamp_after_max_ms(self, topic: str) -> int:
+        """Return how far a record's timestamp may be ahead of the broker's time.
+
+        That is `message.timestamp.after.max.ms`; in Kafka before 3.6 and beside it before 4.0
+        `message.timestamp.difference.max.ms`.
+
+        Raises:
+            RetriableError: No broker answers.
+            FatalError: The topic's configuration may not be read.
+        """
+        return min(await self._limits(topic, _TIMESTAMP_AFTER_MAX))
+
+    async def _limits(self, topic: str, names: Sequence[str]) -> list[int]:
+        """Return those of a topic's settings that it has; at least one."""
+        request = DescribeConfigsRequest([(_TOPIC_RESOURCE, topic, list(names))])
+        answer = await self._ask_any(request)
         code, _message, _type, _name, entries = answer.resources[0]
         _check(Request.DESCRIBE_CONFIGS, code, f"the configuration of topic {topic}")
-        for name, value, *_ in entries:
-            if name == _MAX_MESSAGE_BYTES:
-                return int(value)
-        raise FatalError(f"topic {topic} has no {_MAX_MESSAGE_BYTES}")
+        found = [int(value) for name, value, *_ in entries if name in names]
+        if not found:
+            raise FatalError(f"topic {topic} has no {names[0]}")
+        return found
 
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
         """Return an identity's last sequence that a partition's in-sync replicas hold (KIP-664).

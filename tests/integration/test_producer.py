@@ -25,12 +25,15 @@ from sequitur.producer import (
     parse_event_id,
 )
 from sequitur.producer._settings import Compression
+from sequitur.producer._wall_clock import StampClock, wall_clock_ms
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.topics import create_topic
 from sequitur.producer.kafka.wire import Wire
+from tests.support.producers import kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.either_broker
 
@@ -292,3 +295,40 @@ async def test_a_name_that_no_topic_has_harms_no_other(
             await producer.send("tenant-\udcff", b"")
         await producer.send_and_wait(other, b"2")
         await producer.send_and_wait(known, b"3")
+
+
+async def test_a_clock_that_is_hours_ahead_costs_no_event(
+    broker: Any, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """The broker says what time it is; lives that end in between send the same numbers."""
+    ahead_ms = 3 * 3_600_000
+    topic = make_topic(partitions=2)
+    sent: list[bytes] = []
+    for life in range(4):
+        producer = _producer(broker, name="ahead", journal=tmp_path / "journal", batch_size=2_000)
+        producer._clock = StampClock(lambda: wall_clock_ms() + ahead_ms)
+        await producer.start()
+        deliveries = []
+        for number in range(300):
+            value = b"%d:%04d" % (life, number)
+            sent.append(value)
+            deliveries.append(await producer.send(topic, value, key=b"%d" % (number % 2)))
+        if life < 3:
+            await asyncio.gather(*(delivery.journaled for delivery in deliveries))
+            await asyncio.wait(deliveries, timeout=life * 0.05)
+            await kill(producer)
+            assert producer._wire is not None
+            await producer._wire.close()
+        else:
+            assert {type(outcome) for outcome in await asyncio.gather(*deliveries)} == {Persisted}
+            counts = producer.statistics()
+            await producer.close()
+            assert (counts.not_persisted, counts.possibly_persisted) == (0, 0)
+    found = [message for messages in _read(broker, topic).values() for message in messages]
+    now_ms = wall_clock_ms()
+    assert all(message.timestamp()[1] <= now_ms for message in found)
+    assert sorted(message.value() or b"" for message in found) == sorted(sent)
+    for messages in _read(broker, topic).values():
+        for key in (b"0", b"1"):
+            values = [message.value() for message in messages if message.key() == key]
+            assert values == [value for value in sent if value in set(values)]

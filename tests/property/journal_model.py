@@ -293,8 +293,17 @@ class JournalModel:
 
     def _take_numbers(self, numbered: Numbered) -> None:
         for number in numbered.numbers:
-            waiting = self.waiting.pop(number.waiting_key)
             stamp = Stamp(number.producer_id, number.epoch, number.base_sequence)
+            has = [batch.key for batch in self.batches]
+            if number.key in has:
+                place = has.index(number.key)
+                self.batches[place] = msgspec.structs.replace(
+                    self.batches[place],
+                    timestamp_ms=number.timestamp_ms,
+                    data=stamped(self.batches[place].data, stamp, number.timestamp_ms),
+                )
+                continue
+            waiting = self.waiting.pop(number.waiting_key)
             dated = number.timestamp_ms == -1
             self._take_batch(
                 BatchFrame(
@@ -308,6 +317,7 @@ class JournalModel:
                     waiting.last_event_sequence,
                     None,
                     waiting.last_ms if dated else number.timestamp_ms,
+                    waiting.dated,
                     stamped(waiting.data, stamp, None if dated else number.timestamp_ms),
                 )
             )

@@ -237,6 +237,21 @@ class JournalMachine(RuleBasedStateMachine):
         if numbers:
             self.append([Numbered(tuple(numbers))])
 
+    @rule(indices=st.sets(st.integers(0, 6), min_size=1), time_ms=st.integers(0, 10**6))
+    def redate(self, indices: set[int], time_ms: int) -> None:
+        """Batches with numbers keep them, and get another timestamp."""
+        batches = self.model.batches
+        numbers = [
+            Number(
+                *(batch.topic, batch.partition),
+                *(batch.first_event_sequence, batch.last_event_sequence, batch.record_count),
+                *(batch.producer_id, batch.epoch, batch.base_sequence, time_ms),
+            )
+            for batch in (batches[index] for index in sorted(indices) if index < len(batches))
+        ]
+        if numbers:
+            self.append([Numbered(tuple(numbers))])
+
     @rule(every=st.integers(1, 4))
     def drop(self, every: int) -> None:
         """Some waiting batches are given up."""

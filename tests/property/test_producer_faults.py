@@ -18,8 +18,10 @@ from sequitur.producer import (
     PossiblyPersisted,
     ProducerSettings,
 )
+from sequitur.producer._wall_clock import StampClock
 from tests.support.examples import examples
-from tests.support.fake_wire import DROPPED, LOST, Appended, FakeWire, Fault
+from tests.support.fake_wire import DELAYED, DROPPED, LOST, Appended, FakeWire, Fault
+from tests.support.numbers_in_doubt import NumbersInDoubt
 
 _MILLISECOND = timedelta(milliseconds=1)
 _SETTINGS = ProducerSettings(
@@ -32,11 +34,14 @@ _SETTINGS = ProducerSettings(
 _REFUSALS = [3, 6, 7, 10, 19, 20, 29, 45, 87, -1, 999]
 _AFTER_LOCAL_APPEND = [Appended(code) for code in (3, 6, 7, 20, 56, -1)]
 _FAULTS = st.sampled_from([None, None, None, LOST, DROPPED, *_REFUSALS, *_AFTER_LOCAL_APPEND])
+_CLOCK_FAULTS = st.sampled_from([None, None, LOST, DROPPED, DELAYED, 6, Appended(7)])
+_NOW_MS = 1_790_000_000_000
+_HOUR_MS = 3_600_000
 _TASKS = 3
 _EVENTS = 12
 
 
-async def _run(wire: FakeWire) -> dict[bytes, Outcome]:
+async def _run(wire: FakeWire, clock: StampClock) -> dict[bytes, Outcome]:
     outcomes: dict[bytes, Outcome] = {}
 
     async def send(producer: IdempotentProducer, task: int) -> None:
@@ -50,10 +55,9 @@ async def _run(wire: FakeWire) -> dict[bytes, Outcome]:
             outcomes[value] = await delivery
 
     with patch("sequitur.producer._client.Wire", lambda *_args, **_kwargs: wire):
-        async with (
-            IdempotentProducer("unused:1", _SETTINGS) as producer,
-            asyncio.TaskGroup() as tasks,
-        ):
+        made = IdempotentProducer("unused:1", _SETTINGS)
+        made._clock = clock
+        async with made as producer, asyncio.TaskGroup() as tasks:
             for task in range(_TASKS):
                 tasks.create_task(send(producer, task))
     return outcomes
@@ -65,7 +69,34 @@ def test_every_event_has_the_outcome_that_the_log_shows(script: list[Fault]) -> 
     """Persisted is there once, NotPersisted is not, and each task's events are in their order."""
     faults = iter(script)
     wire = FakeWire(2, lambda _records: next(faults, None))
-    outcomes = asyncio.run(_run(wire))
+    _check(wire, asyncio.run(_run(wire, StampClock())))
+
+
+@settings(max_examples=examples(1.0))
+@given(st.lists(st.tuples(_CLOCK_FAULTS, st.booleans()), max_size=40))
+def test_a_clock_far_ahead_changes_nothing_of_that(script: list[tuple[Fault, bool]]) -> None:
+    """Also where the topic takes such timestamps for a while, and answers are lost meanwhile.
+
+    No number goes out with other bytes while an attempt under it may be in the log.
+    """
+    faults = iter(script)
+
+    def fault(_records: object) -> Fault:
+        what, takes_them = next(faults, (None, False))
+        wire.after_max_ms = _HOUR_MS * (9 if takes_them else 1)
+        return what
+
+    wire = FakeWire(2, fault)
+    wire.now_ms = lambda: _NOW_MS
+    numbers = NumbersInDoubt(wire)
+    clock = StampClock(lambda: _NOW_MS + 3 * _HOUR_MS, lambda: 0.0)
+    outcomes = asyncio.run(_run(wire, clock))
+    _check(wire, outcomes)
+    assert all(isinstance(outcome, Persisted) for outcome in outcomes.values())
+    assert numbers.reused == []
+
+
+def _check(wire: FakeWire, outcomes: dict[bytes, Outcome]) -> None:
     assert len(outcomes) == _TASKS * _EVENTS
     for partition in range(2):
         log = [record.value or b"" for record in wire.records["t", partition]]

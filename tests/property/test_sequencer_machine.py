@@ -130,7 +130,7 @@ class SequencerMachine(RuleBasedStateMachine):
     @rule(
         trouble=st.sampled_from(
             [
-                *(None, None, None, Answer.RETRIABLE, Answer.FORBIDDEN),
+                *(None, None, None, Answer.RETRIABLE, Answer.FORBIDDEN, Answer.MISDATED),
                 *(Answer.REFUSED, Answer.TOO_LARGE, Answer.UNKNOWN),
             ]
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.producer._errors import (
+    FatalError,
     NameNotAllowedError,
     OutcomeUnknownError,
     RetriableError,
@@ -45,6 +46,9 @@ class Appended:
 
 _CODES: Final = {Answer.PERSISTED: 0, Answer.OUT_OF_ORDER: 45, Answer.FENCED: 47}
 _NODE: Final = 1
+_RANGE: Final = (
+    "Timestamp 1 of message with offset 0 is out of range. The timestamp should be within [{}, {}]"
+)
 
 Fault = int | str | Appended | None
 
@@ -73,6 +77,12 @@ class FakeWire:
         self.knows_leaders = True
         self.broken = asyncio.Event()
         self.max_bytes = 1 << 20
+        self.now_ms: Callable[[], int] | None = None
+        self.after_max_ms = 3_600_000
+        self.before_max_ms = 31_536_000_000
+        self.range_text = _RANGE
+        self.misdated = 0
+        self.configs_known = True
         self.brokers: dict[tuple[str, int], ModelBroker] = defaultdict(ModelBroker)
         self.records: dict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
         self.delayed: deque[tuple[tuple[str, int], bytes]] = deque()
@@ -162,6 +172,13 @@ class FakeWire:
         """The topic's limit."""
         return self.max_bytes
 
+    async def timestamp_after_max_ms(self, _topic: str) -> int:
+        """How far ahead of `now_ms` records may be."""
+        await asyncio.sleep(0)
+        if not self.configs_known:
+            raise FatalError("the configuration of topic t: TOPIC_AUTHORIZATION_FAILED")
+        return self.after_max_ms
+
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
         """What the model knows."""
         if not (self.reachable and self.knows_leaders) or partition >= self.partition_count:
@@ -216,6 +233,14 @@ class FakeWire:
         return answers
 
     def _append(self, place: tuple[str, int], data: bytes) -> PartitionAnswer:
+        if self.now_ms is not None:
+            # As Kafka's LogValidator, which looks at a batch before at who sent it.
+            now_ms = self.now_ms()
+            first_ms, last_ms = now_ms - self.before_max_ms, now_ms + self.after_max_ms
+            times_ms = [record.timestamp_ms for record in records_of(data)]
+            if min(times_ms) < first_ms or max(times_ms) > last_ms:
+                self.misdated += 1
+                return PartitionAnswer(32, -1, self.range_text.format(first_ms, last_ms))
         stamp = Stamp.of(data)
         numbers = tuple(range(count_of(data)))
         request = Request(Identity(stamp.producer_id, stamp.epoch), stamp.base_sequence, numbers)

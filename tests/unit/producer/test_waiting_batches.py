@@ -23,12 +23,13 @@ from sequitur.producer import (
     PossiblyPersisted,
     Record,
 )
+from sequitur.producer._wall_clock import StampClock
 from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.errors import JournalClosedError, JournalFullError
 from sequitur.producer.journal.frames import Waiting
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import LOST, FakeWire
-from tests.support.producers import kill, scripted, use, values_of
+from tests.support.producers import kill, scripted, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,26 +233,24 @@ async def test_batches_of_many_partitions_leave_memory_before_they_are_full(
 
 
 async def test_what_waited_is_dated_when_it_is_numbered(
-    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
     """A broker forgets a producer by its records' timestamps; those of a sender's stay."""
     day_ms = 24 * 3600 * 1000
     now_ms = int(time.time() * 1000)
+    clock_ms = now_ms
     producer = make()
+    producer._clock = StampClock(lambda: clock_ms)
     await producer.start()
     await (await producer.send("u", b"dated", timestamp_ms=now_ms - 9 * day_ms))
     await (await producer.send("t", b"first"))
     wire.reachable = wire.connected = False
-    monkeypatch.setattr(
-        "sequitur.producer.batching.accumulator.time.time", lambda: (now_ms - 2 * day_ms) / 1000
-    )
+    clock_ms = now_ms - 2 * day_ms
     for number in range(40):
         await (await producer.send("t", b"%d" % number)).journaled
     for _ in range(40):
         old_ms = now_ms - 9 * day_ms
         await (await producer.send("u", b"dated", timestamp_ms=old_ms)).journaled
-    monkeypatch.undo()
-    use(wire, monkeypatch)
     await kill(producer)
     wire.reachable = True
     async with make() as producer:

@@ -157,7 +157,7 @@ def test_question_that_is_due_stays_due() -> None:
     assert slot is not None
     sequencer.sent(slot)
     sequencer.unknown = True
-    assert sequencer.require_search()
+    assert sequencer.require_query()
     sequencer.on_answer(slot, Answer.RETRIABLE)
     slot.possibly_appended = False
     sequencer.on_silence()
@@ -168,10 +168,10 @@ def test_before_the_broker_forgets_the_log_is_read() -> None:
     """Its memory is no help then; not while an answer may still come."""
     sequencer = confirmed_sequencer()
     (slot,) = send(sequencer, "a")
-    assert not sequencer.require_search()
+    assert not sequencer.require_query()
     assert wants(sequencer) == ""
     sequencer.on_answer(slot, Answer.UNKNOWN)
-    assert sequencer.require_search()
+    assert sequencer.require_query()
     assert (wants(sequencer), sequencer.takes_numbers) == ("query", False)
     sequencer.on_searched([slot])
     assert (sequencer.is_empty, sequencer.takes_numbers) == (True, True)
@@ -239,7 +239,7 @@ def test_a_search_holds_until_the_batch_is_sent_again() -> None:
     sequencer = confirmed_sequencer()
     (slot,) = send(sequencer, "a")
     sequencer.on_answer(slot, Answer.UNKNOWN)
-    assert sequencer.require_search()
+    assert sequencer.require_query()
     sequencer.on_searched(())
     assert (slot.searched, slot.possibly_appended, sequencer.unknown) == (True, True, False)
     sequencer.sent(slot)
@@ -251,7 +251,7 @@ def test_a_search_puts_nothing_in_doubt() -> None:
     sequencer = confirmed_sequencer()
     (slot,) = send(sequencer, "a")
     sequencer.on_answer(slot, Answer.RETRIABLE)
-    assert sequencer.require_search()
+    assert sequencer.require_query()
     sequencer.on_searched(())
     assert slot.possibly_appended is False
     assert sequencer.drop(slot) is Verdict.REFUSED
@@ -262,7 +262,7 @@ def test_numbers_of_this_life_hold_whatever_became_of_former_ones() -> None:
     sequencer = confirmed_sequencer()
     (slot,) = send(sequencer, "a")
     sequencer.on_answer(slot, Answer.UNKNOWN)
-    assert sequencer.require_search()
+    assert sequencer.require_query()
     sequencer.on_searched((), numbers_hold=False)
     assert (wants(sequencer), sequencer.next_to_send()) == ("", slot)
     assert (slot.base_sequence, slot.identity) == (0, ID)

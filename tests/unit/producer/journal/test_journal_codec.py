@@ -55,7 +55,7 @@ def batch(
     data = record_batch(Stamp(7, 2, base), body)
     position = Position("file", b"line 12")
     return BatchFrame(
-        "cpu", partition, 7, 2, base, 10, event, event + 9, position, 1_700_000_000_000, data
+        "cpu", partition, 7, 2, base, 10, event, event + 9, position, 1_700_000_000_000, True, data
     )
 
 
@@ -151,7 +151,7 @@ def test_sequences_wrap_after_the_largest() -> None:
 def test_a_newer_format_is_refused_by_name() -> None:
     """A newer journal is not taken for a damaged one."""
     data = encode_preamble(_SEGMENT, FORMAT_VERSION + 1) + b"whatever"
-    with pytest.raises(JournalVersionError, match=r"0003\.journal has journal format version 3"):
+    with pytest.raises(JournalVersionError, match=r"0003\.journal has journal format version 4"):
         scan_segment(data, _SEGMENT, newest=True)
 
 

@@ -21,7 +21,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataResponse_v1
-from aiokafka.protocol.produce import ProduceRequest, ProduceResponse_v7
+from aiokafka.protocol.produce import ProduceResponse_v8
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
@@ -35,7 +35,7 @@ from sequitur.producer.kafka.error_codes import MEANINGS, Answer
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.producer.kafka.metadata import NEEDED_VERSIONS, MetadataRequest, too_old
-from sequitur.producer.kafka.produce_answers import PartitionAnswer
+from sequitur.producer.kafka.produce_answers import PartitionAnswer, ProduceRequest
 from sequitur.producer.kafka.wire import Wire
 
 
@@ -151,9 +151,9 @@ def test_a_connection_writes_when_it_is_called() -> None:
 
 
 def test_a_produce_request_asks_for_all_replicas() -> None:
-    """Version 7: the newest that aiokafka has, and one that Kafka 4 still takes (3 and up)."""
-    request = ProduceRequest(None, -1, 30_000, [("t", [(0, b"batch")])]).prepare({0: (3, 13)})
-    assert request.API_VERSION == 7
+    """Version 8: the first whose answer says what is wrong with a record (Kafka 2.4 to 4)."""
+    request = ProduceRequest(-1, 30_000, [("t", [(0, b"batch")])]).prepare({0: (3, 13)})
+    assert request.API_VERSION == 8
     assert request.encode() == (
         b"\xff\xff" b"\xff\xff" b"\x00\x00\x75\x30"
         b"\x00\x00\x00\x01" b"\x00\x01t"
@@ -331,14 +331,22 @@ async def test_a_partition_without_a_leader_has_none() -> None:
 
 
 async def test_an_answer_is_read_by_partition() -> None:
-    """Error code and base offset are found where version 7 has them."""
+    """Error code, base offset and what is said of a record are found where version 8 has them."""
     wire = await _wire()
-    answer = ProduceResponse_v7([("t", [(0, 0, 42, -1, 0), (1, 45, -1, -1, 0)])], 0)
+    of_records = [(3, None), (4, "Timestamp 1 is out of range")]
+    partitions = [
+        (0, 0, 42, -1, 0, [], None),
+        (1, 45, -1, -1, 0, [], "out of order"),
+        (2, 32, -1, -1, 0, of_records, "One or more records"),
+    ]
+    written = ProduceResponse_v8([("t", partitions)], 0).encode()
+    answer = ProduceResponse_v8.decode(BytesIO(written))
     wire._client._conns[1, 0] = _Connection(answer)
     assert wire.is_connected(1)
     assert await wire.produce(1, [("t", [(0, b""), (1, b"")])]) == {
         ("t", 0): PartitionAnswer(0, 42),
-        ("t", 1): PartitionAnswer(45, -1),
+        ("t", 1): PartitionAnswer(45, -1, "out of order"),
+        ("t", 2): PartitionAnswer(32, -1, "Timestamp 1 is out of range"),
     }
 
 
