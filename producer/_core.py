@@ -180,7 +180,8 @@ class Core:
             limited = self.quota.blocked_reason(self.accumulator.routes)
             if limited is not None:
                 return limited
-        return self.barred.blocked_reason
+        waited_for = next(iter(self._routes.unopened.values()), None)
+        return self.barred.blocked_reason or waited_for
 
     async def route_with_room(self, topic: str, *, for_events: bool = True) -> Route:
         """Wait for the topic's route, for its backlog quota, and for budget.

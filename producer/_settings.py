@@ -106,6 +106,11 @@ class ProducerSettings(Section):
         gt=timedelta(0),
         description="When an event's outcome is told at the latest",
     )
+    create_topics: bool = Field(
+        default=False,
+        description="Create topics that are missing, with the brokers' defaults; the daemon "
+        "creates its own as create_topic says",
+    )
     topic_timeout: Duration = Field(
         default=timedelta(seconds=5),
         gt=timedelta(0),

@@ -271,8 +271,8 @@ class _Daemon:
         if not self._started:
             unready["kafka"] = "it did not answer yet"
         elif not self._taking:
-            what = "the topic is not open yet" if self._reading else "it is read no more"
-            unready["source"] = what
+            why = self._producer.blocked_reason() or "the topic is not open yet"
+            unready["source"] = why if self._reading else "it is read no more"
         elif (reason := self._producer.blocked_reason()) is not None:
             unready["producer"] = reason
         if self._stopping.is_set():

@@ -9,7 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sequitur.producer._errors import FatalError, ProducerClosedError, RetriableError
+from sequitur.producer._errors import (
+    BrokerError,
+    FatalError,
+    ProducerClosedError,
+    RetriableError,
+)
 from sequitur.producer._log import Logger
 from sequitur.producer._settings import backoff_of
 from sequitur.producer.batching.batch import Batch
@@ -18,6 +23,7 @@ from sequitur.producer.batching.route import Route
 from sequitur.producer.delivery.send_queue import SendQueue
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES
+from sequitur.producer.kafka.error_codes import FORBIDDEN_TOPIC
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp
 
@@ -58,6 +64,9 @@ class Routes:
         random: Spreads waits, and picks the first sticky partition.
         rounds: Hold new partitions back until the journal knows of them.
         former: What the journal held at the start.
+
+    Attributes:
+        unopened: Why topics that are asked for are not open yet, in a sentence.
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class Routes:
         self._random = random
         self._rounds = rounds
         self._former = former
+        self.unopened: dict[str, str] = {}
         self._opening: dict[str, asyncio.Task[Route]] = {}
 
     async def open(self, topic: str) -> Route:
@@ -91,7 +101,8 @@ class Routes:
 
         Raises:
             RetriableError: There is no such topic, or no broker answers, for `delivery_timeout`.
-            FatalError: A broker rejected the login or the request, or TLS failed.
+            FatalError: A topic that was never seen is missing for `topic_timeout`, or the right to
+                write to it is; a broker rejected the login or the request, or TLS failed.
             ProducerClosedError: The producer was closed meanwhile.
         """
         task = self._opening.get(topic)
@@ -115,7 +126,13 @@ class Routes:
     async def _find(self, topic: str) -> Route:
         known = self._former.partition_count(topic)
         if known is None:
-            found = await self._learn(topic)
+            try:
+                found = await self._learn(topic, is_new=not self._settings.waits_for_topics)
+            except BrokerError:
+                self._wire.forget(topic)
+                raise
+            finally:
+                self.unopened.pop(topic, None)
         else:
             try:
                 found = await asyncio.wait_for(self._learn(topic), _LEARN_S)
@@ -181,11 +198,40 @@ class Routes:
             self._accumulator.cuts.forget(accumulated)
         del route.queues[partitions:]
 
-    async def _learn(self, topic: str) -> tuple[int, int]:
-        """Return how many partitions a topic has, and how large a batch it takes."""
+    async def _learn(self, topic: str, *, is_new: bool = False) -> tuple[int, int]:
+        """Return how many partitions a topic has, and how large a batch it takes.
+
+        Args:
+            topic: The topic.
+            is_new: Whether it is given up after `topic_timeout`, and at once without the right to
+                it: nobody has seen it yet.
+        """
+        missing_since_s: float | None = None
 
         async def partitions() -> int:
-            return await self._partitions(topic)
+            nonlocal missing_since_s
+            found = self._wire.partitions(topic)
+            if found is not None:
+                return found
+            if not await self._wire.refresh([topic]):
+                raise RetriableError("no broker answers")
+            found = self._wire.partitions(topic)
+            if found is not None:
+                return found
+            is_forbidden = self._wire.is_unauthorized(topic)
+            why = f"topic {topic} is not there"
+            if is_forbidden:
+                why = f"topic {topic}: {FORBIDDEN_TOPIC.name}{FORBIDDEN_TOPIC.hint}"
+            elif self._settings.create_topics:
+                await self._wire.create_topic(topic)
+            self.unopened[topic] = why
+            now_s = asyncio.get_running_loop().time()
+            missing_since_s = now_s if missing_since_s is None else missing_since_s
+            missing_s = now_s - missing_since_s
+            limit_s = self._settings.topic_timeout.total_seconds()
+            if is_new and (is_forbidden or missing_s >= limit_s):
+                raise FatalError(why if is_forbidden else f"{why}, for {limit_s:g} s")
+            raise RetriableError(why)
 
         async def limit() -> int:
             return await self._max_batch_bytes(topic)
@@ -247,15 +293,6 @@ class Routes:
         self._accumulator.outstanding.take_over(batch)
         self._sender.wake(queue)
         return batch
-
-    async def _partitions(self, topic: str) -> int:
-        found = self._wire.partitions(topic)
-        if found is None:
-            await self._wire.refresh([topic])
-            found = self._wire.partitions(topic)
-        if found is None:
-            raise RetriableError(f"topic {topic} is not there")
-        return found
 
     async def _max_batch_bytes(self, topic: str) -> int:
         try:

@@ -220,6 +220,21 @@ class Wire:
             return False
         return bool(await self._client.force_metadata_update())
 
+    def forget(self, topic: str) -> None:
+        """Ask for a topic no more, until `refresh` names it again."""
+        self._client._topics.discard(topic)  # noqa: SLF001 - see the module
+
+    async def create_topic(self, topic: str) -> None:
+        """Create a topic with the brokers' defaults, unless it is there.
+
+        Raises:
+            RetriableError: No broker answers, or none can at the moment.
+            FatalError: The broker refuses to.
+        """
+        from sequitur.producer.kafka.topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
+
+        await create_topic(self._kafka, topic, partitions=-1, replication_factor=-1)
+
     def is_connected(self, node: int) -> bool:
         """Return whether `produce` may be called for a broker."""
         return self._connection(node) is not None

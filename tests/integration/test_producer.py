@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import defaultdict
 from datetime import timedelta
 from itertools import pairwise
@@ -188,10 +189,20 @@ async def test_a_batch_over_a_lowered_limit_is_split(
 
 
 async def test_a_topic_that_is_not_there_is_told(broker: Any) -> None:
-    """No event is accepted for it, and none is silently dropped."""
-    async with _producer(broker, delivery_timeout=timedelta(seconds=1)) as producer:
+    """No event is accepted for it, none is silently dropped, and nobody asks for it any more."""
+    async with _producer(broker, topic_timeout=timedelta(seconds=1)) as producer:
         outcome = await (await producer.send("no-such-topic", b"1"))
-    assert outcome == NotPersisted("topic no-such-topic is not there")
+        assert outcome == NotPersisted("topic no-such-topic is not there, for 1 s")
+        assert producer._wire is not None
+        assert "no-such-topic" not in producer._wire._client._topics
+
+
+async def test_a_missing_topic_is_created_if_that_is_wanted(broker: Any) -> None:
+    """With the broker's defaults."""
+    topic = f"wanted-{uuid.uuid4().hex}"
+    async with _producer(broker, create_topics=True) as producer:
+        assert isinstance(await (await producer.send(topic, b"1")), Persisted)
+    assert sum(map(len, _read(broker, topic).values())) == 1
 
 
 async def test_the_broker_tells_our_last_sequence(

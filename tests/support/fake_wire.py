@@ -93,6 +93,8 @@ class FakeWire:
         self.names: dict[str, Identity] = {}
         self.may_use_names = True
         self.unauthorized: set[str] = set()
+        self.forgotten: list[str] = []
+        self.created: set[str] = set()
 
     async def start(self) -> None:
         """Be reachable, or not."""
@@ -119,11 +121,21 @@ class FakeWire:
 
     def partitions(self, topic: str) -> int | None:
         """As many as were asked for."""
-        return None if topic.startswith("missing") else self.partition_count
+        is_missing = topic.startswith("missing") and topic not in self.created
+        return None if is_missing else self.partition_count
 
     def leader(self, _topic: str, partition: int) -> int | None:
         """There is one broker, once it is known."""
         return _NODE if self.knows_leaders and partition < self.partition_count else None
+
+    def forget(self, topic: str) -> None:
+        """Remember it."""
+        self.forgotten.append(topic)
+
+    async def create_topic(self, topic: str) -> None:
+        """Be asked for it."""
+        await asyncio.sleep(0)
+        self.created.add(topic)
 
     async def refresh(self, _topics: Iterable[str] = ()) -> bool:
         """Know the leaders, while a broker is reachable."""

@@ -140,6 +140,34 @@ async def test_a_partition_that_is_not_there_is_refused(wire: FakeWire, partitio
     assert [record.value for record in wire.records["t", 0]] == [b"1", b"2"]
 
 
+async def test_a_topic_that_nobody_ever_saw_is_named_soon(wire: FakeWire) -> None:
+    """After topic_timeout, long before delivery_timeout; and nobody asks for it any more."""
+    async with (
+        asyncio.timeout(60),
+        make_producer(topic_timeout=timedelta(seconds=0.5)) as producer,
+    ):
+        sending = asyncio.create_task(producer.send("missing", b"1"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sending), 0.1)
+        assert producer.blocked_reason() == "topic missing is not there"
+        outcome = await (await sending)
+        assert outcome == NotPersisted("topic missing is not there, for 0.5 s")
+        assert wire.forgotten == ["missing"]
+        assert producer.blocked_reason() is None
+        wire.unauthorized.add("missing-too")
+        outcome = await (await producer.send("missing-too", b"1"))
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(outcome)
+        wire.created.add("missing")
+        assert isinstance(await (await producer.send("missing", b"2")), Persisted)
+
+
+async def test_a_missing_topic_is_created_if_that_is_wanted(wire: FakeWire) -> None:
+    """It is off by default: a name with a typing error would be a topic."""
+    async with asyncio.timeout(60), make_producer(create_topics=True) as producer:
+        assert isinstance(await (await producer.send("missing", b"1")), Persisted)
+    assert wire.created == {"missing"}
+
+
 async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
     """After delivery_timeout, and without waiting for any other topic."""
     del wire
