@@ -27,7 +27,7 @@ from sequitur.producer._errors import ProducerClosedError
 from sequitur.producer._event_id import name_in_ids, name_of_a_life, new_generation
 from sequitur.producer._log import Logger
 from sequitur.producer._producer_name import unnamed_producer
-from sequitur.producer._record import check_types
+from sequitur.producer._record import checked
 from sequitur.producer._record_maker import RecordMaker
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
@@ -278,8 +278,7 @@ class IdempotentProducer(Sending):
             ValueError: As in `accept`.
         """
         core = self._accepting_for(topic)
-        for record in records:
-            check_types(record)
+        records = [checked(record) for record in records]
         if not records:
             return []
         route = await self._route_with_room(core, topic)

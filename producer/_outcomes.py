@@ -26,10 +26,15 @@ class Persisted(msgspec.Struct, frozen=True, gc=False):
         partition: The partition that holds it.
         offset: Its offset there; None when the broker confirmed the event but has forgotten where
             it is (it remembers the offsets of a producer's last five batches only).
+        topic: The topic that holds it.
+        timestamp_ms: The timestamp of its record, milliseconds since 1970: its sender's, or when it
+            was accepted or sent; with LogAppendTime the broker's, and None if that has forgotten.
     """
 
     partition: int
     offset: int | None
+    topic: str
+    timestamp_ms: int | None
 
 
 class NotPersisted(msgspec.Struct, frozen=True, gc=False):
@@ -59,10 +64,12 @@ class Delivery(asyncio.Future[Outcome]):
     """An event on its way; await it for the outcome. Cancelling it does not recall the event."""
 
     # No `__init__`: the future's own, in C, is run for each event of `send`.
-    __slots__ = ("keeper",)
+    __slots__ = ("keeper", "timestamp_ms")
 
     keeper: Callable[[], Awaitable[object]] | None
     """Waits until the journal has the event; None without a journal."""
+    timestamp_ms: int
+    """The timestamp that it was accepted with; its batch may get another before it is sent."""
 
     @property
     def journaled(self) -> Awaitable[object]:

@@ -16,6 +16,7 @@ _HEADER_PARTS = 2
 _EXPECTED_HEADERS = "expected a sequence of (str, bytes or None) pairs"
 _LISTS = frozenset({list, tuple})
 _NO_HEADERS = ()
+_CHANGEABLE = (bytearray, memoryview)
 _COLUMNS = ("value", "key", "headers", "partition", "timestamp_ms")
 
 
@@ -23,7 +24,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """One event.
 
     Attributes:
-        value: Its payload; None is a tombstone.
+        value: Its payload, bytes; None is a tombstone. A bytearray or memoryview, also as a key or
+            a header's value, is copied when the event is accepted.
         key: Chooses the partition, as in Java; None goes to the sticky partition.
         headers: Names and values.
         partition: The partition, if it is not to be chosen.
@@ -52,42 +54,66 @@ class WrongRecordError(TypeError):
         self.index = index
 
 
-def check_all(records: Sequence[Record]) -> None:
-    """`check_types` of each.
+def checked_all(records: Sequence[Record]) -> Sequence[Record]:
+    """`checked` of each.
 
     Raises:
         WrongRecordError: The first that is of a wrong type.
     """
+    found: list[Record] = []
     for index, record in enumerate(records):
         try:
-            check_types(record)
+            found.append(checked(record))
         except TypeError as error:
             raise WrongRecordError(index, str(error)) from None
+    return found
 
 
-def check_types(record: Record) -> None:
-    """Refuse what no record can be made of.
+def checked(record: Record) -> Record:
+    """Refuse what no record can be made of, and copy bytes that may change: bytearray, memoryview.
 
     Raises:
         TypeError: A field is of a wrong type; the message names it and says what is expected.
     """
     value, key, headers = record.value, record.key, record.headers
     # By the type first: this is run for each event of `send`.
-    if type(value) is not bytes:
-        _check_bytes("value", value)
-    if type(key) is not bytes:
-        _check_bytes("key", key)
+    if type(value) is not bytes or (key is not None and type(key) is not bytes):
+        value, key = _bytes_of("value", value), _bytes_of("key", key)
+        if value is not record.value or key is not record.key:
+            record = msgspec.structs.replace(record, value=value, key=key)
     if headers is not _NO_HEADERS:
+        record = _with_own_headers(record)
+        headers = record.headers
         _check_headers(headers)
     if record.partition is not None:
         _check_number("partition", record.partition)
     if record.timestamp_ms is not None:
         _check_number("timestamp_ms", record.timestamp_ms)
+    return record
 
 
-def _check_bytes(name: str, part: object) -> None:
-    if part is not None and not isinstance(part, bytes):
+def _bytes_of(name: str, part: object) -> bytes | None:
+    if part is None or isinstance(part, bytes):
+        return part
+    if not isinstance(part, _CHANGEABLE):
         raise TypeError(f"{name} is {_kind(part)}, expected bytes or None")
+    return bytes(part)
+
+
+def _with_own_headers(record: Record) -> Record:
+    """Return a record whose headers nobody changes, if they were bytes that may change."""
+    headers: Any = record.headers
+    if not isinstance(headers, (list, tuple)) or not any(
+        isinstance(header, (list, tuple))
+        and len(header) == _HEADER_PARTS
+        and isinstance(header[1], _CHANGEABLE)
+        for header in headers
+    ):
+        return record
+    copied = [
+        (name, bytes(value) if isinstance(value, _CHANGEABLE) else value) for name, value in headers
+    ]
+    return msgspec.structs.replace(record, headers=copied)
 
 
 def _check_number(name: str, number: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sequitur.producer._record import Record, check_types
+from sequitur.producer._record import Record, checked
 
 if TYPE_CHECKING:
     from sequitur.producer.kafka.record_batch import Header
@@ -67,9 +67,7 @@ class RecordMaker:
                 key = self._key_serializer(key)
         if headers is None:
             headers = _NO_HEADERS
-        record = Record(value, key, headers, partition, timestamp_ms)
-        check_types(record)
-        return record
+        return checked(Record(value, key, headers, partition, timestamp_ms))
 
     def record_of(self, event: Any) -> Record:
         """Return the record of what `send_many` is given: a `Record`, or a value by itself.

@@ -49,7 +49,8 @@ class Sending(ABC):
 
         Args:
             topic: Where it goes.
-            value: Its payload, bytes or what `value_serializer` takes; None is a tombstone.
+            value: Its payload, bytes or what `value_serializer` takes; None is a tombstone. Of a
+                bytearray or memoryview, also as key or in headers, a copy is taken.
             key: Chooses the partition, as in Java; bytes or what `key_serializer` takes.
             headers: Names and values.
             partition: The partition, if it is not to be chosen.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import NotAllPersistedError
-from sequitur.producer._outcomes import NotPersisted, Outcome, Persisted, PossiblyPersisted
+from sequitur.producer._outcomes import Delivery, NotPersisted, Persisted, PossiblyPersisted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, MutableSequence, Sequence
@@ -165,20 +165,53 @@ class Ticket:
             self._done.set_result(None)
 
 
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where a batch is in the log.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        offset: The offset of its first record; None if it is not known.
+        shift_ms: How much later its records are dated than when they were accepted.
+        append_ms: The timestamp that the broker gave all of them; -1 if it gave none.
+        keeps_times: Whether the broker gives none, as far as is known.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    shift_ms: int = 0
+    append_ms: int = -1
+    keeps_times: bool = True
+
+    def of(self, place: int, accepted_ms: int) -> Persisted:
+        """Return the outcome of the event at a place in the batch.
+
+        Args:
+            place: Counted from 0.
+            accepted_ms: The timestamp that it was accepted with.
+        """
+        offset = None if self.offset is None else self.offset + place
+        timestamp_ms = self.append_ms if self.append_ms != -1 else accepted_ms + self.shift_ms
+        return Persisted(
+            self.partition, offset, self.topic, timestamp_ms if self.keeps_times else None
+        )
+
+
 class DeliveryClaim:
     """Events of one batch, one after the other, that were sent one by one."""
 
     __slots__ = ("entries",)
 
-    def __init__(self, entries: list[asyncio.Future[Outcome]] | None = None) -> None:
-        self.entries: list[asyncio.Future[Outcome]] = [] if entries is None else entries
+    def __init__(self, entries: list[Delivery] | None = None) -> None:
+        self.entries: list[Delivery] = [] if entries is None else entries
 
-    def persisted(self, partition: int, first_offset: int | None) -> None:
-        """Set the outcome of events that are in the log, from an offset on."""
-        for place, delivery in enumerate(self.entries):
+    def persisted(self, at: LogPlace, first: int) -> None:
+        """Set the outcome of events that are in the log, from the `first` of a batch on."""
+        for place, delivery in enumerate(self.entries, first):
             if not delivery.done():  # its owner may have cancelled it
-                offset = None if first_offset is None else first_offset + place
-                delivery.set_result(Persisted(partition, offset))
+                delivery.set_result(at.of(place, delivery.timestamp_ms))
 
     def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
         """Set the outcome of events that are not, or only possibly, in the log."""
@@ -203,9 +236,9 @@ class TicketClaim:
         self.ticket = ticket
         self.entries: MutableSequence[int] = [] if entries is None else entries
 
-    def persisted(self, partition: int, first_offset: int | None) -> None:
-        """Set the outcome of events that are in the log, from an offset on."""
-        del partition, first_offset  # a ticket counts
+    def persisted(self, at: LogPlace, first: int) -> None:
+        """Set the outcome of events that are in the log, from the `first` of a batch on."""
+        del at, first  # a ticket counts
         self.ticket.complete(self.entries, None)
 
     def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer._outcomes import Delivery, NotPersisted
-from sequitur.producer._record import check_all
+from sequitur.producer._record import checked_all
 from sequitur.producer.batching.buffer_budget import BufferBudget
 from sequitur.producer.batching.bulk import BulkAcceptor
 from sequitur.producer.batching.cuts import Cuts
@@ -139,6 +139,7 @@ class Accumulator:
             delivery.set_result(self._refused(route, record, error))
             return delivery
         entries = queue.entries if queue.owner is DELIVERIES else queue.claim_deliveries()
+        delivery.timestamp_ms = timestamp_ms
         entries.append(delivery)
         if record.timestamp_ms is not None:
             queue.mark_dated()
@@ -169,7 +170,7 @@ class Accumulator:
         if self._bulk.add(route, records, ticket, first_event=first_event, whole=whole):
             self.next_event += len(records)
             return len(records)
-        check_all(records)
+        records = checked_all(records)
         return self._add_each(route, records, ticket, whole=whole)
 
     def _add_each(

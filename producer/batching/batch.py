@@ -47,6 +47,7 @@ class Batch:
         kept: Whether the journal holds all of it without numbers, so that it may get numbers.
         pieced: Bytes of its records that the journal holds, while it grows there.
         dated: Whether records bear timestamps that their sender gave, which stay as they are.
+        accepted_ms: The newest timestamp of its records as they were accepted; -1 if not known.
         misdated: Whether a broker has refused the timestamps that we gave its records: they get
             others before it is sent again.
         redated: Whether they have got others for that.
@@ -76,6 +77,7 @@ class Batch:
     kept: bool = False
     pieced: int = 0
     dated: bool = False
+    accepted_ms: int = -1
     misdated: bool = False
     redated: bool = False
     last_ms: int = -1
@@ -90,6 +92,7 @@ class Batch:
         if self.builder is not None:
             self.data = seal(self.builder, compression, stamp)
             self.builder = None
+            self.accepted_ms = times_of(self.data)[1]
         elif self.stamp != stamp or self.last_ms not in {-1, times_of(self.data)[1]}:
             self.data = stamped(self.data, stamp, None if self.last_ms == -1 else self.last_ms)
         self.stamp = stamp
@@ -106,6 +109,11 @@ class Batch:
     def newest_ms(self) -> int:
         """The newest timestamp of its records, once it is encoded: brokers go by it."""
         return times_of(self.data)[1] if self.last_ms == -1 else self.last_ms
+
+    @property
+    def shift_ms(self) -> int:
+        """How much later its records are dated than when they were accepted."""
+        return 0 if self.accepted_ms == -1 else self.newest_ms - self.accepted_ms
 
     @property
     def in_journal(self) -> bool:
@@ -183,6 +191,7 @@ class Batch:
                 data=data,
                 completed=self.completed,
                 dated=self.dated,
+                accepted_ms=times_of(data)[1] - self.shift_ms,
             )
             for data, side, first_event in zip(
                 parts,

@@ -36,6 +36,7 @@ from sequitur.producer.delivery.redating import Redating
 from sequitur.producer.delivery.round import stamp_of
 from sequitur.producer.delivery.slots import Slot, State, Verdict
 from sequitur.producer.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
+from sequitur.producer.kafka.produce_answers import PartitionAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
-    from sequitur.producer.kafka.produce_answers import PartitionAnswer
     from sequitur.producer.kafka.wire import Wire
 
 _MAX_REQUEST_BYTES: Final = 16 << 20
@@ -62,6 +62,8 @@ _MAX_SWEEP_S: Final = 1.0
 _REST_S: Final = 60.0
 """After so long without an answer a broker may have forgotten a producer: expiry is 24 h in the
 usual settings, and should not be set below this."""
+
+_NO_ANSWER: Final = PartitionAnswer(-1, -1)
 
 _log = Logger(__name__)
 
@@ -313,7 +315,7 @@ class Sender:
             answers = self._wire.produce(node, list(topics.items()))
         except BrokerError as error:
             refused = Meaning(str(error), Answer.RETRIABLE)
-            self._take_answers([(batch, refused, None, "") for batch in batches])
+            self._take_answers([(batch, refused, _NO_ANSWER) for batch in batches])
             return
         exchange = self._loop.create_task(self._exchange(node, batches, answers))
         self._exchanges.add(exchange)
@@ -330,33 +332,30 @@ class Sender:
             answered = await answers
         except OutcomeUnknownError as error:
             trouble = Meaning(f"broker {node}: {error}", Answer.UNKNOWN, stale_metadata=True)
-            self._take_answers([(batch, trouble, None, "") for batch in batches])
+            self._take_answers([(batch, trouble, _NO_ANSWER) for batch in batches])
             return
-        meanings: list[tuple[Stamped, Meaning, int | None, str]] = []
+        meanings: list[tuple[Stamped, Meaning, PartitionAnswer]] = []
         for batch in batches:
             answer = answered.get((batch.queue.topic, batch.queue.partition))
             if answer is None:
                 left_out = Meaning("the answer left it out", Answer.UNKNOWN)
-                meanings.append((batch, left_out, None, ""))
+                meanings.append((batch, left_out, _NO_ANSWER))
             else:
-                meaning = meaning_of(answer.code)
-                meanings.append((batch, meaning, answer.base_offset, answer.text))
+                meanings.append((batch, meaning_of(answer.code), answer))
         self._take_answers(meanings)
 
-    def _take_answers(self, answers: list[tuple[Stamped, Meaning, int | None, str]]) -> None:
+    def _take_answers(self, answers: list[tuple[Stamped, Meaning, PartitionAnswer]]) -> None:
         """Take the answers of one request; that one of them fails costs none of the others."""
         errors = []
-        for batch, meaning, base_offset, text in answers:
+        for batch, meaning, answer in answers:
             try:
-                self._take_answer(batch, meaning, base_offset, text)
+                self._take_answer(batch, meaning, answer)
             except Exception as error:  # noqa: BLE001 - the producer fails, once all are taken
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _take_answer(
-        self, batch: Stamped, meaning: Meaning, base_offset: int | None, text: str
-    ) -> None:
+    def _take_answer(self, batch: Stamped, meaning: Meaning, answer: PartitionAnswer) -> None:
         queue, slot = batch.queue, batch.slot
         if slot not in queue.sequencer.slots:
             return  # the producer was closed, and its events are completed
@@ -369,15 +368,17 @@ class Sender:
             queue.note_success(self._loop.time())
             self._proven.add(queue.topic)
             self._barred.lift(queue.topic)
-            known = meaning.answer is Answer.PERSISTED and base_offset is not None
-            self._settlement.persisted(slot.batch, base_offset if known else None)
+            if meaning.answer is Answer.PERSISTED:
+                self._settlement.persisted(slot.batch, answer.base_offset, answer.append_ms)
+            else:
+                self._settlement.persisted(slot.batch, None)
             return
         if meaning.answer is not Answer.OUT_OF_ORDER:
             queue.note_trouble(meaning.name)
         if meaning.stale_metadata:
             self._leaders.refresh()
         if meaning.answer is Answer.MISDATED:
-            self._redating.refused(queue, slot, text)
+            self._redating.refused(queue, slot, answer.text)
         if meaning.answer is Answer.UNFIT:
             self._on_failure(FatalError(f"topic {queue.topic}: {meaning.name}"))
         elif verdict in (Verdict.REFUSED, Verdict.LOST):

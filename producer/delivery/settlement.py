@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sequitur.producer._given_up import events_of
 from sequitur.producer._log import Logger
 from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
+from sequitur.producer._ticket import LogPlace
 from sequitur.producer.delivery.slots import State, Verdict
 
 if TYPE_CHECKING:
@@ -56,14 +57,31 @@ class Settlement:
         # Batches of partitions that are gone, whose bytes cannot be read yet.
         self._unread: dict[Batch, NotPersisted | PossiblyPersisted] = {}
 
-    def persisted(self, batch: Batch, base_offset: int | None) -> None:
-        """Settle a batch that is in the log."""
-        if not batch.completed:
-            offset = base_offset
+    def persisted(
+        self, batch: Batch, base_offset: int | None, append_ms: int | None = None
+    ) -> None:
+        """Settle a batch that is in the log.
+
+        Args:
+            batch: The batch.
+            base_offset: The offset of its first record; None if the broker has forgotten it.
+            append_ms: The timestamp that the broker gave its records, -1 if it gave none; None if
+                it has forgotten that.
+        """
+        if not batch.completed and batch.claims:
+            at = LogPlace(
+                batch.topic,
+                batch.partition,
+                base_offset,
+                shift_ms=batch.shift_ms,
+                append_ms=-1 if append_ms is None else append_ms,
+                keeps_times=append_ms is not None,
+            )
+            first = 0
             for claim in batch.claims:
-                claim.persisted(batch.partition, offset)
-                if offset is not None:
-                    offset += len(claim.entries)
+                claim.persisted(at, first)
+                first += len(claim.entries)
+        if not batch.completed:
             self._counters.persisted += batch.count
             self._outstanding.complete(batch)
         self._outstanding.release(batch)

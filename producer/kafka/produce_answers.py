@@ -25,12 +25,14 @@ class PartitionAnswer:
     Attributes:
         code: Kafka's error code; 0 is none.
         base_offset: Offset of the batch's first record, or -1.
+        append_ms: The timestamp that it gave all records, epoch milliseconds; -1 if it gave none.
         text: What it says of the first record that it refuses, or of the batch; often empty.
     """
 
     code: int
     base_offset: int
     text: str = ""
+    append_ms: int = -1
 
 
 class ProduceRequest(Request[ProduceRequest_v8]):  # type: ignore[misc]  # aiokafka is untyped
@@ -71,8 +73,8 @@ async def read_answers(
         raise OutcomeUnknownError(f"the connection broke: {error}") from error
     return {
         (topic, partition): PartitionAnswer(
-            code, offset, next((text for _, text in errors or () if text), message or "")
+            code, offset, next((text for _, text in errors or () if text), message or ""), append_ms
         )
         for topic, partitions in response.topics
-        for partition, code, offset, _time, _start, errors, message in partitions
+        for partition, code, offset, append_ms, _start, errors, message in partitions
     }

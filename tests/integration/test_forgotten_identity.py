@@ -17,6 +17,7 @@ from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.kafka.wire import Wire
 from tests.support.daemon_process import read_partitions
 from tests.support.lossy_wire import LossyWire
+from tests.support.outcomes import InLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -93,7 +94,7 @@ class Lives:
     async def live_and_leave_a_doubt(self) -> None:
         """A life after which 1 is done with, 2 is in the log without an answer, 3 is not."""
         async with self.producer() as producer:
-            assert await (await producer.send(self.topic, b"1")) == Persisted(0, 0)
+            assert await (await producer.send(self.topic, b"1")) == InLog(0, 0)
             await self.send_and_lose_the_answer(producer, b"2")
             await (await producer.accept(self.topic, [Record(b"3")])).journaled
 
@@ -166,15 +167,15 @@ async def test_an_expired_producer_id_doubles_nothing_in_a_running_producer(
     # As 60 s are to the usual 24 h.
     monkeypatch.setattr("sequitur.producer.delivery.sender._REST_S", 0.1)
     async with forgotten.producer() as producer:
-        assert await (await producer.send(forgotten.topic, b"1")) == Persisted(0, 0)
+        assert await (await producer.send(forgotten.topic, b"1")) == InLog(0, 0)
         second = await forgotten.send_and_lose_the_answer(producer, b"2")
         await forgotten.until_forgotten()
         forgotten.wires[-1].mode = "whole"
         assert isinstance(await second, Persisted)
-        assert await (await producer.send(forgotten.topic, b"3")) == Persisted(0, 2)
+        assert await (await producer.send(forgotten.topic, b"3")) == InLog(0, 2)
         # And once more, with nothing in doubt: it has merely rested for too long.
         await forgotten.until_forgotten()
-        assert await (await producer.send(forgotten.topic, b"4")) == Persisted(0, 3)
+        assert await (await producer.send(forgotten.topic, b"4")) == InLog(0, 3)
     assert forgotten.values() == [b"1", b"2", b"3", b"4"]
 
 
@@ -223,7 +224,7 @@ async def test_a_topic_made_anew_with_fewer_partitions_is_followed(lives: Lives)
     lives.delete_topic()
     lives.make_topic(partitions=3)
     async with lives.producer() as producer:
-        assert await (await producer.send(lives.topic, b"0", partition=2)) == Persisted(2, 0)
+        assert await (await producer.send(lives.topic, b"0", partition=2)) == InLog(2, 0)
         lost = await lives.send_and_lose_the_answer(producer, b"1")
         gone = await producer.send(lives.topic, b"2", partition=2)
         lives.delete_topic()
@@ -252,7 +253,7 @@ async def test_sequences_go_from_the_largest_to_zero(
         outcomes = [await (await producer.send(lives.topic, b"%d" % n)) for n in range(6)]
         assert producer.statistics().renewals == 0
         batch = await (await producer.send_many(lives.topic, [b"6"] * 10))
-    assert outcomes == [Persisted(0, n) for n in range(6)]
+    assert outcomes == [InLog(0, n) for n in range(6)]
     assert batch.persisted == 10
     assert lives.values() == [*(b"%d" % n for n in range(6)), *[b"6"] * 10]
     assert lives.wires[-1].base_sequences[:5] == [*range(_LARGEST_SEQUENCE - 2, 2**31), 0, 1]

@@ -175,7 +175,9 @@ async def test_waiting_gives_partition_and_offset(
     post: Post, intake: FakeIntake, query: str, headers: dict[str, str]
 ) -> None:
     """Of each event, in their order."""
-    intake.outcomes = lambda record, place: Persisted(int(record.value or b"0"), 100 + place)
+    intake.outcomes = lambda record, place: Persisted(
+        int(record.value or b"0"), 100 + place, "t", 0
+    )
     status, answer = await post(b"7\nnul\n8", query=query, **headers)
     assert status == 201
     assert answer["events"] == [
@@ -194,7 +196,7 @@ async def test_the_query_goes_before_the_header(post: Post) -> None:
 async def test_waiting_tells_what_did_not_get_there(post: Post, intake: FakeIntake) -> None:
     """502, with what became of each."""
     outcomes: list[Outcome] = [
-        Persisted(0, 5),
+        Persisted(0, 5, "t", 0),
         NotPersisted("refused"),
         PossiblyPersisted("no answer"),
     ]
@@ -306,7 +308,7 @@ async def test_who_waits_for_kafka_or_the_disk_holds_no_body(
         assert len(intake.values) == 499 * number
     intake.sync_allowed.set()
     for delivery in intake.unanswered:
-        delivery.set_result(Persisted(0, 0))
+        delivery.set_result(Persisted(0, 0, "t", 0))
     assert {(await request)[0] for request in requests} == {201 if query else 202}
 
 

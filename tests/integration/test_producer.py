@@ -30,6 +30,7 @@ from sequitur.producer._wall_clock import StampClock, wall_clock_ms
 from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.topics import create_topic
 from sequitur.producer.kafka.wire import Wire
+from tests.support.outcomes import InLog
 from tests.support.producers import kill
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ async def test_many_tasks_send_once_and_in_order(
         by_task = defaultdict(list)
         for message in messages:
             value = message.value() or b""
-            assert outcomes[value] == Persisted(partition, message.offset() or 0)
+            assert outcomes[value] == InLog(partition, message.offset() or 0)
             sender, _, place = value.partition(b":")
             by_task[sender].append(int(place))
         assert all(numbers == list(range(each)) for numbers in by_task.values())

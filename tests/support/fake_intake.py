@@ -96,7 +96,9 @@ class FakeIntake:
         self.sync_allowed.set()
         self.on_accept: Callable[[], object] = lambda: None
         self.on_step: Callable[[], object] = lambda: None
-        self.outcomes: Callable[[Record, int], Outcome] = lambda _, place: Persisted(0, place)
+        self.outcomes: Callable[[Record, int], Outcome] = lambda _, place: Persisted(
+            0, place, "t", 0
+        )
         self.answers = True
         self.unanswered: list[Delivery] = []
         self._crash_at = crash_at

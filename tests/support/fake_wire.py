@@ -82,6 +82,7 @@ class FakeWire:
         self.before_max_ms = 31_536_000_000
         self.range_text = _RANGE
         self.misdated = 0
+        self.append_ms = -1
         self.configs_known = True
         self.brokers: dict[tuple[str, int], ModelBroker] = defaultdict(ModelBroker)
         self.records: dict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
@@ -261,4 +262,5 @@ class FakeWire:
         answer, offset = broker.append(request)
         if len(broker.log) > before:
             self.records[place] += records_of(data)
-        return PartitionAnswer(_CODES[answer], -1 if offset is None else offset)
+        where = -1 if offset is None else offset
+        return PartitionAnswer(_CODES[answer], where, append_ms=self.append_ms)

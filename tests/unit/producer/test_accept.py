@@ -11,10 +11,10 @@ import pytest
 from sequitur.producer import (
     BrokerError,
     NotPersisted,
-    Persisted,
     Position,
     Record,
 )
+from tests.support.outcomes import InLog
 from tests.support.producers import make_producer
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ async def test_each_event_has_its_own_delivery(wire: FakeWire) -> None:
         records = [Record(b"1"), Record(b"x" * 2000), Record(b"2")]
         outcomes = [await delivery for delivery in await producer.accept_each("t", records)]
         assert await producer.accept_each("t", []) == []
-    assert outcomes[0] == Persisted(0, 0)
+    assert outcomes[0] == InLog(0, 0)
     assert isinstance(outcomes[1], NotPersisted)
-    assert outcomes[2] == Persisted(0, 1)
+    assert outcomes[2] == InLog(0, 1)
 
 
 async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeWire) -> None:

@@ -24,6 +24,7 @@ from sequitur.producer.batching.outstanding import Outstanding
 from sequitur.producer.delivery.barred_topics import BarredTopics
 from sequitur.producer.delivery.send_queue import SendQueues
 from sequitur.producer.journal.report import inspect_journal
+from tests.support.outcomes import InLog
 from tests.support.producers import FAST, make_producer, scripted, values_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ async def test_a_lost_right_keeps_what_was_sent_in_its_place(wire: FakeWire, cod
         assert "events wait" in (producer.blocked_reason() or "")
         assert not any(delivery.done() for delivery in deliveries)
         right.is_gone = False
-        assert await asyncio.gather(*deliveries) == [Persisted(0, n) for n in range(1, 9)]
+        assert await asyncio.gather(*deliveries) == [InLog(0, n) for n in range(1, 9)]
         assert producer.blocked_reason() is None
         assert producer.statistics().renewals == 0
     assert values_of(wire) == [b"%d" % number for number in range(9)]
@@ -118,7 +119,7 @@ async def test_who_waits_for_topics_waits_for_the_first_right_too(wire: FakeWire
         delivery = await producer.send("t", b"1")
         await right.refuses(3)
         right.is_gone = False
-        assert await delivery == Persisted(0, 0)
+        assert await delivery == InLog(0, 0)
 
 
 async def test_metadata_without_the_topic_say_the_same(wire: FakeWire) -> None:
@@ -133,7 +134,7 @@ async def test_metadata_without_the_topic_say_the_same(wire: FakeWire) -> None:
         assert producer.blocked_reason() == f"{_WHY}: events wait"
         wire.unauthorized.clear()
         wire.reachable = True
-        assert await delivery == Persisted(0, 1)
+        assert await delivery == InLog(0, 1)
         assert producer.blocked_reason() is None
 
 

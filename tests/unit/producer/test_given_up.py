@@ -21,6 +21,7 @@ from sequitur.producer import (
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import DROPPED, FakeWire
+from tests.support.outcomes import InLog
 from tests.support.producers import FAST, use
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ async def test_a_refused_event_is_handed_over_while_the_journal_has_it(
             )
         )
         assert isinstance(outcome, NotPersisted)
-        assert await (await producer.send("t", b"good")) == Persisted(0, 0)
+        assert await (await producer.send("t", b"good")) == InLog(0, 0)
     assert given_up == [
         GivenUp(
             topic="t",

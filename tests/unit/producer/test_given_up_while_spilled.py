@@ -28,6 +28,7 @@ from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import WaitingKey
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import LOST, FakeWire
+from tests.support.outcomes import InLog
 from tests.support.producers import FAST, kill, values_of
 
 if TYPE_CHECKING:
@@ -433,17 +434,17 @@ async def test_answers_beside_one_that_cannot_be_taken_count(
         await (await producer.send("t", b"first", partition=number))
     persisted = Settlement.persisted
 
-    def fail_for_the_first(settlement: Settlement, batch: Batch, offset: int | None) -> None:
+    def fail_for_the_first(settlement: Settlement, batch: Batch, *at: int | None) -> None:
         if batch.partition == 0:
             raise RuntimeError("a defect")
-        persisted(settlement, batch, offset)
+        persisted(settlement, batch, *at)
 
     monkeypatch.setattr(Settlement, "persisted", fail_for_the_first)
     records = [Record(b"x", partition=number) for number in range(2)]
     deliveries = await producer.accept_each("t", records)
     async with asyncio.timeout(60):
         assert str(await producer.failure()) == "a defect"
-        assert await deliveries[1] == Persisted(1, 1)
+        assert await deliveries[1] == InLog(1, 1)
         assert isinstance(await deliveries[0], PossiblyPersisted)
     await producer.close()
 

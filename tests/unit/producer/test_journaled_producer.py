@@ -30,6 +30,7 @@ from sequitur.producer.journal.errors import (
 )
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
+from tests.support.outcomes import InLog
 from tests.support.producers import FAST, kill, let_pass, scripted, values_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ async def test_what_was_on_its_way_is_sent_by_the_next_life(
         outcome = await (await producer.send("t", b"3"))
         counts = producer.statistics()
     assert values_of(wire) == [b"1", b"2", b"3"]
-    assert outcome == Persisted(0, 2)
+    assert outcome == InLog(0, 2)
     assert (counts.recovered, counts.accepted, counts.persisted) == (2, 1, 3)
 
 
@@ -126,7 +127,7 @@ async def test_a_start_during_an_outage_goes_on_once_kafka_is_back(
         delivery = await producer.send("t", b"2")
         await (await producer.accept("t", [])).journaled
         wire.reachable = True
-        assert await delivery == Persisted(0, 1)
+        assert await delivery == InLog(0, 1)
     assert values_of(wire) == [b"1", b"2"]
 
 
@@ -238,8 +239,8 @@ async def test_a_broker_that_forgets_us_while_we_run_costs_nothing(
         delivery = await producer.send("t", b"1")
         await wire.broken.wait()
         wire.brokers["t", 0].forget()
-        assert await delivery == Persisted(0, None)
-        assert await (await producer.send("t", b"2")) == Persisted(0, 2)
+        assert await delivery == InLog(0, None)
+        assert await (await producer.send("t", b"2")) == InLog(0, 2)
     assert values_of(wire) == [b"0", b"1", b"2"]
 
 
@@ -535,7 +536,7 @@ async def test_partitions_that_are_gone_have_their_events_told(
     await kill(producer)
     wire.reachable, wire.partition_count = True, 1
     async with make(delivery_timeout=timedelta(seconds=30)) as producer:
-        assert await (await producer.send("t", b"3", key=b"any")) == Persisted(0, 1)
+        assert await (await producer.send("t", b"3", key=b"any")) == InLog(0, 1)
         await producer.flush()
         assert producer.statistics().possibly_persisted == 1
 

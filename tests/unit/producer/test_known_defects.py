@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequitur.producer import NotPersisted, Persisted, Record
 from tests.support.fake_wire import FakeWire
+from tests.support.outcomes import InLog
 from tests.support.producers import make_producer, use
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ async def test_five_batches_of_a_partition_are_in_flight(monkeypatch: pytest.Mon
         assert producer.statistics().batches_in_flight == 5
         wire.answer.set()
         outcomes = await asyncio.gather(*deliveries)
-    assert outcomes == [Persisted(0, 1 + n) for n in range(20)]
+    assert outcomes == [InLog(0, 1 + n) for n in range(20)]
     assert wire.most_unanswered == 5
 
 

@@ -23,13 +23,15 @@ from sequitur.producer import (
     SendManyError,
     parse_event_id,
 )
+from sequitur.producer._wall_clock import StampClock
 from sequitur.producer.batching.partitioner import KeyPartitioner
 from sequitur.producer.delivery.sender import Sender
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
+from tests.support.outcomes import InLog
 from tests.support.producers import FAST, make_producer, scripted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sequitur.producer._given_up import GivenUp
     from sequitur.producer.kafka.record_batch import StoredRecord
@@ -42,7 +44,7 @@ async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
     async with make_producer() as producer:
         deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
         outcomes = await asyncio.gather(*deliveries)
-    assert outcomes == [Persisted(0, 0), Persisted(0, 1), Persisted(0, 2)]
+    assert outcomes == [InLog(0, 0), InLog(0, 1), InLog(0, 2)]
     assert [record.value for record in wire.records["t", 0]] == [b"0", b"1", b"2"]
 
 
@@ -97,7 +99,7 @@ async def test_a_refused_batch_does_not_wedge_its_partition(wire: FakeWire) -> N
         second = await (await producer.send("t", b"2"))
         assert producer.statistics().renewals == 1
     assert first == NotPersisted("POLICY_VIOLATION")
-    assert second == Persisted(0, 0)
+    assert second == InLog(0, 0)
 
 
 @pytest.mark.parametrize("topic_limit", [1 << 20, 500])
@@ -126,7 +128,7 @@ async def test_a_large_event_that_compresses_well_is_sent(wire: FakeWire) -> Non
     async with make_producer() as producer:
         outcome = await (await producer.send("t", b"x" * 100_000))
         small = await (await producer.send("t", b"y"))
-    assert (outcome, small) == (Persisted(0, 0), Persisted(0, 1))
+    assert [outcome, small] == [InLog(0, 0), InLog(0, 1)]
 
 
 @pytest.mark.parametrize("partition", [1, -1])
@@ -136,7 +138,7 @@ async def test_a_partition_that_is_not_there_is_refused(wire: FakeWire, partitio
         await producer.send("t", b"1")
         outcome = await (await producer.send("t", b"", partition=partition))
         assert outcome == NotPersisted(f"partition {partition}: topic t has 0 to 0")
-        assert await (await producer.send("t", b"2")) == Persisted(0, 1)
+        assert await (await producer.send("t", b"2")) == InLog(0, 1)
     assert [record.value for record in wire.records["t", 0]] == [b"1", b"2"]
 
 
@@ -174,7 +176,7 @@ async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
     async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
         outcome = await (await producer.send("missing", b"1"))
         assert outcome == NotPersisted("topic missing is not there")
-        assert await (await producer.send("t", b"1")) == Persisted(0, 0)
+        assert await (await producer.send("t", b"1")) == InLog(0, 0)
 
 
 async def test_closing_sends_those_away_who_wait_for_a_topic(wire: FakeWire) -> None:
@@ -294,7 +296,7 @@ async def test_close_sends_what_was_accepted(wire: FakeWire) -> None:
     await producer.start()
     delivery = await producer.send("t", b"1")
     await producer.close()
-    assert await delivery == Persisted(0, 0)
+    assert await delivery == InLog(0, 0)
     assert wire.closed
 
 
@@ -434,7 +436,7 @@ async def test_a_cancelled_delivery_disturbs_nothing(wire: FakeWire) -> None:
         first = await producer.send("t", b"1")
         second = await producer.send("t", b"2")
         first.cancel()
-        assert await second == Persisted(0, 1)
+        assert await second == InLog(0, 1)
     assert len(wire.records["t", 0]) == 2
 
 
@@ -461,10 +463,10 @@ async def test_a_fault_of_the_sender_itself_is_told(
 async def test_more_partitions_are_used_once_the_cluster_tells_of_them(wire: FakeWire) -> None:
     """A partition that was added under a running producer is one to send to."""
     async with make_producer() as producer:
-        assert await (await producer.send("t", b"0", partition=0)) == Persisted(0, 0)
+        assert await (await producer.send("t", b"0", partition=0)) == InLog(0, 0)
         wire.partition_count = 3
         await wire.refresh()
-        assert await (await producer.send("t", b"1", partition=2)) == Persisted(2, 0)
+        assert await (await producer.send("t", b"1", partition=2)) == InLog(2, 0)
         keys = [b"%d" % number for number in range(40)]
         outcomes = [await (await producer.send("t", b"x", key)) for key in keys]
     partitions = [outcome.partition for outcome in outcomes if isinstance(outcome, Persisted)]
@@ -528,6 +530,36 @@ async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
         await asyncio.wait_for(producer.flush(), 10)
         assert isinstance(await sent, PossiblyPersisted)
         assert isinstance(await behind, NotPersisted | PossiblyPersisted)
-        assert await (await producer.send("t", b"3", b"any key")) == Persisted(0, 0)
+        assert await (await producer.send("t", b"3", b"any key")) == InLog(0, 0)
     assert [each.value for each in given_up] == [b"1", b"2"]
     assert "deleted and recreated" in caplog.text
+
+
+async def test_an_event_that_is_in_the_log_has_its_topic_and_its_time(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """The time of its record: its sender's, ours, that of a batch that waited, or the broker's."""
+    now_ms = 1_790_000_000_000
+    clock_ms = now_ms
+    producer = make(batch_size=2_000)
+    producer._clock = StampClock(lambda: clock_ms)
+    async with asyncio.timeout(60), producer:
+        first = await (await producer.send("t", b"1", timestamp_ms=77))
+        second = await (await producer.send("t", b"2"))
+        assert first == Persisted(0, 0, "t", 77)
+        assert second == Persisted(0, 1, "t", now_ms)
+        wire.reachable = wire.connected = False
+        waited = []
+        for number in range(40):  # in a batch that grows, and is dated when its turn comes
+            clock_ms += 10
+            waited.append(await producer.send("t", b"%02d" % number + bytes(50)))
+            await waited[-1].journaled
+        clock_ms += 10_000
+        wire.reachable = True
+        outcomes = await asyncio.gather(*waited)
+        wire.append_ms = 99
+        assert await (await producer.send("t", b"3")) == Persisted(0, 42, "t", 99)
+    found = {record.value: record.timestamp_ms for record in wire.records["t", 0]}
+    for number, outcome in enumerate(outcomes):
+        value = b"%02d" % number + bytes(50)
+        assert outcome == Persisted(0, 2 + number, "t", found[value])

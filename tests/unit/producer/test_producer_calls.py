@@ -21,6 +21,7 @@ from sequitur.producer import (
     Ticket,
 )
 from tests.support.fake_wire import DROPPED, FakeWire, Fault
+from tests.support.outcomes import InLog
 from tests.support.producers import FAST
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _producer(options: dict[str, Any] | None = None, **settings: Any) -> Idempot
 
 _WRONG: list[tuple[dict[str, Any], str]] = [
     ({"value": "text"}, "value is str, expected bytes or None"),
-    ({"value": bytearray(b"x")}, "value is bytearray, expected bytes or None"),
+    ({"value": [1]}, "value is list, expected bytes or None"),
     ({"value": b"", "key": 5}, "key is int, expected bytes or None"),
     ({"value": b"", "headers": {"a": b"1"}}, "headers is dict, expected a sequence"),
     ({"value": b"", "headers": {}}, "headers is dict, expected a sequence"),
@@ -71,6 +72,31 @@ async def test_a_wrong_type_is_an_error_at_the_call(
     assert {record.value for record in wire.records["t", 0]} == {b"good"}
 
 
+@pytest.mark.parametrize("count", [1, 300])
+async def test_bytes_that_may_change_are_copied_at_the_call(wire: FakeWire, count: int) -> None:
+    """What a socket's buffer holds a moment later is another event's."""
+    buffer = bytearray(b"event")
+    view = memoryview(buffer)
+    headers: Any = [("a", view), ("b", None)]
+    changing: Any = Record(view, bytearray(b"key"), headers)  # type: ignore[arg-type]
+    async with _producer(linger=timedelta(milliseconds=50)) as producer:
+        deliveries = [
+            await producer.send("t", buffer, bytearray(b"key"), headers=headers),
+            *await producer.accept_each("t", [changing]),
+        ]
+        tickets = [
+            await producer.accept("t", [changing]),
+            await producer.send_many("t", [changing] * count),
+        ]
+        buffer[:] = b"other"
+        await asyncio.gather(*deliveries, *tickets)
+    records = wire.records["t", 0]
+    assert {(r.value, r.key, r.headers[:-1]) for r in records} == {
+        (b"event", b"key", (("a", b"event"), ("b", None)))
+    }
+    assert len(records) == count + 3
+
+
 async def test_what_follows_the_key_has_a_name(wire: FakeWire) -> None:
     """Fourth in aiokafka is the partition: ported code must not give it as headers."""
     del wire
@@ -79,7 +105,7 @@ async def test_what_follows_the_key_has_a_name(wire: FakeWire) -> None:
             await producer.send("t", b"1", b"k", 0)  # type: ignore[call-arg, arg-type]
         with pytest.raises(TypeError, match="topic is bytes, expected str"):
             await producer.send(b"t", b"1")  # type: ignore[arg-type]
-        assert await producer.send_and_wait("t", b"1", b"k", headers=None) == Persisted(0, 0)
+        assert await producer.send_and_wait("t", b"1", b"k", headers=None) == InLog(0, 0)
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a b", "t\xf6pic", "x" * 250, "\ud800", "a\n"])
@@ -99,7 +125,7 @@ async def test_a_name_that_no_topic_has_is_an_error_at_the_call(wire: FakeWire, 
             with pytest.raises(ValueError, match=r"expected a topic name: letters, digits"):
                 await call
         assert producer.statistics().accepted == 0
-        assert await producer.send_and_wait("x" * 249, b"1") == Persisted(0, 0)
+        assert await producer.send_and_wait("x" * 249, b"1") == InLog(0, 0)
 
 
 async def test_who_wants_an_error_gets_one(wire: FakeWire) -> None:
@@ -107,9 +133,9 @@ async def test_who_wants_an_error_gets_one(wire: FakeWire) -> None:
     codes: dict[bytes, Fault] = {b"bad": 44, b"silent": DROPPED}
     wire.fault = lambda records: codes.get(records[0].value or b"")
     async with _producer(delivery_timeout=timedelta(milliseconds=300)) as producer:
-        assert await producer.send_and_wait("t", b"1") == Persisted(0, 0)
+        assert await producer.send_and_wait("t", b"1") == InLog(0, 0)
         delivery = await producer.send("t", b"2")
-        assert await delivery.result_or_raise() == await delivery == Persisted(0, 1)
+        assert await delivery.result_or_raise() == await delivery == InLog(0, 1)
         with pytest.raises(NotPersistedError, match="POLICY_VIOLATION"):
             await producer.send_and_wait("t", b"bad")
         with pytest.raises(PossiblyPersistedError, match="no answer"):
@@ -136,7 +162,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_delivery(wire: FakeWire) -> N
         delivery = await producer.send("t", b"1")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(delivery.result_or_raise(), 0.001)
-        assert await delivery == Persisted(0, 0)
+        assert await delivery == InLog(0, 0)
 
 
 async def test_a_cancelled_send_many_keeps_its_ticket(wire: FakeWire) -> None:
@@ -240,9 +266,9 @@ async def test_a_partitioner_of_ones_own_chooses(wire: FakeWire) -> None:
         return int(key or b"2")
 
     async with _producer({"partitioner": partitioner}) as producer:
-        assert await producer.send_and_wait("t", b"1", b"0") == Persisted(0, 0)
-        assert await producer.send_and_wait("t", b"2") == Persisted(2, 0)
-        assert await producer.send_and_wait("t", b"3", b"0", partition=1) == Persisted(1, 0)
+        assert await producer.send_and_wait("t", b"1", b"0") == InLog(0, 0)
+        assert await producer.send_and_wait("t", b"2") == InLog(2, 0)
+        assert await producer.send_and_wait("t", b"3", b"0", partition=1) == InLog(1, 0)
         await (await producer.send_many("t", [Record(b"4", b"1"), b"5"])).result_or_raise()
         with pytest.raises(ValueError, match="the partitioner gave 7: topic t has 0 to 2"):
             await producer.send("t", b"6", b"7")
@@ -300,7 +326,7 @@ async def test_a_call_that_raises_after_its_wait_lets_the_next_sender_in(
         with pytest.raises((ValueError, TypeError, SendManyError)):
             await raising
         assert isinstance(await full, Persisted)
-        assert await (await behind) == Persisted(0, 2)
+        assert await (await behind) == InLog(0, 2)
 
 
 async def test_the_partitions_of_a_topic_are_told(wire: FakeWire) -> None:

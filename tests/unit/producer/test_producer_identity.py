@@ -21,6 +21,7 @@ from sequitur.producer import (
     parse_event_id,
 )
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
+from tests.support.outcomes import InLog
 from tests.support.producers import kill, make_producer, use, values_of
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ async def test_without_the_right_to_its_name_each_life_has_a_producer_id_of_its_
     for value in (b"0", b"1", b"2"):
         async with _life(tmp_path / "journal") as producer:
             outcomes += await _sent(producer, value)
-    assert outcomes == [Persisted(0, number) for number in range(3)]
+    assert outcomes == [InLog(0, number) for number in range(3)]
     assert wire.ids == 3
 
 

@@ -22,6 +22,7 @@ from sequitur.producer.journal.errors import JournalFailedError
 from sequitur.producer.kafka.timestamp_range import TimestampRange, timestamp_range
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
 from tests.support.numbers_in_doubt import NumbersInDoubt
+from tests.support.outcomes import InLog
 from tests.support.producers import kill, make_producer, values_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ async def test_a_clock_far_ahead_costs_no_event(
     producer = _ahead(make(batch_size=1) if journals else make_producer(batch_size=1))
     async with asyncio.timeout(_IN_TIME_S), producer:
         first = [await producer.send("t", b"%d" % number) for number in range(8)]
-        assert await asyncio.gather(*first) == [Persisted(0, number) for number in range(8)]
+        outcomes = await asyncio.gather(*first)
+        assert outcomes == [InLog(0, number) for number in range(8)]
+        told = [o.timestamp_ms for o in outcomes if isinstance(o, Persisted)]
+        assert told == [record.timestamp_ms for record in wire.records["t", 0]][:8]
         refused = wire.misdated
         for number in range(8, 20):
             await producer.send_and_wait("t", b"%d" % number)
@@ -89,7 +93,7 @@ async def test_a_clock_far_behind_is_corrected_too(wire: FakeWire) -> None:
     """Where a topic takes no old timestamps."""
     wire.before_max_ms = _HOUR_MS
     async with asyncio.timeout(_IN_TIME_S), _ahead(make_producer(), -5 * _HOUR_MS) as producer:
-        assert await producer.send_and_wait("t", b"1") == Persisted(0, 0)
+        assert await producer.send_and_wait("t", b"1") == InLog(0, 0)
     assert abs(_times(wire)[0]) < 60_000
 
 
@@ -135,9 +139,9 @@ async def test_what_may_be_in_the_log_is_asked_for_before_it_is_dated_anew(wire:
         await wire.broken.wait()
         wire.after_max_ms = _HOUR_MS
         wire.fault = lambda _records: None
-        assert await delivery == Persisted(0, None)
+        assert await delivery == InLog(0, None)
         assert asked > 0
-        assert await producer.send_and_wait("t", b"2") == Persisted(0, 2)
+        assert await producer.send_and_wait("t", b"2") == InLog(0, 2)
     assert values_of(wire) == [b"0", b"1", b"2"]
 
 
@@ -157,7 +161,7 @@ async def test_a_broker_that_does_not_say_what_time_it_is_is_waited_for(
                 await asyncio.wait_for(asyncio.shield(delivery), 0.01)
         assert "is this machine's clock right?" in (producer.blocked_reason() or "")
         wire.now_ms = lambda: _NOW_MS + 3 * _HOUR_MS
-        assert await delivery == Persisted(0, 0)
+        assert await delivery == InLog(0, 0)
         assert producer.blocked_reason() is None
 
 

@@ -29,6 +29,7 @@ from sequitur.producer.journal.errors import JournalClosedError, JournalFullErro
 from sequitur.producer.journal.frames import Waiting
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import LOST, FakeWire
+from tests.support.outcomes import InLog
 from tests.support.producers import kill, scripted, values_of
 
 if TYPE_CHECKING:
@@ -374,7 +375,7 @@ async def test_what_waited_too_long_is_told_and_gone(
     await kill(producer)
     wire.reachable = True
     async with make() as producer:
-        assert await (await producer.send("t", b"last")) == Persisted(0, 1)
+        assert await (await producer.send("t", b"last")) == InLog(0, 1)
 
 
 async def test_closing_leaves_what_waits_to_the_next_start(
