@@ -17,6 +17,7 @@ from sequitur.producer._errors import BrokerError, ProducerClosedError, Retriabl
 from sequitur.producer._log import Logger
 from sequitur.producer._statistics import Counters, ProducerStatistics
 from sequitur.producer._tasks import report_failure
+from sequitur.producer._unheard import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
 from sequitur.producer.delivery.barred_topics import BarredTopics
 from sequitur.producer.delivery.rounds import Rounds
@@ -89,6 +90,7 @@ class Core:
             # A quarter is for batches that are read back from the journal, one for rounds on their
             # way into it; and what is accepted in one call must fit into it.
             buffer_size = max(1, min(buffer_size // 2, settings.journal_limit // 4))
+        self.unheard = Unheard(loop) if on_given_up is None else None
         self._queues = SendQueues()
         self.accumulator = Accumulator(
             settings,
@@ -100,6 +102,7 @@ class Core:
             on_due=lambda: self.rounds.wake(),  # noqa: PLW0108 - there are none yet
             clock=clock,
             on_given_up=on_given_up,
+            unheard=self.unheard,
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
         self.rounds = Rounds(
@@ -121,7 +124,7 @@ class Core:
             journal_limit=settings.journal_limit,
         )
         self._settlement = Settlement(
-            outstanding, self._counters, self.rounds, on_failure, on_given_up
+            outstanding, self._counters, self.rounds, on_failure, on_given_up, unheard=self.unheard
         )
         self.sender = Sender(
             wire=wire,
@@ -261,6 +264,8 @@ class Core:
         self._abandon("the producer was closed")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.rounds.close(), last_s)
+        if self.unheard is not None:
+            self.unheard.tell()
 
     def statistics(self) -> ProducerStatistics:
         """Return the counts at this moment."""
@@ -279,6 +284,7 @@ class Core:
             batches_split=counters.batches_split,
             renewals=counters.renewals,
             requests=counters.requests,
+            unheard=0 if self.unheard is None else self.unheard.count,
             journal=None if self._journal is None else self._journal.statistics(),
             quota=None if self.quota is None else self.quota.statistics(accumulator.routes),
         )

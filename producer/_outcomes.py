@@ -64,12 +64,14 @@ class Delivery(asyncio.Future[Outcome]):
     """An event on its way; await it for the outcome. Cancelling it does not recall the event."""
 
     # No `__init__`: the future's own, in C, is run for each event of `send`.
-    __slots__ = ("keeper", "timestamp_ms")
+    __slots__ = ("keeper", "on_unheard", "timestamp_ms")
 
     keeper: Callable[[], Awaitable[object]] | None
     """Waits until the journal has the event; None without a journal."""
     timestamp_ms: int
     """The timestamp that it was accepted with; its batch may get another before it is sent."""
+    on_unheard: Callable[[str], None]
+    """Told of the reason if nobody looks at a bad outcome; set with it."""
 
     @property
     def journaled(self) -> Awaitable[object]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable, Sequence
 
     from sequitur.producer._core import Core
-    from sequitur.producer._outcomes import Outcome, Persisted
+    from sequitur.producer._outcomes import Persisted
     from sequitur.producer._record import Record
     from sequitur.producer._record_maker import RecordMaker
     from sequitur.producer.batching.route import Route
@@ -80,7 +80,7 @@ class Sending(ABC):
         ):
             ready = await self._ready(core, topic)
             if isinstance(ready, NotPersisted):
-                return _completed(ready)
+                return _completed(core, topic, ready)
             route = ready
         if not self._maker.is_plain:
             record = self._maker.placed(record, topic, route.partitions)
@@ -208,8 +208,10 @@ class Sending(ABC):
         """
 
 
-def _completed(outcome: Outcome) -> Delivery:
+def _completed(core: Core, topic: str, outcome: NotPersisted) -> Delivery:
     delivery = Delivery(loop=asyncio.get_running_loop())
     delivery.keeper = None
     delivery.set_result(outcome)
+    if core.unheard is not None:
+        core.unheard.watch(delivery, topic)
     return delivery

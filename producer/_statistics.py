@@ -29,6 +29,9 @@ class ProducerStatistics:
         batches_split: Batches that a broker refused and that were halved.
         renewals: How often a partition went on under another producer id or epoch.
         requests: Produce requests written.
+        unheard: Events that are not, or not surely, in the log, whose delivery or ticket is gone
+            before anybody looked at it; told once a minute, by topic and reason. 0 with
+            `on_given_up`, which is told of each.
         journal: What the journal holds and has done; None without one.
         quota: What backlog quotas did to sends; None unless `backlog_quota` is set.
     """
@@ -46,11 +49,12 @@ class ProducerStatistics:
     batches_split: int
     renewals: int
     requests: int
+    unheard: int
     journal: JournalStatistics | None
     quota: QuotaStatistics | None
 
 
-NOTHING_COUNTED: Final = ProducerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None)
+NOTHING_COUNTED: Final = ProducerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,8 @@ from sequitur.producer._outcomes import Delivery, NotPersisted, Persisted, Possi
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, MutableSequence, Sequence
 
+    from sequitur.producer._unheard import Unheard
+
 MAX_LISTED_FAILURES: Final = 1_000
 
 
@@ -58,7 +60,9 @@ class Ticket:
         "_closed",
         "_done",
         "_failures",
+        "_heard",
         "_kept",
+        "_unheard",
         "accepted",
         "not_persisted",
         "persisted",
@@ -71,6 +75,8 @@ class Ticket:
         self.not_persisted = 0
         self.possibly_persisted = 0
         self._failures: list[Failure] = []
+        self._heard = False
+        self._unheard: list[tuple[Unheard, str, str, int]] = []
         self._closed = False
         self._done: asyncio.Future[None] | None = None
         self._kept: Callable[[], Awaitable[object]] | None = None
@@ -93,6 +99,7 @@ class Ticket:
 
     def __await__(self) -> Generator[object, None, TicketResult]:
         """Wait until each event has its outcome; may be awaited again, and by several tasks."""
+        self._heard = True
         yield from self.wait_completed().__await__()
         return self.result()
 
@@ -114,6 +121,7 @@ class Ticket:
 
     def result(self) -> TicketResult:
         """Return the counts as they are now."""
+        self._heard = True
         return TicketResult(
             accepted=self.accepted,
             persisted=self.persisted,
@@ -158,6 +166,23 @@ class Ticket:
             room = MAX_LISTED_FAILURES - len(self._failures)
             self._failures += [Failure(index, outcome) for index in indices[:room]]
         self._finish_if_completed()
+
+    def watch(
+        self,
+        events: int,
+        outcome: NotPersisted | PossiblyPersisted,
+        topic: str,
+        unheard: Unheard | None,
+    ) -> None:
+        """Have events that failed counted, if the ticket goes before anybody looks at it."""
+        if unheard is not None and not self._heard:
+            self._unheard.append((unheard, topic, outcome.reason, events))
+
+    def __del__(self) -> None:
+        """Tell of bad outcomes that nobody looked at."""
+        if not self._heard:
+            for unheard, topic, reason, events in self._unheard:
+                unheard.note(topic, reason, events)
 
     def _finish_if_completed(self) -> None:
         assert self._done is not None
@@ -213,11 +238,23 @@ class DeliveryClaim:
             if not delivery.done():  # its owner may have cancelled it
                 delivery.set_result(at.of(place, delivery.timestamp_ms))
 
-    def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """Set the outcome of events that are not, or only possibly, in the log."""
-        for delivery in self.entries:
+    def failed(
+        self, outcome: NotPersisted | PossiblyPersisted, topic: str, unheard: Unheard | None
+    ) -> None:
+        """Set the outcome of events that are not, or only possibly, in the log.
+
+        Args:
+            outcome: The outcome.
+            topic: Their topic.
+            unheard: Counts those that nobody looks at; None if somebody was told.
+        """
+        deliveries, self.entries = self.entries, []  # who looks at none lets them go
+        for delivery in deliveries:
             if not delivery.done():
+                is_awaited = bool(delivery._callbacks)  # noqa: SLF001 - the future's own
                 delivery.set_result(outcome)
+                if unheard is not None and not is_awaited:
+                    unheard.watch(delivery, topic)
 
     def compact(self) -> None:
         """Take less memory: futures are their owners'."""
@@ -241,9 +278,12 @@ class TicketClaim:
         del at, first  # a ticket counts
         self.ticket.complete(self.entries, None)
 
-    def failed(self, outcome: NotPersisted | PossiblyPersisted) -> None:
+    def failed(
+        self, outcome: NotPersisted | PossiblyPersisted, topic: str, unheard: Unheard | None
+    ) -> None:
         """Set the outcome of events that are not, or only possibly, in the log."""
         self.ticket.complete(self.entries, outcome)
+        self.ticket.watch(len(self.entries), outcome, topic, unheard)
 
     def compact(self) -> None:
         """Take less memory, for a long wait."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sequitur.producer._record import Record
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._ticket import Ticket
+    from sequitur.producer._unheard import Unheard
     from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.cuts import QueuedBatches
@@ -68,6 +69,7 @@ class Accumulator:
         on_due: Called when there is a reason to cut.
         clock: Says what time events get whose sender gave them none.
         on_given_up: Called with an event that is refused; None if nobody wants it.
+        unheard: Counts bad outcomes that nobody asks for; None if they are handed over.
         journal_event_bytes: The largest event that the journal takes; None without one.
 
     Attributes:
@@ -88,6 +90,7 @@ class Accumulator:
         on_due: Callable[[], None],
         clock: StampClock,
         on_given_up: OnGivenUp | None = None,
+        unheard: Unheard | None = None,
         journal_event_bytes: int | None = None,
     ) -> None:
         self.routes: dict[str, Route] = {}
@@ -104,6 +107,7 @@ class Accumulator:
         self._clock = clock
         self._random = random
         self._on_given_up = on_given_up
+        self._unheard = unheard
         self._journal_event_bytes = journal_event_bytes
         self._bulk = BulkAcceptor(
             loop, self._id_prefix, self.budget, self.cuts, random, clock=clock
@@ -137,6 +141,8 @@ class Accumulator:
                 queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
         except _INVALID_RECORD as error:
             delivery.set_result(self._refused(route, record, error))
+            if self._unheard is not None:
+                self._unheard.watch(delivery, route.topic)
             return delivery
         entries = queue.entries if queue.owner is DELIVERIES else queue.claim_deliveries()
         delivery.timestamp_ms = timestamp_ms
@@ -206,7 +212,9 @@ class Accumulator:
             except _INVALID_RECORD as error:
                 index += 1
                 ticket.accepted = index
-                ticket.complete([index - 1], self._refused(route, record, error))
+                refused = self._refused(route, record, error)
+                ticket.complete([index - 1], refused)
+                ticket.watch(1, refused, route.topic, self._unheard)
                 continue
             entries = queue.entries if queue.owner is ticket else queue.claim(ticket)
             entries.append(index)

@@ -127,3 +127,4 @@ class ManySender:
         indices = list(range(ticket.accepted, ticket.accepted + count))
         ticket.accepted += count
         ticket.complete(indices, outcome)
+        ticket.watch(count, outcome, self._topic, self._core.unheard)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._statistics import Counters
+    from sequitur.producer._unheard import Unheard
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.rounds import Rounds
@@ -39,6 +40,7 @@ class Settlement:
         on_failure: Called if the events of a batch that is given up cannot be handed over.
         on_given_up: Called with the events of a batch that is given up, while the journal still has
             them; None if nobody wants them.
+        unheard: Counts bad outcomes that nobody asks for; None if they are handed over.
     """
 
     def __init__(
@@ -48,7 +50,10 @@ class Settlement:
         rounds: Rounds,
         on_failure: Callable[[Exception], None],
         on_given_up: OnGivenUp | None = None,
+        *,
+        unheard: Unheard | None = None,
     ) -> None:
+        self._unheard = unheard
         self._outstanding = outstanding
         self._rounds = rounds
         self._counters = counters
@@ -149,7 +154,7 @@ class Settlement:
         if batch.completed:
             return
         for claim in batch.claims:
-            claim.failed(outcome)
+            claim.failed(outcome, batch.topic, self._unheard)
         if isinstance(outcome, NotPersisted):
             self._counters.not_persisted += batch.count
         else:
