@@ -130,15 +130,15 @@ class Routes:
                 found = await self._learn(topic, is_new=not self._settings.waits_for_topics)
             except BrokerError:
                 self._wire.forget(topic)
-                raise
-            finally:
                 self.unopened.pop(topic, None)
+                raise
         else:
             try:
                 found = await asyncio.wait_for(self._learn(topic), _LEARN_S)
             except (TimeoutError, RetriableError):
                 # The journal can take events while Kafka is away.
                 found = known, self._settings.max_request_size
+        self.unopened.pop(topic, None)
         partitions, max_batch_bytes = found
         settings = self._settings
         route = Route(
