@@ -29,6 +29,7 @@ from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
 from sequitur.consumer.lateness.runs import Run, least_frontier_ms
 from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
 from sequitur.consumer.step_log.entry import StepEntry
+from sequitur.consumer.step_log.partition_counts import PartitionCounts
 from sequitur.consumer.step_log.staged import StagedStep
 from sequitur.consumer.step_log.step_fields import Step, StepKind
 from sequitur.consumer.step_log.totals import Totals
@@ -163,6 +164,7 @@ __all__ = [
     "OutputPartition",
     "OutputTimestamp",
     "PartitionClock",
+    "PartitionCounts",
     "Pointer",
     "ReorderMode",
     "ReorderSettings",

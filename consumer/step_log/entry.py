@@ -78,6 +78,17 @@ class StepEntry(Step):
         return self.clock.frontier_ms
 
     @property
+    def reach_ms(self) -> int:
+        """Greatest event time that was staged up to this step."""
+        folds = () if self.keys is None else self.keys.folds
+        return max(
+            self.frontier_ms,
+            self.clock.max_event_time_ms,
+            *(run.reach_ms for run in self.runs),
+            *(fold.max_event_time_ms for fold in folds),
+        )
+
+    @property
     def live_runs(self) -> tuple[Run, ...]:
         """The runs that still hold rows once this step is done."""
         return tuple(run for run in self.runs if run.is_live(self.frontier_ms))

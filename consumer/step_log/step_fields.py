@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from sequitur.consumer.step_log.partition_counts import PartitionCounts
 from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.time.adaptive_delay import LearnedDelays
@@ -22,6 +23,7 @@ class StepKind(StrEnum):
     TICK = "tick"
     DRAIN = "drain"
     RESET = "reset"
+    GROWTH = "growth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class Step:
         lost: Of each source partition that lost rows before they were read, the first offset of
             these and the one behind the last.
         counted: Of each source partition that it read, how many rows, and bytes of them.
+        partition_counts: By how many partitions its rows, and all that were staged before, go to
+            the output topic; None in what versions wrote that knew one number alone.
     """
 
     step: int
@@ -59,9 +63,11 @@ class Step:
     topics: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
     counted: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
+    partition_counts: PartitionCounts | None = None
 
     def shared_document(self) -> dict[str, Any]:
         """Return these fields as JSON values, with the number of the format."""
+        partitions = self.partition_counts
         planned = [[*partition, offset] for partition, offset in sorted(self.planned.items())]
         return {
             "format": STEP_FORMAT,
@@ -81,6 +87,7 @@ class Step:
                 for where, (first, end) in sorted(self.lost.items())
             ],
             "counted": [[*where, *counts] for where, counts in sorted(self.counted.items())],
+            "partition_counts": None if partitions is None else partitions.to_document(),
         }
 
 
@@ -91,7 +98,7 @@ def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
         StateFormatError: Written by something else, or by a newer version.
     """
     check_format(document)
-    learned = document["learned"]
+    learned, partitions = document["learned"], document.get("partition_counts")
     return {
         "step": document["step"],
         "kind": StepKind(document["kind"]),
@@ -115,4 +122,5 @@ def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
             SourcePartition(topic, partition): (rows, size)
             for topic, partition, rows, size in document.get("counted", ())
         },
+        "partition_counts": partitions and PartitionCounts.from_document(partitions),
     }

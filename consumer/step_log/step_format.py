@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 STEP_FORMAT: Final = 7
 """Of what this version writes. Versions that read 5 alone know nothing of plans, and would write
-the rows of a step again; in format 6 runs name their files, which now stand beside these. Either
-refuses what this one has begun, by its number."""
+the rows of a step again; in format 6 runs name their files, which now stand beside these, and an
+output topic has one number of partitions for ever. Either refuses what this one has begun, by its
+number."""
 _READ: Final = (5, 6, STEP_FORMAT)
 
 
@@ -23,7 +24,7 @@ def check_format(document: Mapping[str, Any]) -> None:
         StateFormatError: It does not.
     """
     if document.get("format") not in _READ:
-        known = " and ".join(map(str, _READ))
+        known = ", ".join(map(str, _READ))
         raise StateFormatError(
             f"step of format {document.get('format')!r}; this version reads {known}"
         )

@@ -37,7 +37,6 @@ from sequitur.consumer import StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.input_checks import check_batch
 from sequitur.pipelines.ordering.job_input import JobInput
-from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.progress import JobReport, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.staged_steps import StagedSteps
@@ -50,8 +49,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import StagedStep, StepEntry, Totals
+    from sequitur.consumer import PartitionCounts, StagedStep, StepEntry, Totals
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.sink.sink import Outputs
     from sequitur.pipelines.topology.processing import Processing
 
@@ -67,17 +67,27 @@ class ReorderEngine:
         job: What its parts share; the checkpoint is claimed already.
         outputs: The output topics.
         processing: A topology that is given what steps release, instead of the output topic.
+        newest: The newest steps.
+        counts: By how many partitions rows go to the output topic, as far as the log knows.
 
     Attributes:
         input: What the job reads, as the log has it.
     """
 
-    def __init__(self, job: JobContext, outputs: Outputs, processing: Processing | None) -> None:
+    def __init__(
+        self,
+        job: JobContext,
+        outputs: Outputs,
+        processing: Processing | None,
+        newest: NewestStep,
+        counts: PartitionCounts,
+    ) -> None:
         self._job = job
         self._processing = processing
-        self._newest = newest = NewestStep(job.checkpoint)
+        self._newest = newest
+        self._released = outputs.released
         runs = SortedRuns(job, outputs, releases=processing is None)
-        self._steps = steps = Steps(job, newest, runs, outputs.released.partitions)
+        self._steps = steps = Steps(job, newest, runs, outputs.released.partitions, counts)
         self._outputs = StepOutputs(job, runs, outputs, processing)
         self._runner = StepRunner(job, newest, steps, self._outputs, processing)
         self._staged = StagedSteps(newest, self._runner)
@@ -152,6 +162,24 @@ class ReorderEngine:
             # acked since by others must be known before the steps behind it are decided.
             self._runner.acknowledge()
             self._runner.finish_all()
+            self._take_in_growth()
+
+    def _take_in_growth(self) -> None:
+        """Have rows go to the partitions too that the output topic has gained; a topology's stay.
+
+        All that is staged is decided: from here on rows are staged by the new number.
+        """
+        before, partitions = self._newest.entry, self._released.partitions
+        had = self._steps.counts.newest
+        if self._processing is not None or before is None or had == partitions:
+            return
+        cut_ms = before.reach_ms
+        self._runner.begin(before.step + 1)
+        self._runner.run(self._steps.grown(before, partitions))
+        self._job.outages.tell(
+            f"topic {self._released.name!r} had {had} partitions and has {partitions} now: rows up "
+            f"to event time {cut_ms} go by {had}, later ones by {partitions}"
+        )
 
     def reopen(self) -> None:
         """Take steps again, after `close`: for a query that is restarted.
@@ -218,15 +246,16 @@ class ReorderEngine:
         ticks = processing is not None and processing.tick_due_ms is not None
         return ticks and self._steps.is_look_due(entry, now_ms)
 
+    def release_behind_cuts(self) -> None:
+        """Release what has become due in a run that is over, where its steps stopped at a cut."""
+        while (entry := self._newest.entry) is not None and self._steps.is_at_cut(entry):
+            if not self.tick():
+                return
+
     def drain(self) -> bool:
         """Release everything held; whether anything was."""
         with self._lock:
-            entry = self._runner.settled()
-            if entry is None or not entry.live_runs:
-                return False
-            return self._runner.run_quiet(
-                StepKind.DRAIN, entry, entry.clock.drain(), self._job.now_ms()
-            )
+            return self._runner.drain()
 
     def process_pending(self, wait: Callable[[float], bool]) -> None:
         """Try events again until none waits; to be called at the end, after `close`.

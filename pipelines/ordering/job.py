@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import FOLD_LIMITS
@@ -14,8 +14,10 @@ from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.engine import ReorderEngine
+from sequitur.pipelines.ordering.growth import known_counts
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.metrics import serve_metrics
+from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarting_query import RestartingQuery
 from sequitur.pipelines.ordering.subscribing import checks_of, subscribe
@@ -27,7 +29,7 @@ from sequitur.pipelines.store.epochs import check_epoch, folder_of_epoch
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import open_spark_folder, open_storage
 from sequitur.pipelines.topology.processing import Processing
-from sequitur.pipelines.topology.topology_file import check_settings, check_stores
+from sequitur.pipelines.topology.topology_file import check_growth, check_settings, check_stores
 from sequitur.producer import BrokerError, FatalError
 from sequitur.producer.kafka.reach import require_broker
 from sequitur.producer.settings import format_duration, milliseconds
@@ -132,7 +134,7 @@ def run_reorder(
             on_step=on_step,
             subscription=subscription,
         )
-        engine = _open_engine(job, process)
+        engine = _open_engine(job, process, ends=available_now and drain)
         read_before = engine.totals.read
         with (
             contextlib.suppress(StopRequestedError),
@@ -148,6 +150,8 @@ def run_reorder(
                 engine.input.check()
             if not reset_input or engine.input.reset(stop.wait):
                 RestartingQuery(job, engine, stop).run()
+                if available_now:
+                    engine.release_behind_cuts()
                 if drain:
                     engine.drain()
                 if available_now or drain:
@@ -156,12 +160,13 @@ def run_reorder(
     return engine.report(read_before, time.monotonic() - begun)
 
 
-def _open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
+def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -> ReorderEngine:
     """Claim the checkpoint, make the topics that are missing, and give the engine.
 
     Args:
         job: What all parts of it share.
         process: A topology that is given the events, instead of the output topic.
+        ends: Whether nothing will be held when it ends.
 
     Raises:
         ReorderError: Something is not as it has to be.
@@ -196,7 +201,7 @@ def _open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine
         late=ensure_aside(settings.late),
         quarantine=ensure_aside(settings.quarantine),
     )
-    job.checkpoint.claim(
+    began = job.checkpoint.claim(
         JobIdentity(
             input_topics=settings.input_topics,
             input_pattern=settings.input_pattern,
@@ -207,9 +212,14 @@ def _open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine
             topology=None if process is None else process.topology.name,
         )
     )
+    newest = NewestStep(job.checkpoint)
+    counts = known_counts(job.checkpoint.root, newest.head, began, outputs.released)
     processing = None
     if process is not None:
-        output = settings.output_topic
+        output, known = settings.output_topic, counts.newest
+        if ends:
+            outputs = replace(outputs, released=replace(outputs.released, partitions=known))
+        check_growth(process.topology, output, had=known, has=outputs.released.partitions)
         processing = Processing(
             job.spark,
             job.checkpoint,
@@ -220,12 +230,13 @@ def _open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine
                 for name in process.topology.topics(output)
             },
             default=outputs.released,
+            spout_tasks=known,
             dead_letters=ensure_aside(process.settings.dead_letters(output)),
             limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,
             outages=job.outages,
         )
-    return ReorderEngine(job, outputs, processing)
+    return ReorderEngine(job, outputs, processing, newest, counts)
 
 
 def _check_login(kafka: KafkaSettings) -> None:

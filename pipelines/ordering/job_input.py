@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from sequitur.consumer import SourcePartition, StepKind
+from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
@@ -163,8 +163,7 @@ class JobInput:
             topic for topic, known in entry.topics.items() if ids.get(topic, known) != known
         }
         if recreated and entry.live_runs:
-            clock = entry.clock.drain()
-            self._runner.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
+            self._runner.drain()
         while recreated and self._runner.try_again(wait):
             pass
         # The drain and the attempts have moved the frontier: the reset goes on from there.

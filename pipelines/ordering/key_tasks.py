@@ -1,7 +1,8 @@
 """How far keys have been released: the tasks of `ordering.keys`, by blocks of output partitions.
 
 A key's rows all go to one output partition, so each task finds all it has to know among the rows of
-its own. What is decided, and by what, says `sequitur.consumer.LateJudge`.
+its own; where the topic has grown, also among those by which its keys went before. What is decided,
+and by what, says `sequitur.consumer.LateJudge`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, in_row_groups
 from sequitur.pipelines.rows.selection import Places, comparable, order_of
 from sequitur.pipelines.store.part_files import PartFile
+from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,6 +78,8 @@ class JudgeTask:
         released: Rows that are out, and folds of such; none is older than what matters.
         judge: Decides.
         duplicates: Files with the places of rows to leave out.
+        counts: The numbers of partitions by which the released rows went; empty where a key's
+            rows are all in one.
     """
 
     folder: Location
@@ -84,6 +88,7 @@ class JudgeTask:
     judge: LateJudge
     duplicates: tuple[Location, ...] = ()
     limits: RowLimits = ROW_LIMITS
+    counts: tuple[int, ...] = ()
 
     def __call__(self, partitions: range) -> Written:
         """Judge the rows of some output partitions."""
@@ -145,10 +150,13 @@ class JudgeTask:
                 wanted, more = pa.concat_arrays([wanted, more]).unique(), more[:0]
         wanted = pa.concat_arrays([wanted, more]).unique().drop_null()
         place = place_columns(self.judge.mode)
-        released = RunRows(
-            self.released if len(wanted) else (), partitions, ("key", *place), self.limits
+        parts = self.released if len(wanted) else ()
+        where = _partitions_of(wanted, self.counts) if self.counts else [partitions]
+        pieces = (
+            rows.filter(pc.is_in(rows["key"], wanted))
+            for some in where
+            for rows in RunRows(parts, some, ("key", *place), self.limits).pieces()
         )
-        pieces = (rows.filter(pc.is_in(rows["key"], wanted)) for rows in released.pieces())
         return _last_of_keys(pieces, place)
 
 
@@ -160,12 +168,14 @@ class FoldTask:
         folder: Where the fold is written to.
         released: The runs and folds, from the horizon on.
         mode: What is known of a key's last row.
+        has_grown: Whether rows of a key may be in several partitions.
     """
 
     folder: Location
     released: tuple[Part, ...]
     mode: ReorderMode = ReorderMode.ORDERED
     limits: RowLimits = ROW_LIMITS
+    has_grown: bool = False
 
     def __call__(self, partitions: range) -> Written:
         """Fold the rows of some output partitions."""
@@ -181,14 +191,25 @@ class FoldTask:
 
     def _folded(self, rows: RunRows) -> pa.Table:
         """Return one row for each key."""
-        place = place_columns(self.mode)
+        place, where = place_columns(self.mode), ("output_partition",)
         pieces = (some.filter(some["key"].is_valid()) for some in rows.pieces())
-        keys = _last_of_keys(pieces, place, alike=("output_partition",))
+        if self.has_grown:
+            keys = _last_of_keys(pieces, (*place, *where))
+        else:
+            keys = _last_of_keys(pieces, place, alike=where)
         columns = {
             name: keys[name] if name in keys.column_names else pa.nulls(len(keys), field_type)
             for name, field_type in zip(_FOLD_SCHEMA.names, _FOLD_SCHEMA.types, strict=True)
         }
         return pa.Table.from_pydict(columns, schema=_FOLD_SCHEMA)
+
+
+def _partitions_of(keys: pa.BinaryArray, counts: Sequence[int]) -> list[range]:
+    """Return the partitions that keys go to, by one number of partitions or another."""
+    named = keys.to_pylist()
+    numbers = np.unique([KeyPartitioner(count).each(named) for count in counts])
+    cuts = np.flatnonzero(np.diff(numbers) > 1) + 1
+    return [range(int(some[0]), int(some[-1]) + 1) for some in np.split(numbers, cuts) if len(some)]
 
 
 def files_of(written: Iterable[Written]) -> dict[str, int]:

@@ -62,11 +62,20 @@ class KeyHistory:
         upkeep = keys.upkeep(before.folding_runs, self._job.fold_limits)
         if upkeep is None:
             return before.kept_runs, keys
-        fold = self.fold(upkeep, step, name=name, horizon_ms=keys.horizon_ms)
+        counts = before.partition_counts
+        fold = self.fold(
+            upkeep,
+            step,
+            name=name,
+            horizon_ms=keys.horizon_ms,
+            has_grown=counts is not None and counts.only is None,
+        )
         runs = tuple(run for run in before.kept_runs if run not in upkeep.runs)
         return runs, keys.with_fold(fold, upkeep)
 
-    def fold(self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int) -> Fold:
+    def fold(
+        self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int, has_grown: bool = False
+    ) -> Fold:
         """Put runs and folds into one new fold, without keys that were last seen long ago.
 
         Args:
@@ -74,10 +83,12 @@ class KeyHistory:
             step: The step that does it.
             name: The fold's folder.
             horizon_ms: Keys last released behind it are left out.
+            has_grown: Whether rows of a key may be in several partitions.
         """
         folder = self._job.checkpoint.new_folder(f"keys/{name}")
         files = self._job.checkpoint.files(*upkeep.runs, *upkeep.folds)
-        task = FoldTask(folder, (Part(files, horizon_ms, reasons=()),), self._mode)
+        released = Part(files, horizon_ms, reasons=())
+        task = FoldTask(folder, (released,), self._mode, has_grown=has_grown)
         reads = sum(run.size_bytes for run in upkeep.runs) + _size_of(upkeep.folds)
         written = in_blocks(self._job.spark, task, self._partitions, reads=reads)
         return Fold(
@@ -105,12 +116,14 @@ class KeyHistory:
         judge = LateJudge(self._mode, lookup.horizon_ms)
         out_ms = judge.behind_ms(entry.previous_frontier_ms)  # all rows up to it are out
         files = checkpoint.files(*lookup.runs, *lookup.folds)
+        counts = entry.partition_counts
         task = JudgeTask(
             folder=checkpoint.new_folder(f"behind/{entry.name}"),
             behind=behind_part(checkpoint, entry),
             released=(Part(files, lookup.after_ms, out_ms, reasons=()),),
             judge=judge,
             duplicates=duplicates_files(checkpoint, entry),
+            counts=counts.within(lookup.after_ms, out_ms) if counts and not counts.only else (),
         )
 
         reads = _KEY_BYTES * _rows_of(entry.runs[-1], *lookup.runs) + _size_of(lookup.folds)

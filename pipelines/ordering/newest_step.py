@@ -108,8 +108,8 @@ class NewestStep:
         entry = self.entry
         if entry is None or not self.is_done:
             return None
-        # A tick follows a committed batch, so only a batch has to be looked up.
-        if entry.kind is not StepKind.BATCH:
+        # A tick follows a committed batch, so that one has not to be looked up.
+        if entry.kind not in {StepKind.BATCH, StepKind.GROWTH} or entry.batch_id < 0:
             return entry
         if not self._checkpoint.spark.is_committed(entry.source, entry.batch_id):
             return None

@@ -51,7 +51,8 @@ class OrderedStep:
 
         They are read as they are asked for, which has to be within the call, at most 65,536 rows a
         table. From the first table to the last they are in the order of (event_time_ms, topic,
-        partition, offset). All rows with one key are in one partition.
+        partition, offset). All rows with one key are in one partition, but where the topic has
+        gained partitions: then those up to an event time are in one, and later ones in one.
 
         Args:
             partition: From 0.

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import (
         EventClock,
+        PartitionCounts,
         ReorderSettings,
         SourcePartition,
         StepEntry,
@@ -118,7 +119,6 @@ class SortedRuns:
         self._checkpoint = job.checkpoint
         self._outputs = outputs
         self._releases = releases
-        self._output = output_partition(job.spark, outputs.released.partitions)
         self._expects_large = False
 
     def stage(
@@ -131,6 +131,7 @@ class SortedRuns:
         clock: EventClock,
         learns: bool,
         acked: AckedOffsets,
+        by: PartitionCounts,
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing.
 
@@ -146,9 +147,11 @@ class SortedRuns:
             clock: The clocks before the step: rows behind their frontier are marked.
             learns: Count how late rows are against these clocks.
             acked: Offsets whose rows are to be skipped.
+            by: By how many partitions rows go.
         """
         folder = self._checkpoint.new_folder(f"runs/{name}")
-        rows = rows.withColumn("output_partition", self._output)
+        to = output_partition(self._job.spark, by.newest)
+        rows = rows.withColumn("output_partition", to)
         columns = [*SOURCE_COLUMNS, "output_partition"]
         writer = RunWriter(
             folder=folder,
@@ -158,6 +161,7 @@ class SortedRuns:
             clock=clock if learns else None,
             limit=self._staging_limit(),
             acked=acked,
+            partition_counts=None if by.only else by,
         )
         if self._expects_large:
             found = _written(rows.select(*columns), writer, by_size=True)
@@ -207,7 +211,9 @@ class SortedRuns:
 
     def late(self, entry: StepEntry) -> SideSelection:
         """Return the rows that a step found late, with the headers that say so."""
-        return self._aside(self._outputs.late, self._late_part(entry), entry)
+        counts = entry.partition_counts
+        placed = None if counts is None else counts.only
+        return self._aside(self._outputs.late, self._late_part(entry), entry, placed)
 
     def _late_part(self, entry: StepEntry) -> Part:
         """Return the rows that a step found late; where they were not judged, with duplicates."""
@@ -238,7 +244,9 @@ class SortedRuns:
         """Return the rows of a step without a usable event time, with the headers that say why."""
         own = self._checkpoint.files(entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
-        return self._aside(self._outputs.quarantine, part, entry)
+        counts = entry.partition_counts
+        placed = None if counts is None else counts.newest
+        return self._aside(self._outputs.quarantine, part, entry, placed)
 
     def some_quarantined(self, entry: StepEntry, reason: str) -> list[UnusableRow]:
         """Return some rows of a step that were quarantined for a reason."""
@@ -249,14 +257,16 @@ class SortedRuns:
             for row in ([] if found is None else found.slice(0, _LOOKED_AT).to_pylist())
         ]
 
-    def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
+    def _aside(
+        self, topic: OutputTopic, part: Part, entry: StepEntry, placed: int | None
+    ) -> SideSelection:
         return SideSelection(
             (part,),
             duplicates_files(self._checkpoint, entry),
             flagged_ms=entry.previous_frontier_ms,
             limit=self._job.topics.record_limit(topic.name),
             root=self._checkpoint.location(),
-            placed=self._outputs.released.partitions,
+            placed=placed,
         )
 
     def _judged_files(self, entry: StepEntry) -> tuple[Location, ...]:

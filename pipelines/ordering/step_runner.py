@@ -176,6 +176,16 @@ class StepRunner:
             self.run(staged)
         return staged is not None
 
+    def drain(self) -> bool:
+        """Release everything held; whether anything was. More steps than one stop at cuts."""
+        is_any = False
+        while (entry := self.settled()) is not None and entry.live_runs:
+            clock = self._steps.drained(entry)
+            if clock.frontier_ms == entry.frontier_ms:
+                break
+            is_any |= self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
+        return is_any
+
     def is_process_due(self, now_ms: int) -> bool:
         """Tell whether bolts are to be given an event again, or a tick."""
         if self._processing is None:

@@ -28,11 +28,11 @@ from sequitur.pipelines.ordering.skipped_rows import without_acked
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import Step
+    from sequitur.consumer import LearnedDelays, PartitionCounts, Run, Step
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.data_loss import Lost
     from sequitur.pipelines.ordering.newest_step import NewestStep
@@ -49,6 +49,7 @@ class Steps:
         newest: NewestStep,
         runs: SortedRuns,
         output_partitions: int,
+        counts: PartitionCounts,
     ) -> None:
         self._job = job
         self._checkpoint = job.checkpoint
@@ -58,6 +59,13 @@ class Steps:
         self._history = KeyHistory(job, output_partitions)
         self._duplicates = DuplicateFinder(job, output_partitions)
         self._ticked = -1, EventClock()
+        self._counts = counts
+
+    @property
+    def counts(self) -> PartitionCounts:
+        """By how many partitions the rows of the next step go to the output topic."""
+        head = self._newest.head
+        return (None if head is None else head.partition_counts) or self._counts
 
     def stage(self, rows: DataFrame, batch_id: int) -> StagedStep:
         """Stage a micro-batch, and give how far it moves the frontier.
@@ -82,6 +90,7 @@ class Steps:
                 clock=clock,
                 learns=self._frontier.is_learned,
                 acked=self._acked(clock, planned),
+                by=self.counts,
             )
         except Exception:
             self._checkpoint.drop_run(name)  # the disk may be full
@@ -100,9 +109,7 @@ class Steps:
             kind=StepKind.BATCH,
             batch_id=batch_id,
             previous_frontier_ms=clock.frontier_ms,
-            clock=self._frontier.advance(
-                after, learned, now_ms, (*self._newest.holding, staged.run)
-            ),
+            clock=self._advanced(after, learned, now_ms, (*self._newest.holding, staged.run)),
             staged=staged.totals,
             run=staged.run,
             first_behind_ms=staged.first_behind_ms,
@@ -112,6 +119,7 @@ class Steps:
             planned=planned,
             topics=topics,
             counted=staged.counted,
+            partition_counts=self.counts,
         )
 
     def _acked(self, clock: EventClock, planned: Mapping[SourcePartition, int]) -> AckedOffsets:
@@ -170,7 +178,29 @@ class Steps:
         ends = self._job.topics.high_watermarks(positions)
         clock = self._frontier.looked_at(clock, positions, ends, now_ms)
         self._ticked = before.step, clock
-        return self._frontier.advance(clock, before.learned, now_ms, before.runs)
+        return self._advanced(clock, before.learned, now_ms, before.runs)
+
+    def drained(self, before: StepEntry) -> EventClock:
+        """Return the clocks of a step that releases what is held."""
+        return self._to_next_cut(before.clock, before.clock.drain())
+
+    def _advanced(
+        self,
+        clock: EventClock,
+        learned: LearnedDelays | None,
+        now_ms: int,
+        runs: Sequence[Run],
+    ) -> EventClock:
+        return self._to_next_cut(clock, self._frontier.advance(clock, learned, now_ms, runs))
+
+    def is_at_cut(self, entry: StepEntry) -> bool:
+        """Tell whether a step has stopped where rows go by another number of partitions."""
+        return entry.frontier_ms in self.counts.cuts_ms
+
+    def _to_next_cut(self, before: EventClock, after: EventClock) -> EventClock:
+        return replace(
+            after, frontier_ms=self.counts.reached(before.frontier_ms, after.frontier_ms)
+        )
 
     def is_look_due(self, before: StepEntry, now_ms: int) -> bool:
         """Tell whether the input has not been looked at for as long as a tick may take."""
@@ -195,6 +225,17 @@ class Steps:
             run.may_release(before.frontier_ms, clock.frontier_ms) for run in before.runs
         )
         return self._next(kind, before, clock) if releases or is_due(now_ms) else None
+
+    def grown(self, before: StepEntry, partitions: int) -> StagedStep:
+        """Return a step from which on rows go by the partitions that the output topic has gained.
+
+        Args:
+            before: The newest step, which is done.
+            partitions: How many partitions there are now.
+        """
+        following = self._next(StepKind.GROWTH, before, before.clock)
+        counts = self.counts.grown(partitions, before.reach_ms)
+        return replace(following, partition_counts=counts)
 
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost
@@ -241,6 +282,7 @@ class Steps:
             source=f"{FIRST_SPARK_FOLDER}-{self._checkpoint.new_name(0)}",
             planned=dict(begins),
             topics=topics,
+            partition_counts=self.counts,
         )
 
     def _next(self, kind: StepKind, before: StepEntry, clock: EventClock) -> StagedStep:
@@ -256,4 +298,5 @@ class Steps:
             source=before.source,
             planned=before.planned,
             topics=before.topics,
+            partition_counts=self.counts,
         )

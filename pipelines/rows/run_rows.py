@@ -17,16 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines.rows.columns import SOURCE_ORDER, outputs_of
+from sequitur.pipelines.rows.columns import SOURCE_ORDER
 from sequitur.pipelines.rows.fetched_files import open_rows
 from sequitur.pipelines.rows.footers import ALL_TIME, footer_of, only_value, reach
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.read_ahead import read_ahead, readers, side_by_side, size_of
-from sequitur.pipelines.rows.run_writer import sources
+from sequitur.pipelines.rows.run_writer import sources, spread
 from sequitur.pipelines.rows.slice_bounds import counted_sources, counted_times, time_cuts
 from sequitur.pipelines.spark.partition_blocks import halves
 from sequitur.pipelines.store.files import is_remote
-from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -324,7 +323,7 @@ class RunRows:
         if ranges is not None:
             wanted &= _in_ranges(rows, ranges)
         if self._spread is not None:
-            rows = _spread(rows.filter(pa.array(wanted)), self._spread)
+            rows = spread(rows.filter(pa.array(wanted)), self._spread)
             wanted = np.ones(len(rows), np.bool_)
         if self.partitions is not None:
             outputs = rows["output_partition"].to_numpy()
@@ -365,14 +364,6 @@ def _is_marked(found: pa.ChunkedArray, reasons: tuple[str, ...] | None) -> Bools
         return unmarked
     marked: Bools = pc.is_in(found, pa.array(reasons, pa.string())).to_numpy()
     return marked
-
-
-def _spread(rows: pa.Table, partitions: int) -> pa.Table:
-    """Have rows go to other output partitions than those they stand by."""
-    partitioner = KeyPartitioner(partitions)
-    outputs = outputs_of(partitioner, rows["key"].to_pylist(), rows["partition"].to_numpy())
-    place = rows.schema.get_field_index("output_partition")
-    return rows.set_column(place, "output_partition", pa.array(outputs))
 
 
 def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:

@@ -23,16 +23,18 @@ from sequitur.consumer import (
     staging_rules,
 )
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
+from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.rows.event_time_arrays import read_each, read_many
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import PartFile
+from sequitur.producer.batching.partitioner import KeyPartitioner
 from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sequitur.consumer import EventClock, TimeBounds
+    from sequitur.consumer import EventClock, PartitionCounts, TimeBounds
     from sequitur.pipelines.store.files import Location
     from sequitur.producer.kafka.record_limit import RecordLimit
 
@@ -113,6 +115,8 @@ class RunWriter:
         limit: What the output topic takes of one row; None when rows do not go there.
         acked: First offsets and stops of ranges that the subscription has acked: their rows are
             skipped.
+        partition_counts: By how many partitions rows go, where that depends on their event time;
+            None where all go as they come.
     """
 
     folder: Location
@@ -123,6 +127,7 @@ class RunWriter:
     limit: RecordLimit | None = None
     limits: RowLimits = ROW_LIMITS
     acked: AckedOffsets = field(default_factory=dict)
+    partition_counts: PartitionCounts | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write batches; give one row with the `Summary`."""
@@ -177,6 +182,7 @@ class RunWriter:
         _count(summary, times, reasons, usable, behind)
         for source, place in sources(rows):
             self._look_at(summary, source, times[place][usable[place]])
+        rows = self._placed(rows, times)
         outputs = rows["output_partition"].to_numpy()
         # Stable, so that rows of one source partition stay in the order of their offsets.
         order = np.argsort(times, kind="stable")
@@ -202,6 +208,19 @@ class RunWriter:
             limits = self.limits.packed_rows, self.limits.packed_bytes
             for block in packed(outputs[section], sizes[section], *limits):
                 yield own.slice(block.start, block.stop - block.start)
+
+    def _placed(self, rows: pa.Table, times: Longs) -> pa.Table:
+        """Have rows up to a cut go by the number of partitions that counts there."""
+        by = self.partition_counts
+        if by is None:
+            return rows
+        outputs = rows["output_partition"].to_numpy().copy()
+        which = np.searchsorted(by.cuts_ms, times)
+        for number, count in enumerate(by.counts[:-1]):
+            if len(own := np.flatnonzero(which == number)):
+                outputs[own] = spread(rows.take(pa.array(own)), count)["output_partition"]
+        place = rows.schema.get_field_index("output_partition")
+        return rows.set_column(place, "output_partition", pa.array(outputs))
 
     def _mark(self, rows: pa.Table, times: Longs, reasons: Any, sizes: Longs) -> None:
         """Mark the rows that have an event time with the reasons of the late judge."""
@@ -263,6 +282,14 @@ class RunWriter:
                 bins[int(number)] = bins.get(int(number), 0) + int(count)
         late += int(np.count_nonzero(is_behind(times, self.clock.frontier_ms)))
         summary.lateness[source] = (rows + len(times), late, bins)
+
+
+def spread(rows: pa.Table, partitions: int) -> pa.Table:
+    """Have rows go by so many output partitions, by key or else by source partition."""
+    partitioner = KeyPartitioner(partitions)
+    outputs = outputs_of(partitioner, rows["key"].to_pylist(), rows["partition"].to_numpy())
+    place = rows.schema.get_field_index("output_partition")
+    return rows.set_column(place, "output_partition", pa.array(outputs))
 
 
 def in_ranges(offsets: Longs, firsts: Longs, stops: Longs) -> Any:

@@ -166,14 +166,15 @@ class SideSelection(Selection):
     Attributes:
         limit: What the side topic takes of one row.
         root: The checkpoint, where a row that is too large is left whole.
-        placed: By so many partitions rows were placed when they were staged.
+        placed: By so many partitions all rows were placed when they were staged; None where it
+            depends on the row.
         spread: See `RunRows`.
     """
 
     order: tuple[str, ...] = SOURCE_ORDER
     limit: RecordLimit
     root: Location
-    placed: int
+    placed: int | None
     spread: int | None = None
 
     def over(self, partitions: int) -> Self:

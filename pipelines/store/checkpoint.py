@@ -116,8 +116,11 @@ class Checkpoint(OwnedFolder):
                     f"Put the folder back, or {BEGIN_ANEW}"
                 )
 
-    def claim(self, identity: JobIdentity) -> None:
+    def claim(self, identity: JobIdentity) -> int:
         """Make the folder this job's, or check that it is; then take it over for this process.
+
+        Returns:
+            How many partitions the output topic had when it was made.
 
         Raises:
             CheckpointError: It belongs to another job, to another version, or to something else.
@@ -125,13 +128,15 @@ class Checkpoint(OwnedFolder):
         """
         document = identity.to_document()
         self._make(document)
-        check_identity(self.root, self.read_document(FORMAT_DOCUMENT, dict) or {}, document)
+        found = self.read_document(FORMAT_DOCUMENT, dict) or {}
+        check_identity(self.root, found, document)
         folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "plans", "done"]
         if identity.topology is not None:
             folders += ["topology", "prepared", "processed", "replays"]
         self._take(folders, ("staged", "frontier", "plans", "done", "prepared", "processed"))
         for topic in self._storage.names(OVERSIZED_FOLDER):
             self._storage.drop_unfinished(f"{OVERSIZED_FOLDER}/{topic}")
+        return int(found["output_partitions"])
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""

@@ -73,8 +73,8 @@ class Processing:
 
     Args:
         outputs: The topics it writes to, by name.
-        default: The topic of outputs without one of their own; the first stage has a task for each
-            of its partitions.
+        default: The topic of outputs without one of their own.
+        spout_tasks: How many tasks the first stage has: by so many partitions events are staged.
         dead_letters: The topic for events given up.
         limit_of: Tells what a topic takes of one record.
         outages: Waits between tries at a transaction, and is the job's log.
@@ -92,6 +92,7 @@ class Processing:
         settings: ProcessSettings,
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
+        spout_tasks: int,
         dead_letters: OutputTopic,
         limit_of: Callable[[str], RecordLimit],
         timestamps: OutputTimestamp,
@@ -110,6 +111,7 @@ class Processing:
             settings=settings,
             outputs=self._outputs,
             default=default,
+            spout_tasks=spout_tasks,
             dead_letters=dead_letters,
             limit_of=limit_of,
             is_stopping=lambda: outages.is_over,

@@ -133,6 +133,7 @@ class StepRuns:
         settings: How it is run.
         outputs: The topics it writes to, by name.
         default: The topic of outputs without one of their own.
+        spout_tasks: How many tasks the first stage has.
         dead_letters: The topic for events given up.
         limit_of: Tells what a topic takes of one record.
         is_stopping: Tells whether the job is to stop.
@@ -150,6 +151,7 @@ class StepRuns:
         settings: ProcessSettings,
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
+        spout_tasks: int,
         dead_letters: OutputTopic,
         limit_of: Callable[[str], RecordLimit],
         is_stopping: Callable[[], bool] = lambda: False,
@@ -162,7 +164,8 @@ class StepRuns:
         self._default = default
         self._dead_letters = dead_letters
         self._limit_of = limit_of
-        self._plan = plan(topology, default.partitions)
+        self._spout_tasks = spout_tasks
+        self._plan = plan(topology, spout_tasks)
         self._life = uuid4().hex
         self._counted = CountedRuns()
         folders = {name: str(number) for number, name in enumerate(outputs)}
@@ -208,12 +211,11 @@ class StepRuns:
         records = (f"outputs/{place}" for place in (*self._folders, DEAD_LETTERS))
         for below in (*_FOLDERS, *records):
             (folder / below).mkdir(parents=True, exist_ok=True)
-        partitions = self._default.partitions
         batch = FileBatch(
             topology=self._topology,
             plan=self._plan,
             rules=replace(settings.rules, limits=self._output_limits()),
-            ackers=partitions if settings.ackers is None else settings.ackers,
+            ackers=self._spout_tasks if settings.ackers is None else settings.ackers,
             now_ms=entry.logged_ms,
             seed=(entry.step, entry.logged_ms),
             folder=folder,
@@ -238,7 +240,7 @@ class StepRuns:
 
     def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], int]:
         """Return the events of each task of the first stage, and how many of them are replayed."""
-        waiting, partitions = work.before.waiting, self._default.partitions
+        waiting, partitions = work.before.waiting, self._spout_tasks
         waiting_now = waiting.values() if work.requests else ()
         replayed = write_replayed(
             work.requests,

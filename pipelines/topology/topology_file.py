@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import LatePolicy
-from sequitur.consumer.topology import Topology
+from sequitur.consumer.topology import BaseBolt, Topology
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 from sequitur.pipelines._errors import TopologyFileError
 from sequitur.pipelines.spark_settings import is_local
@@ -127,6 +127,39 @@ def check_stores(process: ProcessSettings, topology: Topology, master: str) -> N
                     "take PostgreSQL, or, where the driver and all executors run on one host, say "
                     "process.sqlite_on_one_host = true"
                 )
+
+
+def check_growth(topology: Topology, topic: str, *, had: int, has: int) -> None:
+    """Check that a topology can go on once the job's output topic has gained partitions.
+
+    Args:
+        topology: The topology.
+        topic: The output topic.
+        had: With how many partitions the checkpoint goes by: the first stage has as many tasks.
+        has: How many the topic has.
+
+    Raises:
+        TopologyFileError: Its bolts keep state, by task.
+    """
+    keeping = _keeping_state(topology)
+    if has > had and keeping:
+        raise TopologyFileError(
+            f"topic {topic!r} had {had} partitions and has {has} now, and bolt {keeping[0]!r} of "
+            f"topology {topology.name!r} keeps state by task, and so by {had} partitions. What is "
+            "held goes out, by these, with `sequitur run TOPOLOGY --available-now --drain` and the "
+            "settings of the job; then give it a checkpoint and an app of its own"
+        )
+
+
+def _keeping_state(topology: Topology) -> list[str]:
+    """Return the bolts whose state outlives a batch: in a snapshot, or in a database."""
+    in_stores = topology.states if isinstance(topology, TransactionalTopology) else {}
+    bolts = {one.id: one.bolt for one in topology.bolts if one.bolt is not None}
+    return [
+        name
+        for name, bolt in bolts.items()
+        if name in in_stores or type(bolt).snapshot is not BaseBolt.snapshot
+    ]
 
 
 def check_kind(root: str, found: Processed, topology: Topology) -> None:

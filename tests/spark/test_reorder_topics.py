@@ -59,17 +59,6 @@ def test_partition_added_while_running_joins(job: Job) -> None:
     assert held_back[0].frontier_ms == held_back[0].previous_frontier_ms
 
 
-def test_output_topic_that_has_grown_is_refused(job: Job) -> None:
-    """With other partitions a key would go elsewhere: the error says so, and what to do."""
-    job.produce([event(T0 + n, partition=n % 4) for n in range(8)])
-    job.run()
-    output = job.settings.output_topic
-    admin = AdminClient(job.kafka.librdkafka())
-    admin.create_partitions([NewPartitions(output, 6)])[output].result(30)
-    with pytest.raises(CheckpointError, match=r"had 4 partitions and has 6 now.*another output"):
-        job.run()
-
-
 def test_topics_of_a_pattern_are_read_also_those_created_later(
     job: Job, make_topic: MakeTopic
 ) -> None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sequitur.consumer import EventClock, TimeBounds, TimeUnit, parse_event_time_spec
+from sequitur.consumer import (
+    EventClock,
+    PartitionCounts,
+    TimeBounds,
+    TimeUnit,
+    parse_event_time_spec,
+)
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, RunWriter, Summary
 from sequitur.producer.batching.partitioner import KeyPartitioner
@@ -115,10 +121,13 @@ def staged(
     batch_rows: int = 5,
     *,
     limits: RowLimits = ROW_LIMITS,
+    counts: PartitionCounts | None = None,
 ) -> Summary:
     """Write rows as a run of one task, held against a frontier that is so much after the base."""
     folder.mkdir(parents=True)
-    writer = RunWriter(folder, SPEC, BASE_MS + frontier, BOUNDS, clock, limits=limits)
+    writer = RunWriter(
+        folder, SPEC, BASE_MS + frontier, BOUNDS, clock, limits=limits, partition_counts=counts
+    )
     return writer.write(iter(as_batches(rows, batch_rows)))
 
 

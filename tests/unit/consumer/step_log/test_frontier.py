@@ -172,7 +172,10 @@ def test_mark_without_what_was_added_later_is_read() -> None:
 
 @pytest.mark.parametrize("one", [_entry(), StepDone(7, Totals())])
 def test_version_without_plans_reads_no_step_of_this_one(one: StepEntry | StepDone) -> None:
-    """It reads format 5 alone, and would write an unfinished step again; its own are read."""
+    """It reads format 5 alone, and would write an unfinished step again; its own are read.
+
+    One that reads 6 knows nothing of an output topic that has grown.
+    """
     document = one.to_document()
     assert document["format"] == 7
     for former in (5, 6):

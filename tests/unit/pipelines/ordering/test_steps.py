@@ -11,6 +11,7 @@ import pytest
 from sequitur.consumer import (
     EventClock,
     Look,
+    PartitionCounts,
     ReorderSettings,
     Run,
     SourcePartition,
@@ -52,7 +53,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         subscription=None,
     )
     runs: Any = SimpleNamespace(stage=failing)
-    steps = Steps(job, NewestStep(checkpoint), runs, output_partitions=3)
+    steps = Steps(job, NewestStep(checkpoint), runs, 3, PartitionCounts((3,)))
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
     rows: Any = None
@@ -82,8 +83,8 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
         settings=settings, topics=topics, outages=None, is_bounded=False, checkpoint=None
     )
     runs: Any = None
-    newest: Any = None
-    steps = Steps(job, newest, runs, output_partitions=3)
+    newest: Any = SimpleNamespace(head=entry)
+    steps = Steps(job, newest, runs, 3, PartitionCounts((3,)))
     found = []
     for now_ms in (60_000, 61_000, 62_000, 107_000):  # a new life, which looks 45 s in vain
         after = steps.ticked(entry, now_ms)

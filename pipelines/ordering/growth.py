@@ -1,0 +1,38 @@
+"""Whether the output topic has the partitions that the log knows of, or more, or fewer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sequitur.consumer import PartitionCounts
+from sequitur.pipelines._errors import CheckpointError
+
+if TYPE_CHECKING:
+    from sequitur.consumer import Step
+    from sequitur.pipelines.sink.sink import OutputTopic
+
+
+def known_counts(
+    root: str, newest: Step | None, began: int, released: OutputTopic
+) -> PartitionCounts:
+    """Return by how many partitions rows go to the output topic, as far as the log knows.
+
+    Args:
+        root: The checkpoint's folder, for the message.
+        newest: The newest step, staged or logged; None before the first.
+        began: How many the topic had when the checkpoint was made.
+        released: The output topic.
+
+    Raises:
+        CheckpointError: The topic has fewer.
+    """
+    if newest is None:
+        return PartitionCounts((released.partitions,))
+    known = newest.partition_counts or PartitionCounts((began,))
+    if released.partitions < known.newest:
+        raise CheckpointError(
+            f"{root}: topic {released.name!r} had {known.newest} partitions and has "
+            f"{released.partitions} now, so keys would go elsewhere and lose their order: give "
+            "the job another output topic, and a checkpoint of its own"
+        )
+    return known
