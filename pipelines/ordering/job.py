@@ -29,7 +29,12 @@ from sequitur.pipelines.store.epochs import check_epoch, folder_of_epoch
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import open_spark_folder, open_storage
 from sequitur.pipelines.topology.processing import Processing
-from sequitur.pipelines.topology.topology_file import check_growth, check_settings, check_stores
+from sequitur.pipelines.topology.topology_file import (
+    check_growth,
+    check_settings,
+    check_stores,
+    keeping_state,
+)
 from sequitur.producer import BrokerError, FatalError
 from sequitur.producer.kafka.reach import require_broker
 from sequitur.producer.settings import format_duration, milliseconds
@@ -217,7 +222,7 @@ def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -
     processing = None
     if process is not None:
         output, known = settings.output_topic, counts.newest
-        if ends:
+        if ends and keeping_state(process.topology):
             outputs = replace(outputs, released=replace(outputs.released, partitions=known))
         check_growth(process.topology, output, had=known, has=outputs.released.partitions)
         processing = Processing(

@@ -141,7 +141,7 @@ def check_growth(topology: Topology, topic: str, *, had: int, has: int) -> None:
     Raises:
         TopologyFileError: Its bolts keep state, by task.
     """
-    keeping = _keeping_state(topology)
+    keeping = keeping_state(topology)
     if has > had and keeping:
         raise TopologyFileError(
             f"topic {topic!r} had {had} partitions and has {has} now, and bolt {keeping[0]!r} of "
@@ -151,7 +151,7 @@ def check_growth(topology: Topology, topic: str, *, had: int, has: int) -> None:
         )
 
 
-def _keeping_state(topology: Topology) -> list[str]:
+def keeping_state(topology: Topology) -> list[str]:
     """Return the bolts whose state outlives a batch: in a snapshot, or in a database."""
     in_stores = topology.states if isinstance(topology, TransactionalTopology) else {}
     bolts = {one.id: one.bolt for one in topology.bolts if one.bolt is not None}
