@@ -16,7 +16,7 @@ from sequitur.pipelines.ordering.row_probe import records_a_poll
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
 from sequitur.pipelines.spark.callbacks import calling_connection, forget
-from sequitur.pipelines.spark.tasks import reason_of
+from sequitur.pipelines.spark.tasks import reason_of, text_of
 from sequitur.producer.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.producer.settings import milliseconds
 
@@ -200,7 +200,7 @@ def passes(error: Exception) -> bool:
     """Tell whether a query failed for a transient reason: brokers that do not answer."""
     if isinstance(error, UnansweredError | SinkUnansweredError):
         return True
-    return is_sparks(error) and _PASSES.search(_whole(error.__cause__)) is not None
+    return is_sparks(error) and _PASSES.search(text_of(error.__cause__)) is not None
 
 
 def is_sparks(error: Exception) -> bool:
@@ -214,12 +214,3 @@ def _first_line(error: Exception) -> str:
         return reason_of(error)
     said = str(getattr(error, "java_exception", None) or error)
     return said.strip().partition("\n")[0]
-
-
-def _whole(error: Any) -> str:
-    """Return the messages, stack traces and causes of an error of Spark's."""
-    parts: list[str] = []
-    while error is not None:
-        parts += [str(error), str(getattr(error, "_stackTrace", None) or "")]
-        error = getattr(error, "_cause", None)
-    return "\n".join(parts)

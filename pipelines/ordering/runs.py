@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.consumer import (
@@ -29,6 +31,7 @@ from sequitur.consumer import (
     Totals,
     UnusableRow,
 )
+from sequitur.pipelines.ordering.far_timestamps import FAR_MS, is_far, read_spans
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     SOURCE_COLUMNS,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
         StepEntry,
     )
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.far_timestamps import Spans
     from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -120,12 +124,13 @@ class SortedRuns:
         self._outputs = outputs
         self._releases = releases
         self._expects_large = False
+        self._expects_far = False
 
     def stage(
         self,
         rows: DataFrame,
         step: int,
-        partitions: Sequence[SourcePartition],
+        spans: Spans,
         *,
         name: str,
         clock: EventClock,
@@ -142,7 +147,7 @@ class SortedRuns:
         Args:
             rows: The batch, as `read_source` gives it.
             step: The step.
-            partitions: All source partitions.
+            spans: Which offsets it has of each source partition.
             name: The run's folder.
             clock: The clocks before the step: rows behind their frontier are marked.
             learns: Count how late rows are against these clocks.
@@ -152,7 +157,6 @@ class SortedRuns:
         folder = self._checkpoint.new_folder(f"runs/{name}")
         to = output_partition(self._job.spark, by.newest)
         rows = rows.withColumn("output_partition", to)
-        columns = [*SOURCE_COLUMNS, "output_partition"]
         writer = RunWriter(
             folder=folder,
             event_time=self._job.settings.event_time,
@@ -163,9 +167,22 @@ class SortedRuns:
             acked=acked,
             partition_counts=None if by.only else by,
         )
-        if self._expects_large:
-            found = _written(rows.select(*columns), writer, by_size=True)
-        else:
+        found = None if self._expects_far else self._by_spark(rows, step, writer)
+        if found is None:
+            batches = read_spans(self._job, spans, by.newest)
+            found = [writer.write(batches)]
+            self._expects_far = found[0].max_timestamp_ms > FAR_MS
+        read = sum(one.read for one in found)
+        self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
+        files = {one.file: one.read - one.skipped for one in found if one.file is not None}
+        return _staged(step, name, found, sorted(spans), files)
+
+    def _by_spark(self, rows: DataFrame, step: int, writer: RunWriter) -> list[Summary] | None:
+        """Write what Spark reads; None where it cannot, for the timestamp of a row."""
+        columns = [*SOURCE_COLUMNS, "output_partition"]
+        try:
+            if self._expects_large:
+                return _written(rows.select(*columns), writer, by_size=True)
             rows = rows.withColumn("is_large", payload_bytes() > LARGE_ROW_BYTES)
             found = _written(rows.select(*_without_large(columns)), writer)
             if large := sum(one.left_out for one in found):
@@ -173,10 +190,16 @@ class SortedRuns:
                 found += (behind := _written(rest, writer, by_size=True))
                 if (read := sum(one.read for one in behind)) != large:
                     raise ConservationError(f"step {step}: {large} large rows, {read} were read")
-        read = sum(one.read for one in found)
-        self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
-        files = {one.file: one.read - one.skipped for one in found if one.file is not None}
-        return _staged(step, name, found, partitions, files)
+        except (Py4JError, PySparkException) as error:
+            if not is_far(error):
+                raise
+            self._job.outages.tell(
+                "a row has a Kafka timestamp that Spark cannot hold, as of a producer that writes "
+                "nanoseconds: its batch is read without Spark's source, and what follows until a "
+                "batch has none"
+            )
+            return None
+        return found
 
     def _limit(self) -> RecordLimit | None:
         """Return what the output topic takes of a row; None when no row goes there."""

@@ -85,7 +85,7 @@ class Steps:
             staged = self._runs.stage(
                 rows,
                 step,
-                sorted(planned),
+                self._spans(clock, planned, source),
                 name=name,
                 clock=clock,
                 learns=self._frontier.is_learned,
@@ -121,6 +121,17 @@ class Steps:
             counted=staged.counted,
             partition_counts=self.counts,
         )
+
+    def _spans(
+        self, clock: EventClock, planned: Mapping[SourcePartition, int], source: str
+    ) -> dict[SourcePartition, tuple[int, int]]:
+        """Return which offsets a batch has of each source partition."""
+        begins = {where: known.position for where, known in clock.partitions.items()}
+        if planned.keys() - begins.keys():
+            begins = {**self._checkpoint.spark.first_offsets(source), **begins}
+        if new := planned.keys() - begins.keys():  # Spark reads it from its beginning
+            begins |= self._job.topics.low_watermarks(new)
+        return {where: (begins[where], end) for where, end in planned.items()}
 
     def _acked(self, clock: EventClock, planned: Mapping[SourcePartition, int]) -> AckedOffsets:
         """Return what the subscription has acked among the rows of a batch."""

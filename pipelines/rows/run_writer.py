@@ -84,6 +84,7 @@ class Summary:
         lateness: How late rows were, by source partition: rows, late rows, and rows by bin.
         skipped: Rows that are in no file, since the subscription had acked them.
         counted: How many rows each source partition gave, those included, and bytes of them.
+        max_timestamp_ms: Greatest Kafka timestamp of a row.
     """
 
     file: str | None = None
@@ -98,6 +99,7 @@ class Summary:
     lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
     skipped: int = 0
     counted: dict[SourcePartition, tuple[int, int]] = field(default_factory=dict)
+    max_timestamp_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,8 @@ class RunWriter:
 
     def _not_acked(self, rows: pa.Table, summary: Summary) -> pa.Table:
         """Count rows by source partition; return those that are not acked."""
+        newest_ms = int(rows["timestamp_ms"].to_numpy().max())
+        summary.max_timestamp_ms = max(summary.max_timestamp_ms, newest_ms)
         sizes, offsets = payload_sizes(rows), rows["offset"].to_numpy()
         is_acked = np.zeros(len(rows), np.bool_)
         for source, place in sources(rows):

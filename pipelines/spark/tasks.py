@@ -6,7 +6,7 @@ import contextlib
 import gc
 import re
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.pipelines._errors import PipelineError, ReorderError
 from sequitur.pipelines.spark.partition_blocks import blocks_of
@@ -162,3 +162,12 @@ def reason_of(error: PySparkException | Py4JJavaError) -> str:
     said = str(error).strip()
     raised = _RAISED.findall(said)
     return str(raised[-1]) if raised else said.partition("\n")[0]
+
+
+def text_of(error: Any) -> str:
+    """Return the messages, stack traces and causes of an error of Spark's."""
+    parts: list[str] = []
+    while error is not None:
+        parts += [str(error), str(getattr(error, "_stackTrace", None) or "")]
+        error = getattr(error, "_cause", None)
+    return "\n".join(parts)

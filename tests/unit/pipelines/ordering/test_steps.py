@@ -38,6 +38,8 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     checkpoint.claim(JobIdentity(("in",), None, "json:at", "out", 3, "ordered"))
     (tmp_path / "spark" / "offsets").mkdir(parents=True)
     (tmp_path / "spark" / "offsets" / "0").write_text(_PLAN)
+    (tmp_path / "spark" / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "spark" / "sources" / "0" / "0").write_text('v1\n{"in":{"0":0}}')
 
     def failing(*_: object, name: str, **__: object) -> None:
         folder: Any = checkpoint.new_folder(f"runs/{name}")

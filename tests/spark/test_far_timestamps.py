@@ -1,0 +1,86 @@
+"""Kafka timestamps that Spark cannot hold, as of a producer that writes nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
+
+from sequitur.consumer import (
+    REASON_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_TIMESTAMP_HEADER,
+)
+from tests.spark.conftest import Event, Job, by_partition, event, time_of
+
+pytestmark = pytest.mark.spark
+
+T0: Final = 1_700_000_000_000
+_FAR: Final = T0 * 1_000_000
+"""T0 in nanoseconds, which a broker takes for milliseconds."""
+
+
+def _take_any_timestamp(job: Job) -> None:
+    """As brokers before 4.0 do by default."""
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        job.topic,
+        incremental_configs=[
+            ConfigEntry(
+                "message.timestamp.after.max.ms",
+                str(2**63 - 1),
+                incremental_operation=AlterConfigOpType.SET,
+            )
+        ],
+    )
+    admin = AdminClient(job.kafka.librdkafka())
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job) -> None:
+    """It comes out in its order with all others; what is read after it, too, by Spark again."""
+    _take_any_timestamp(job)
+    sent = [event(T0 + 10 * (n ^ 1), key=f"k{n % 7}", partition=n % 2, n=n) for n in range(200)]
+    for n in (20, 21, 57):
+        sent[n] = replace(sent[n], timestamp_ms=_FAR, headers=[("a", b"1")])
+    sent[30] = replace(sent[30], value=b"no time", key=None)
+    job.produce(sent)
+    job = job.with_settings(max_offsets_per_trigger=60)
+    report = job.run(drain=True)
+    assert (report.totals.read, report.totals.released, report.totals.late) == (200, 199, 0)
+    found = job.released()
+    for records in by_partition(found).values():
+        times = [time_of(record) for record in records]
+        assert times == sorted(times)
+    assert sorted(map(time_of, found)) == sorted(T0 + 10 * (n ^ 1) for n in range(200) if n != 30)
+    marked = [one for one in found if any(name == "a" for name, _ in one.headers)]
+    assert sorted(map(time_of, marked)) == [T0 + 10 * (n ^ 1) for n in (21, 20, 57)]
+    (bad,) = job.quarantined()
+    assert bad.value == b"no time"
+    job.produce([event(T0 + 5000 + n, partition=n % 2) for n in range(20)])
+    assert job.run(drain=True).totals.released == 219
+
+
+def test_timestamp_in_nanoseconds_is_no_event_time(job: Job) -> None:
+    """With `kafka-timestamp` the row is quarantined, and says what it had."""
+    _take_any_timestamp(job)
+    job = job.with_settings(event_time="kafka-timestamp", timestamp_floor="1 h")
+    job.produce(
+        Event(value=b"%d" % n, key=b"k", partition=0, timestamp_ms=_FAR if n == 5 else T0 + n)
+        for n in range(10)
+    )
+    report = job.run(drain=True)
+    assert (report.totals.read, report.totals.released) == (10, 9)
+    assert [record.value for record in job.released()] == [b"%d" % n for n in range(10) if n != 5]
+    (bad,) = job.quarantined()
+    assert bad.value == b"5"
+    assert bad.header(REASON_HEADER) is not None
+    assert bad.header(SOURCE_OFFSET_HEADER) == b"5"
+    assert bad.header(SOURCE_TIMESTAMP_HEADER) == b"%d" % _FAR
