@@ -325,7 +325,8 @@ class Checkpoint(OwnedFolder):
     def prepared(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what the commit phase of a step begins with; None as long as nothing is."""
         names = [one for one in self._storage.names("prepared") if one.startswith(step_name(step))]
-        return self.read_document(f"prepared/{names[-1]}", meaning) if names else None
+        newest = max(names, key=_attempt_of, default=None)
+        return None if newest is None else self.read_document(f"prepared/{newest}", meaning)
 
     def write_prepared(
         self, step: int, attempt: int, document: Mapping[str, Any], *, written: str
@@ -359,6 +360,10 @@ class Checkpoint(OwnedFolder):
 
 def _attempt_name(step: int, attempt: int) -> str:
     return f"{step_name(step)}-{attempt:015d}"
+
+
+def _attempt_of(name: str) -> int:
+    return int(name.rpartition("-")[2])
 
 
 def _folder(held: Run | Fold) -> str:

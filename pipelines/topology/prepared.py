@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.step.run import SentTuples
     from sequitur.pipelines.store.files import Location
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_WITHOUT_SIGNATURE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Prepared:
             but what the commit phase adds.
         sent: The tuples for the commit phase: in which file, and where in it by component and task.
         tasks: How many tasks the components of the commit phase had.
+        signature: What else the commit phase takes for granted of the topology; None of what an
+            older version has prepared, which goes on as it is.
     """
 
     attempt: int
@@ -36,6 +39,7 @@ class Prepared:
     processed: Processed
     sent: Sequence[SentTuples]
     tasks: Mapping[str, int]
+    signature: Mapping[str, Sequence[str]] | None = None
 
     def to_document(self, root: Location) -> dict[str, Any]:
         """Return it as a JSON document."""
@@ -53,6 +57,7 @@ class Prepared:
             "batch": self.batch,
             "sent": sent,
             "tasks": dict(self.tasks),
+            "signature": self.signature,
             "processed": self.processed.to_document(root),
         }
 
@@ -68,9 +73,9 @@ class Prepared:
             CheckpointError: Written by another version.
             ValueError: Likewise.
         """
-        if document["prepared_format"] != _FORMAT:
+        if document["prepared_format"] not in {_WITHOUT_SIGNATURE, _FORMAT}:
             raise ValueError(
-                f"it has format {document['prepared_format']}; this version reads {_FORMAT}"
+                f"it has format {document['prepared_format']}; this version reads up to {_FORMAT}"
             )
         sent = [
             (
@@ -86,4 +91,5 @@ class Prepared:
             processed=Processed.from_document(document["processed"], root),
             sent=sent,
             tasks=document["tasks"],
+            signature=document.get("signature"),
         )

@@ -186,6 +186,7 @@ class Processing:
             prepared = self._transactions.prepared(newest)
             if prepared is not None and self._processed(newest) is None:
                 check_outputs(root, prepared.processed, self._outputs)
+                self._transactions.check_prepared(prepared)
         elif self._checkpoint.prepared(newest, dict) is not None:
             raise is_prepared(root, newest, self._topology)
 

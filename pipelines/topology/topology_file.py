@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings
+    from sequitur.pipelines.topology.prepared import Prepared
     from sequitur.pipelines.topology.processed import Processed
 
 
@@ -195,6 +196,46 @@ def is_prepared(root: str, step: int, topology: Topology) -> TopologyFileError:
         "TransactionalTopologyBuilder until the step is done, or give the job a checkpoint of its "
         "own"
     )
+
+
+def check_prepared(
+    root: str, prepared: Prepared, topology: TransactionalTopology, tasks: Mapping[str, int]
+) -> None:
+    """Check that the topology's commit phase is that for which a step is prepared.
+
+    Args:
+        root: The checkpoint's folder, for the message.
+        prepared: What was prepared.
+        topology: The topology.
+        tasks: How many tasks each component has.
+
+    Raises:
+        TopologyFileError: It is not; the message names what differs.
+    """
+    had: dict[str, object] = {_tasks_of(one): count for one, count in prepared.tasks.items()}
+    has: dict[str, object] = {_tasks_of(one): tasks.get(one, 0) for one in prepared.tasks}
+    if prepared.signature is not None:
+        had |= prepared.signature
+        has |= topology.commit_signature
+    for what in sorted({*had, *has}):
+        if had.get(what) != has.get(what):
+            raise TopologyFileError(
+                f"{root}: step {prepared.processed.step} is prepared, and may be in databases in "
+                f"part, for a topology {_said(what, had)}; now it is one {_said(what, has)}. Run "
+                "the job with the topology as it was until the step is done (--available-now), "
+                "and change it then"
+            )
+
+
+def _tasks_of(component: str) -> str:
+    return f"the tasks of {component!r}"
+
+
+def _said(what: str, where: Mapping[str, object]) -> str:
+    found = where.get(what)
+    if found is None:
+        return f"without {what}"
+    return f"with {what}: {', '.join(found) if isinstance(found, list) else found}"
 
 
 def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None:

@@ -21,12 +21,12 @@ from sequitur.consumer.topology.transactional.attempt import (
     life_of_attempt,
 )
 from sequitur.consumer.topology.transactional.phase import Phase, Transaction
-from sequitur.consumer.topology.transactional.topology import create_states
-from sequitur.pipelines._errors import TopologyFileError
+from sequitur.consumer.topology.transactional.topology import create_states, give_up
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB
 from sequitur.pipelines.topology.prepared import Prepared
+from sequitur.pipelines.topology.topology_file import check_prepared
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.retry import RetryPolicy
@@ -127,6 +127,14 @@ class Transactions:
             step, lambda document: Prepared.from_document(document, self._checkpoint.location())
         )
 
+    def check_prepared(self, prepared: Prepared) -> None:
+        """Check that what is prepared is for this topology.
+
+        Raises:
+            TopologyFileError: It was prepared by another one.
+        """
+        check_prepared(self._checkpoint.root, prepared, self._topology, self._runs.tasks)
+
     def process(self, work: StepWork) -> Prepared | None:
         """Try the processing phase of a step once, ahead of its turn.
 
@@ -156,7 +164,7 @@ class Transactions:
             TransactionError: A bolt failed as often as it may.
             StateError: A database has another's transactions.
             StopRequestedError: The job is to stop.
-            TopologyFileError: What is prepared was for another number of tasks.
+            TopologyFileError: What is prepared was for another topology.
         """
         transaction = self._of(work, committing)
         # Before it is asked what is prepared: what an older life prepares from here on it cannot
@@ -164,7 +172,7 @@ class Transactions:
         self._outlast_databases()
         found = self.prepared(work.entry.step)
         if found is not None:
-            self._check_tasks(found)
+            self.check_prepared(found)
             found = self._adopted(found, work, transaction)
         elif ahead is not None:
             transaction.write(ahead)
@@ -179,6 +187,21 @@ class Transactions:
         # They grow within a life, and from one to the next: that has a larger owner generation.
         attempt_id = attempts_of_life(self._life) + next(self._attempts)
         return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
+
+    def give_up(self, last: TransactionAttempt) -> bool:
+        """Have databases refuse what tries up to this one write late.
+
+        Returns:
+            Whether none has committed anything. Where a database cannot say so now, one may have.
+
+        Raises:
+            StateError: A newer life is at work, or a database has another's transactions.
+        """
+        try:
+            return give_up(self._topology, self.epoch, last)
+        except StateUnavailableError as error:
+            self._outages.tell(f"state of topology {self._topology.name!r}: {error}")
+            return False
 
     def may_be_another_batch(self, transaction_id: int) -> bool:
         """Tell whether a transaction may have been committed with another batch.
@@ -256,16 +279,6 @@ class Transactions:
         transaction.write(adopted)
         return adopted
 
-    def _check_tasks(self, prepared: Prepared) -> None:
-        for component, had in prepared.tasks.items():
-            has = self._runs.tasks.get(component, 0)
-            if has != had:
-                raise TopologyFileError(
-                    f"{self._checkpoint.root}: step {prepared.processed.step} is prepared for "
-                    f"{had} tasks of bolt {component!r}, which has {has} now: give the topology "
-                    "as many until the step is done"
-                )
-
 
 class _StepTransaction(TransactionTries["Prepared", Committed]):
     """The transaction of a step."""
@@ -324,6 +337,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
             processed=processed,
             sent=result.sent,
             tasks={component: tasks[component] for component in sorted(commit_phase)},
+            signature=self._topology.commit_signature,
         )
 
     def write(self, prepared: Prepared) -> None:
@@ -349,9 +363,12 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         delete_all(one.batch.folder / "work")
         return Committed(one.name, result)
 
-    def discard(self, prepared: Prepared) -> None:
+    def discard(self, prepared: Prepared, attempt: TransactionAttempt) -> bool:
         """See `TransactionTries`."""
+        if not self._transactions.give_up(attempt):
+            return False
         self._checkpoint.drop_prepared(self._step, prepared.attempt)
+        return True
 
     def wait(self, seconds: float, error: BatchFailedError) -> None:
         """See `TransactionTries`."""

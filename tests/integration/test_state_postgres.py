@@ -30,10 +30,20 @@ from sequitur.consumer.topology.state import (
 )
 from sequitur.consumer.topology.state.sql import answers, dialects
 from sequitur.consumer.topology.state.sql.engines import engine_of
+from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from tests.support.examples import examples
 from tests.support.lossy_proxy import LossyProxy
 from tests.support.postgres import PASSWORD_USER
-from tests.support.state_databases import add, adding, create, opened, values, writer
+from tests.support.state_databases import (
+    EPOCH,
+    TOPOLOGY,
+    add,
+    adding,
+    create,
+    opened,
+    values,
+    writer,
+)
 from tests.support.state_history import StateHistory
 
 if TYPE_CHECKING:
@@ -257,6 +267,37 @@ def test_commit_to_a_server_that_hangs_counts_once(
             late.commit()
         assert add(writer(2, 2), near, ["a"], 1) == [6]
         assert values(near, ["a"], txid=3) == [6]
+        engine_of(far).dispose()
+
+
+def test_who_gives_a_try_up_waits_for_what_is_being_committed(
+    store: SQLStore, postgres: PostgresServer
+) -> None:
+    """And is told that it was committed: what was prepared for it is still needed."""
+    is_waited_for = threading.Event()
+    with LossyProxy(postgres.port) as proxy, ThreadPoolExecutor(2) as pool:
+        far = SQLStore(postgres.url(_name(store), port=proxy.port))
+        state = TransactionalState(far, "counts")
+        create(state)
+        proxy.before(_COMMIT, is_waited_for.wait)
+        committing = pool.submit(add, writer(1, 5), state, ["a"])
+        claimed = (
+            "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' "
+            f"AND datname = '{_name(store)}'"
+        )
+        while postgres.sql(claimed) == [(0,)] and not committing.done():
+            time.sleep(0.01)
+        giving_up = pool.submit(store.give_up, TOPOLOGY, EPOCH, TransactionAttempt(1, 5))
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+            f"AND datname = '{_name(store)}'"
+        )
+        while postgres.sql(waiting) == [(0,)] and not giving_up.done():
+            time.sleep(0.01)
+        assert not giving_up.done()
+        is_waited_for.set()
+        assert committing.result() == [1]
+        assert giving_up.result()
         engine_of(far).dispose()
 
 

@@ -21,6 +21,7 @@ from sequitur.pipelines._errors import TopologyFileError, TopologyTaskError
 from tests.spark import bolts as plain_bolts
 from tests.spark import transactional_bolts as bolts
 from tests.spark.conftest import Job, event, wait_until
+from tests.support.golden import make_prepared_old
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,6 +244,24 @@ def test_what_an_older_life_discards_late_is_prepared_still(
     job.run(drain=True)
     assert _written(job)[-1]["count"] == 30
     assert _row(tmp_path)[0] == 30
+
+
+def test_a_prepared_step_of_fb84216_goes_on(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its database: attempts had other numbers then."""
+    job = job.running_topology(bolts.global_count(tmp_path))
+    job.produce([event(T0, key="first")])
+    job.run(drain=True)
+    job.produce(event(T0 + 10_000 + n, key=f"k{n}") for n in range(30))
+    _dies_in_commit(job, monkeypatch)
+    make_prepared_old(tmp_path / "checkpoint", tmp_path / "state.db")
+    with monkeypatch.context() as patched:
+        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
+        job.run(available_now=True)
+    job.run(drain=True)
+    assert _written(job)[-1]["count"] == 31
+    assert _row(tmp_path)[0] == 31
 
 
 def test_prepared_step_is_not_given_to_a_plain_topology(

@@ -31,7 +31,7 @@ class LossyProxy:
         self.port: int = self._listener.getsockname()[1]
         self.lost = 0
         self._loses: tuple[Literal["request", "answer"], bytes] | None = None
-        self._before: tuple[bytes, Callable[[], None]] | None = None
+        self._before: tuple[bytes, Callable[[], object]] | None = None
         self._is_down = self._goes_down = False
         self._open: set[socket.socket] = set()
         self._unanswered: set[socket.socket] = set()
@@ -61,7 +61,7 @@ class LossyProxy:
         self._goes_down = and_go_down
         self._loses = (what, of)
 
-    def before(self, request: bytes, do: Callable[[], None]) -> None:
+    def before(self, request: bytes, do: Callable[[], object]) -> None:
         """Do something before the next request that has these bytes in it is passed on."""
         self._before = (request, do)
 

@@ -157,13 +157,18 @@ def taken_over(who: str, attempt: int, store: str) -> StateOvertakenError:
     )
 
 
+def lost_topology(topology: str, store: str) -> StateOwnerError:
+    """Return the error about a topology that was registered, and is not any more."""
+    return StateOwnerError(
+        f"{store} does not know topology {topology!r} any more: the database was changed under the "
+        f"job; {OTHER_DATABASE}"
+    )
+
+
 def refusal(writer: Writer, found: Found, store: str) -> StateOwnerError | StateOvertakenError:
     """Return why a database did not take a commit, whose first statement changed nothing."""
     if found.epoch is None:
-        return StateOwnerError(
-            f"{store} does not know topology {writer.topology!r} any more: the database was "
-            f"changed under the job; {OTHER_DATABASE}"
-        )
+        return lost_topology(writer.topology, store)
     if found.epoch != writer.epoch:
         return other_epoch(writer.topology, found.epoch, writer.epoch, store)
     if is_other_batch(writer, found):

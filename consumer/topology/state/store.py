@@ -99,6 +99,26 @@ class StateStore(ABC):
         """
 
     @abstractmethod
+    def give_up(self, topology: str, epoch: str, last: TransactionAttempt) -> bool:
+        """Refuse from now on what tries at a transaction up to this one have not committed yet.
+
+        What is being committed is waited for.
+
+        Args:
+            topology: The topology's name.
+            epoch: Its checkpoint's.
+            last: The last try.
+
+        Returns:
+            Whether a task has committed the transaction.
+
+        Raises:
+            StateOvertakenError: A newer life of the job is at work.
+            StateOwnerError: The topology's rows are another checkpoint's, or are gone.
+            StateUnavailableError: The database does not serve just now.
+        """
+
+    @abstractmethod
     def session(self, writer: Writer) -> StateSession:
         """Return what one task's batch reads and writes by. Connects when it is first used."""
 

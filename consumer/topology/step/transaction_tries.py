@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sequitur.consumer.topology._errors import TransactionError
 from sequitur.consumer.topology.step.transaction_run import BatchFailedError
-from sequitur.consumer.topology.transactional.phase import Cause
+from sequitur.consumer.topology.transactional.phase import Cause, Phase
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.retry import RetryPolicy
@@ -60,8 +61,16 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
         """
 
     @abstractmethod
-    def discard(self, prepared: _Prepared) -> None:
-        """Forget what is prepared: nothing of it was committed, and nothing will be."""
+    def discard(self, prepared: _Prepared, attempt: TransactionAttempt) -> bool:
+        """Forget what is prepared, if nothing of it was committed, and nothing will be.
+
+        Args:
+            prepared: It.
+            attempt: The last try at its commit: neither it nor any before may commit from now on.
+
+        Returns:
+            Whether it is forgotten; if not, it is to be committed.
+        """
 
     @abstractmethod
     def wait(self, seconds: float, error: BatchFailedError) -> None:
@@ -82,25 +91,27 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
             may_have_committed: Whether state may have been written of that, by an earlier life.
 
         Raises:
-            TransactionError: A bolt failed as often as it may.
+            TransactionError: A bolt failed as often as it may, in one phase.
         """
-        failed = counted = 0
+        failed, counted = Counter[Phase](), Counter[Phase]()
         while True:
             attempt = self.new_attempt()
+            phase = Phase.PROCESSING if prepared is None else Phase.COMMIT
             try:
                 if prepared is None:
-                    is_last = counted + 1 == self._policy.max_attempts
+                    is_last = counted[phase] + 1 == self._policy.max_attempts
                     prepared = self.process(attempt, is_last=is_last)
+                    failed[phase] = counted[phase] = 0
+                    phase = Phase.COMMIT
                 return prepared, self.commit(prepared, attempt)
             except BatchFailedError as error:
                 may_have_committed = may_have_committed or error.may_have_committed
-                failed += 1
-                counted += error.cause in _COUNTED
-                if counted and counted == self._policy.max_attempts:
+                failed[phase] += 1
+                counted[phase] += error.cause in _COUNTED
+                if counted[phase] and counted[phase] == self._policy.max_attempts:
                     raise TransactionError(
-                        f"{self._name} failed {counted} times, last in {error}"
+                        f"{self._name} failed {counted[phase]} times, last in {error}"
                     ) from error
                 if prepared is not None and not may_have_committed:
-                    self.discard(prepared)
-                    prepared = None
-                self.wait(self._policy.retry_at_ms(failed, 0, 0.5) / 1000, error)
+                    prepared = None if self.discard(prepared, attempt) else prepared
+                self.wait(self._policy.retry_at_ms(failed[phase], 0, 0.5) / 1000, error)

@@ -252,9 +252,11 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         batch = self._in_phase(attempt, Phase.COMMIT)
         return CommitRun(batch, prepared.sent, prepared.states, TasksHere()).run()
 
-    def discard(self, prepared: StepResult) -> None:  # noqa: ARG002 - it is in memory alone
-        """See `TransactionTries`."""
+    def discard(self, prepared: StepResult, attempt: TransactionAttempt) -> bool:
+        """See `TransactionTries`; no earlier try is alive in this process."""
+        del prepared, attempt
         self._forget()
+        return True
 
     def wait(self, seconds: float, error: BatchFailedError) -> None:
         self._failed(self.attempt, seconds, error)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-_LIFE_BITS: Final = 20
+_LIFE_BITS: Final = 40
+"""A life has so many tries that it never comes to the numbers of the next. They were 2^20 once:
+those numbers are smaller than any of today."""
 
 
 class TransactionAttempt(NamedTuple):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.state.kinds import State
     from sequitur.consumer.topology.state.store import StateStore
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
 
 class OrderedStreamSpout:
@@ -58,6 +59,22 @@ class TransactionalTopology(Topology):
                 found.add(bolt.id)
         return frozenset(found)
 
+    @property
+    def commit_signature(self) -> dict[str, list[str]]:
+        """What the commit phase takes for granted of what was prepared: by name, what it is."""
+        found = {}
+        for bolt in self.bolts:
+            if bolt.id not in self.commit_phase:
+                continue
+            for one in bolt.inputs:
+                name = f"stream {one.stream!r} of {one.component!r}, read by {bolt.id!r}"
+                found[name] = list(self.components[one.component].streams[one.stream].fields)
+        for component, states in self.states.items():
+            for name, state in states.items():
+                types = (state.key.__name__, state.value.__name__)
+                found[f"state {name!r} of {component!r}"] = [state.name, state.kind.value, *types]
+        return found
+
     def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
         """See `Topology`; what another spout than the ordered stream emits is an event's value."""
         values: tuple[Any, ...] = event if self.is_of_ordered_stream else event[1]
@@ -82,9 +99,35 @@ def create_states(topology: TransactionalTopology, epoch: str, least_attempt: in
         StateOwnerError: Something of it belongs to another topology or checkpoint.
         StateUnavailableError: A database does not serve just now.
     """
+    for store, owners in _states_by_store(topology).items():
+        store.create(owners, topology.name, epoch, least_attempt)
+
+
+def give_up(topology: TransactionalTopology, epoch: str, last: TransactionAttempt) -> bool:
+    """Have databases refuse what tries at a transaction up to this one have not committed yet.
+
+    Args:
+        topology: The topology.
+        epoch: Names the checkpoint.
+        last: The last try.
+
+    Returns:
+        Whether none of them has committed anything; else the transaction is to be committed.
+
+    Raises:
+        StateOvertakenError: A newer life of the job is at work.
+        StateOwnerError: A database has another checkpoint's state.
+        StateUnavailableError: A database does not serve just now, or a try is committing.
+    """
+    stores = _states_by_store(topology)
+    return not any(store.give_up(topology.name, epoch, last) for store in stores)
+
+
+def _states_by_store(
+    topology: TransactionalTopology,
+) -> dict[StateStore, dict[str, list[State]]]:
     by_store: dict[StateStore, dict[str, list[State]]] = {}
     for component, states in topology.states.items():
         for state in states.values():
             by_store.setdefault(state.store, {}).setdefault(component, []).append(state)
-    for store, owners in by_store.items():
-        store.create(owners, topology.name, epoch, least_attempt)
+    return by_store

@@ -89,6 +89,10 @@ class Dialect(ABC):
         """Begin a transaction that makes tables; one at a time."""
 
     @abstractmethod
+    def share(self, connection: Connection, topology: str) -> None:
+        """Lock a topology's row against who gives its tries up, until the transaction ends."""
+
+    @abstractmethod
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
         """Return the rows of a page of keys."""
 
@@ -149,6 +153,9 @@ class SQLite(Dialect):
         """Wait for the writer before."""
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
+    def share(self, connection: Connection, topology: str) -> None:
+        """There is one writer."""
+
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
         """By one query."""
         places = ", ".join("?" * len(keys))
@@ -206,6 +213,11 @@ class PostgreSQL(Dialect):
         self.begin(connection)
         number = int.from_bytes(b"sequitur", "big") >> 1
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
+
+    def share(self, connection: Connection, topology: str) -> None:
+        """With other commits."""
+        query = "SELECT 1 FROM sequitur_topologies WHERE topology = %s FOR SHARE"
+        connection.exec_driver_sql(query, (topology,))
 
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
         """By one query."""

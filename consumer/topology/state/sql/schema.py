@@ -14,7 +14,7 @@ whether the same transaction was committed before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -33,18 +33,21 @@ from sqlalchemy import (
 )
 
 from sequitur.consumer.topology.state.errors import StateOwnerError
-from sequitur.consumer.topology.state.fence import other_epoch, taken_over
+from sequitur.consumer.topology.state.fence import lost_topology, other_epoch, taken_over
 from sequitur.consumer.topology.state.sql.dialects import dialect_of
 from sequitur.consumer.topology.state.sql.engines import on_connection
 from sequitur.consumer.topology.state.sql.failures import naming_failures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from sequitur.consumer.topology.state.kinds import State
     from sequitur.consumer.topology.state.sql.store import SQLStore
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+
+_Result = TypeVar("_Result")
 
 SCHEMA_VERSION: Final = 1
 _FILL: Final = 70
@@ -114,27 +117,55 @@ def create_schema(
     least_attempt: int,
 ) -> None:
     """Make the tables that are not there and register whose they are; raises what `create` does."""
-    dialect = dialect_of(is_sqlite=store.is_sqlite)
 
     def create(connection: Connection) -> None:
+        _check_version(connection, store)
+        _metadata.create_all(connection)
+        if connection.scalar(select(_schema.c.version)) is None:
+            connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
+        _register_topology(connection, store, topology, epoch, least_attempt)
+        for component, states in owners.items():
+            for state in states:
+                _register(connection, store, state, topology, component)
+
+    _in_transaction(store, create)
+
+
+def give_up(store: SQLStore, topology: str, epoch: str, last: TransactionAttempt) -> bool:
+    """Refuse what tries have not committed yet; returns and raises what `StateStore.give_up` does.
+
+    Each commit holds a shared lock on the topology's row, so that this waits for it.
+    """
+
+    def given_up(connection: Connection) -> bool:
+        row = TOPOLOGIES.c.topology == topology
+        if connection.scalar(select(TOPOLOGIES.c.epoch).where(row)) is None:
+            raise lost_topology(topology, store.title)
+        _register_topology(connection, store, topology, epoch, last.attempt_id + 1)
+        is_its = (TRANSACTIONS.c.topology == topology) & (
+            TRANSACTIONS.c.txid == last.transaction_id
+        )
+        return connection.scalar(select(TRANSACTIONS.c.task).where(is_its).limit(1)) is not None
+
+    return _in_transaction(store, given_up)
+
+
+def _in_transaction(store: SQLStore, work: Callable[[Connection], _Result]) -> _Result:
+    dialect = dialect_of(is_sqlite=store.is_sqlite)
+
+    def done(connection: Connection) -> _Result:
         dialect.begin_schema(connection)
         try:
-            _check_version(connection, store)
-            _metadata.create_all(connection)
-            if connection.scalar(select(_schema.c.version)) is None:
-                connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
-            _register_topology(connection, store, topology, epoch, least_attempt)
-            for component, states in owners.items():
-                for state in states:
-                    _register(connection, store, state, topology, component)
+            result = work(connection)
         except BaseException:
             if not connection.invalidated:
                 dialect.rollback(connection)
             raise
         dialect.commit(connection)
+        return result
 
     with naming_failures(store.title):
-        on_connection(store, create)
+        return on_connection(store, done)
 
 
 def _check_version(connection: Connection, store: SQLStore) -> None:

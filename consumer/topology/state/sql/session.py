@@ -227,6 +227,7 @@ class SQLSession(StateSession):
 
     def _write(self, connection: Connection, changes: Mapping[State, Sequence[Change]]) -> bool:
         """Write everything, the task's row first; False if the commit that is repeated was done."""
+        self._dialect.share(connection, self._writer.topology)
         claimed = connection.execute(_CLAIM, self._given).one_or_none()
         if claimed is None:
             found = self._found(connection)

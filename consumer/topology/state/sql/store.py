@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sequitur.consumer.topology.state.kinds import State
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
 _DRIVERS: Final = ("sqlite", "sqlite+pysqlite", "postgresql+psycopg")
 _SECRETS: Final = ("password", "sslpassword")
@@ -109,6 +110,16 @@ class SQLStore(StateStore):
                         "create it there"
                     )
         create_schema(self, owners, topology, epoch, least_attempt)
+
+    def give_up(self, topology: str, epoch: str, last: TransactionAttempt) -> bool:
+        """See `StateStore.give_up`.
+
+        Raises:
+            StateError: As `StateStore.give_up` says.
+        """
+        from sequitur.consumer.topology.state.sql.schema import give_up  # noqa: PLC0415
+
+        return give_up(self, topology, epoch, last)
 
     def session(self, writer: Writer) -> StateSession:
         """Return what one task's batch reads and writes by."""

@@ -30,6 +30,12 @@ from sequitur.consumer.topology.state import (
     TransactionalState,
 )
 from sequitur.consumer.topology.state.sql import engines
+from sequitur.consumer.topology.transactional.attempt import (
+    TransactionAttempt,
+    attempts_of_life,
+    life_of_attempt,
+)
+from tests.support.golden import make_golden_states
 from tests.support.state_databases import (
     COMPONENT,
     EPOCH,
@@ -407,6 +413,56 @@ def test_a_life_that_was_taken_over_commits_nothing_more(store: SQLStore) -> Non
     assert add(writer(1, 21), counts, ["a"]) == [1]
     with pytest.raises(StateOvertakenError, match="newer life"):
         store.create(owners, TOPOLOGY, EPOCH, least_attempt=10)
+
+
+def test_tries_that_were_given_up_commit_nothing_more(store: SQLStore) -> None:
+    """A task of one that lives on is refused; a later try at the transaction is not."""
+    counts = TransactionalState(store, "counts")
+    create(counts)
+    late = opened(writer(1, 5), counts)
+    late.state("counts").update("a", adding(1))
+    assert not store.give_up(TOPOLOGY, EPOCH, TransactionAttempt(1, 5))
+    with pytest.raises(StateOvertakenError, match="takes nothing of attempt 5"):
+        late.commit()
+    assert _sql(store, "SELECT * FROM counts") == []
+    assert add(writer(1, 6), counts, ["a"]) == [1]
+
+
+def test_a_transaction_that_a_task_has_committed_is_not_given_up(store: SQLStore) -> None:
+    """It is said so, and a later try commits the rest; other checkpoints ask in vain."""
+    counts = TransactionalState(store, "counts")
+    create(counts)
+    assert add(writer(1, 5), counts, ["a"]) == [1]
+    assert store.give_up(TOPOLOGY, EPOCH, TransactionAttempt(1, 5))
+    assert not store.give_up(TOPOLOGY, EPOCH, TransactionAttempt(2, 6))
+    with pytest.raises(StateOwnerError, match="belongs to checkpoint"):
+        store.give_up(TOPOLOGY, "other", TransactionAttempt(2, 7))
+    with pytest.raises(StateOwnerError, match="does not know topology 'none' any more"):
+        store.give_up("none", EPOCH, TransactionAttempt(2, 7))
+    with pytest.raises(StateOvertakenError):
+        store.give_up(TOPOLOGY, EPOCH, TransactionAttempt(2, 3))
+
+
+def test_lives_do_not_run_into_each_other() -> None:
+    """Though one has more tries than there were numbers for; old numbers are the smallest."""
+    newest_of_old = (1 << 20) * 1000
+    first, second = attempts_of_life(1), attempts_of_life(2)
+    assert newest_of_old < first < first + (1 << 30) < second
+    assert [life_of_attempt(one) for one in (newest_of_old, first + (1 << 30))] == [0, 1]
+
+
+def test_a_database_of_fb84216_goes_on(store: SQLStore) -> None:
+    """A life of this version takes it over, and completes what one of two tasks has committed."""
+    make_golden_states(_file(store))
+    counts = TransactionalState(store, "counts")
+    life = attempts_of_life(2)
+    store.create({COMPONENT: [counts]}, TOPOLOGY, EPOCH, least_attempt=life)
+    late = replace(writer(2, (1 << 20) + 3, task=1), batch="b2")
+    with pytest.raises(StateOvertakenError, match="newer life"):
+        opened(late, counts)
+    for task, key in enumerate("ab"):
+        assert add(replace(writer(2, life + 1, task=task), batch="b2"), counts, [key]) == [2]
+    assert _sql(store, "SELECT key, value, txid FROM counts") == [("a", 2, 2), ("b", 2, 2)]
 
 
 def test_another_batch_of_a_transaction_is_refused(store: SQLStore) -> None:
