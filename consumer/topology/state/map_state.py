@@ -29,7 +29,8 @@ class MapState:
 
     Reads see the batch's own updates. Updates are written when the batch commits. A batch that is
     repeated finds the values that it found the first time, so that its updates give, and the bolt
-    emits, the same again; a transactional state is not written a second time.
+    emits, the same again. A row of a transactional state that the batch wrote before is not written
+    again: it stands, and is given as it is stored, whatever a repeat comes to.
 
     Args:
         state: Which one.
@@ -61,18 +62,21 @@ class MapState:
     def multi_get(self, keys: Iterable[Key]) -> list[Any | None]:
         """Return the value of each key; None where it has none. Raises what `get` does."""
         fitted = self._known(keys)
-        return [copy_of(self._state, self._value(key)) for key in fitted]
+        return [
+            copy_of(self._state, self._first[key].value if self._stands(key) else self._value(key))
+            for key in fitted
+        ]
 
     def update(self, key: Key, function: Update) -> tuple[Any | None, Any]:
         """Give a key the value that a function returns for the one it has.
 
         Args:
             key: Which one.
-            function: Is given key and value, None if it has none; returns the new value. To be the
-                same at a repeat, it must depend on nothing else.
+            function: Is given key and value, None if it has none; returns the new value.
 
         Returns:
-            The value before, and after.
+            The value before, and after. In a repeat of a transactional state the value after is as
+            stored; of several updates of a key those before the last give what they come to again.
 
         Raises:
             StateValueError: The key or the new value does not fit.
@@ -101,7 +105,11 @@ class MapState:
             updated[key] = after
             pairs.append((copy_of(state, before), copy_of(state, after)))
         self._written.update(updated)
-        return pairs
+        others = {key for key, after in updated.items() if self._is_another(key, after)}
+        return [
+            self._as_stored(key) if key in others else pair
+            for key, pair in zip(fitted, pairs, strict=True)
+        ]
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Give each key a value, all or none, without reading them.
@@ -128,9 +136,7 @@ class MapState:
         A transactional row that this transaction wrote before stands. It is warned of one that
         came out otherwise this time.
         """
-        stands: dict[Key, Stored] = {}
-        if self._state.kind is StateKind.TRANSACTIONAL:
-            stands = {key: row for key, row in self._first.items() if key in self._written}
+        stands = {key: self._first[key] for key in self._written if self._stands(key)}
         for key, stored in stands.items():
             if self._written[key] != stored.value:
                 _logger.warning(
@@ -144,13 +150,29 @@ class MapState:
             Change(key, value) for key, value in sorted(self._written.items()) if key not in stands
         ]
 
+    @property
+    def _keeps_first(self) -> bool:
+        return self._state.kind is StateKind.TRANSACTIONAL
+
+    def _stands(self, key: Key) -> bool:
+        """Whether an attempt before has written a key's row for good."""
+        return self._keeps_first and key in self._first
+
+    def _is_another(self, key: Key, after: Any) -> bool:
+        return self._stands(key) and bool(after != self._first[key].value)
+
+    def _as_stored(self, key: Key) -> tuple[Any | None, Any]:
+        stored = self._first[key]
+        return copy_of(self._state, stored.previous), copy_of(self._state, stored.value)
+
     def _known(self, keys: Iterable[Key]) -> list[Key]:
         """Return keys, fitted; the rows of those that were unknown are read."""
         fitted = [fit_key(self._state, key) for key in keys]
         unknown = [
             key
             for key in dict.fromkeys(fitted)
-            if key not in self._written and key not in self._found
+            if key not in self._found
+            and (key not in self._written or (self._keeps_first and self._session.is_repeat))
         ]
         if unknown:
             rows = self._session.read(self._state, unknown)

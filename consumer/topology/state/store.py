@@ -128,6 +128,11 @@ class StateSession(ABC):
 
     __slots__ = ()
 
+    @property
+    @abstractmethod
+    def is_repeat(self) -> bool:
+        """Whether `check` has found that the task has committed the transaction before."""
+
     @abstractmethod
     def check(self) -> None:
         """Check that the database is the one that the transaction before left.

@@ -107,6 +107,12 @@ class SQLSession(StateSession):
             "again": 0,
         }
 
+    @property
+    def is_repeat(self) -> bool:
+        """See `StateSession`."""
+        found = self._checked
+        return found is not None and found.own is not None and found.own[0] == self._given["txid"]
+
     def check(self) -> None:
         """See `StateSession.check`; a topology that is not known and never committed is registered.
 
@@ -235,7 +241,7 @@ class SQLSession(StateSession):
                 return False
             raise refusal(self._writer, found, self._store.title)
         is_repeat = claimed.former_txid == self._given["txid"]
-        if is_repeat and self._checked is not None and not self._has_committed(self._checked):
+        if is_repeat and self._checked is not None and not self.is_repeat:
             raise StateUnavailableError(
                 f"{self._writer.title}: an earlier try was committed in {self._store.title} while "
                 "this one was computed: repeat the commit, which finds what is written"
@@ -248,10 +254,6 @@ class SQLSession(StateSession):
             for page in pages(encoded(state, ordered), PAGE_KEYS):
                 self._write_page(connection, state, page)
         return True
-
-    def _has_committed(self, found: Found) -> bool:
-        """Whether the task had committed the transaction already."""
-        return found.own is not None and found.own[0] == self._given["txid"]
 
     def _write_page(
         self, connection: Connection, state: State, page: Sequence[tuple[Key, Any]]
