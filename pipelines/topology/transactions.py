@@ -311,17 +311,23 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         """See `TransactionTries`."""
         return self._transactions.new_attempt(self._work)
 
-    def process(self, attempt: TransactionAttempt, *, is_last: bool) -> Prepared:
+    def process(
+        self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool
+    ) -> Prepared:
         """See `TransactionTries`."""
-        prepared = self.prepare(attempt, is_last=is_last)
+        prepared = self.prepare(attempt, is_last=is_last, tries_commit=tries_commit)
         self.write(prepared)
         return prepared
 
-    def prepare(self, attempt: TransactionAttempt, *, is_last: bool = False) -> Prepared:
+    def prepare(
+        self, attempt: TransactionAttempt, *, is_last: bool = False, tries_commit: bool = False
+    ) -> Prepared:
         """Run the processing phase; nothing of it is written down."""
         one = self._in_phase(self._runs.begin(self._work), attempt, Phase.PROCESSING)
         before = self._work.before.states_by_task()
-        result = ProcessingRun(one.batch, one.givens, before, one.tasks, is_last=is_last).run()
+        result = ProcessingRun(
+            one.batch, one.givens, before, one.tasks, is_last=is_last, tries_commit=tries_commit
+        ).run()
         self._runs.count(self._work, result)
         delete_all(one.batch.folder / "work")
         tasks, commit_phase = self._runs.tasks, self._topology.commit_phase
@@ -349,7 +355,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
             written=prepared.folder,
         )
 
-    def commit(self, prepared: Prepared, attempt: TransactionAttempt) -> Committed:
+    def commit(self, prepared: Prepared, attempt: TransactionAttempt, *, is_new: bool) -> Committed:
         """See `TransactionTries`."""
         if self._committing is not None:
             self._committing(prepared.processed, is_again=self._has_tried)
@@ -358,7 +364,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         one = self._in_phase(begun, attempt, Phase.COMMIT, prepared.batch)
         # What the step before has left: this one may have been processed before that was known.
         before = self._work.before.states_by_task()
-        result = CommitRun(one.batch, prepared.sent, before, one.tasks).run()
+        result = CommitRun(one.batch, prepared.sent, before, one.tasks, is_new=is_new).run()
         self._runs.count(self._work, result)
         delete_all(one.batch.folder / "work")
         return Committed(one.name, result)

@@ -13,13 +13,14 @@ from sequitur.consumer.topology.state.errors import (
     StateOvertakenError,
     StateOwnerError,
     StateUnavailableError,
+    StateValueError,
 )
 from sequitur.consumer.topology.state.store import Writer
 from sequitur.consumer.topology.transactional.bolts import BatchOutputCollector, FailBatch
-from sequitur.consumer.topology.transactional.phase import Cause, Phase
+from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.failure import FailReason
@@ -30,6 +31,28 @@ if TYPE_CHECKING:
 
 _ENDS_THE_JOB = (StateOwnerError, StateOvertakenError)
 """Somebody else's transactions stand in the database: no further try can change that."""
+
+
+def writer_of(topology: str, transaction: Transaction, component: str, task: int) -> Writer:
+    """Return what a committer's task writes as."""
+    return Writer(
+        topology=topology,
+        epoch=transaction.epoch,
+        component=component,
+        task=task,
+        transaction=transaction.attempt,
+        has_committed=component in transaction.committed,
+        batch=transaction.batch,
+        host=transaction.host,
+        has_task_committed=task < transaction.committed.get(component, 0),
+    )
+
+
+def _as_key(value: Any, keys: Collection[Any]) -> Any:
+    """Return a tuple's value as it may be a state's key."""
+    if isinstance(value, bytes) and value not in keys:
+        return value.decode(errors="surrogateescape")
+    return value if isinstance(value, str | int | bytes) else None
 
 
 class _InTransaction(Runner):
@@ -62,8 +85,18 @@ class _InTransaction(Runner):
             cause = Cause.ASKED
         elif isinstance(error, StateUnavailableError):
             cause = Cause.UNAVAILABLE
+        elif isinstance(error, StateValueError):
+            refused = BatchFailure(
+                self._component, Cause.REFUSED, str(error), self.roots_of(error), error.is_key
+            )
+            self._outcome.failures.append(refused)
+            return
         says_all = isinstance(error, FailBatch | StateError)
         self._outcome.fail(self._component, cause, str(error) if says_all else detail_of(error))
+
+    def roots_of(self, error: StateValueError) -> tuple[int, ...]:  # noqa: ARG002 - for batch bolts
+        """Return ids of the events that have a key which is refused, where that is known."""
+        return ()
 
     def finish_failed(self, detail: str) -> None:
         """See `Runner`."""
@@ -108,6 +141,25 @@ class BatchRunner(_InTransaction):
         self._states = states
         self._acks, self._holds = True, False
         self._batch_collector = BatchOutputCollector(self)
+        self._given: list[TrackedTuple] | None = [] if self._transaction.is_trial else None
+
+    def run(self, given: TrackedTuple) -> None:
+        """See `Runner`; a trial has to know which events a key came with."""
+        if self._given is not None:
+            self._given.append(given)
+        super().run(given)
+
+    def roots_of(self, error: StateValueError) -> tuple[int, ...]:
+        """See `_InTransaction`."""
+        keys = set(error.keys)
+        found = {
+            root.id
+            for given in self._given or ()
+            if any(_as_key(value, keys) in keys for value in given.values)
+            for root, _ in given.trees()
+            if root.is_tracked
+        }
+        return tuple(sorted(found))
 
     def anchors(self) -> Sequence[TrackedTuple]:
         """Return the tuple that is being processed; none in `finish_batch`."""
@@ -121,6 +173,16 @@ class BatchRunner(_InTransaction):
         with self._named("prepare"):
             bolt.prepare(self.context, self._batch_collector, self._transaction.attempt)
 
+    def _commit(self, states: CommitterStates) -> None:
+        had = self._outcome.may_have_committed
+        self._outcome.may_have_committed = True
+        try:
+            states.commit()
+        except StateValueError:
+            # One database takes back what it refuses a part of; of several one may have written.
+            self._outcome.may_have_committed = had or states.stores > 1
+            raise
+
     def finish_batch(self) -> None:
         """Let the bolt finish its batch; of a committer, write down what it changed.
 
@@ -133,27 +195,20 @@ class BatchRunner(_InTransaction):
         if not self._states:  # what a committer writes by itself is not known here
             self._outcome.may_have_committed = True
         transaction, context = self._transaction, self.context
-        writer = Writer(
-            topology=context.topology,
-            epoch=transaction.epoch,
-            component=self._component,
-            task=context.task,
-            transaction=transaction.attempt,
-            has_committed=self._component in transaction.committed,
-            batch=transaction.batch,
-            host=transaction.host,
-            has_task_committed=context.task < transaction.committed.get(self._component, 0),
-        )
-        states = CommitterStates(self._states, writer)
+        place = (self._component, context.task)
+        states = CommitterStates(self._states, writer_of(context.topology, transaction, *place))
         failed = len(self._outcome.failures)
         try:
             states.check()
             context.states = {name: states.state(name) for name in self._states}
             super().finish_batch()
             context.states = None
-            if len(self._outcome.failures) == failed:
-                self._outcome.may_have_committed = True
-                states.commit()
+            if len(self._outcome.failures) > failed:
+                return
+            if transaction.is_trial:
+                self._outcome.changes[place] = states.try_out()
+                return
+            self._commit(states)
         except StateError as error:
             self.finish_raised(error)
         finally:

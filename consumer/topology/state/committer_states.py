@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from sequitur.consumer.topology.state.errors import StateError
 from sequitur.consumer.topology.state.fence import check_host
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.state.kinds import State
     from sequitur.consumer.topology.state.store import Change, StateSession, StateStore, Writer
+
+    AllChanges: TypeAlias = dict[StateStore, dict[State, Sequence[Change]]]
+    """What a task's batch writes, by database."""
+
+
+def check_session(store: StateStore, session: StateSession, writer: Writer) -> None:
+    """Check that a database is the one that the transaction before left; see `CommitterStates`.
+
+    Raises:
+        StateError: As `CommitterStates.check` does.
+    """
+    if store.is_of_one_host:
+        check_host(writer, socket.gethostname(), store.title)
+    session.check()
 
 
 class CommitterStates:
@@ -40,6 +54,11 @@ class CommitterStates:
             for state in self._states.values()
         }
 
+    @property
+    def stores(self) -> int:
+        """How many databases there are."""
+        return len(self._sessions)
+
     def check(self) -> None:
         """Check that each database is the one that the transaction before left.
 
@@ -51,9 +70,7 @@ class CommitterStates:
             StateUnavailableError: A database does not serve just now.
         """
         for store, session in self._sessions.items():
-            if store.is_of_one_host:
-                check_host(self._writer, socket.gethostname(), store.title)
-            session.check()
+            check_session(store, session, self._writer)
 
     def state(self, name: str) -> MapState:
         """Return a state.
@@ -66,6 +83,18 @@ class CommitterStates:
             raise StateError(f"there is no state {name!r}: declare it; the component has: {has}")
         return self._maps[self._states[name]]
 
+    def try_out(self) -> AllChanges:
+        """Have each database do what `commit` asks for, and take it back; return what that is.
+
+        Raises:
+            StateValueError: One refuses a key or a value.
+            StateError: As `commit` does.
+        """
+        all_changes = self._changes()
+        for store, session in self._sessions.items():
+            session.try_out(all_changes[store])
+        return all_changes
+
     def commit(self) -> None:
         """Write everything, to each store in turn; that the batch was here, also without changes.
 
@@ -75,13 +104,15 @@ class CommitterStates:
             StateConflictError: Another task wrote one of the keys in this transaction.
             StateUnavailableError: A database does not serve just now: repeat the batch.
         """
-        all_changes: dict[StateStore, dict[State, Sequence[Change]]] = {
-            store: {} for store in self._sessions
-        }
-        for state, each in self._maps.items():
-            all_changes[state.store][state] = each.changes()
+        all_changes = self._changes()
         for store, session in self._sessions.items():
             session.commit(all_changes[store])
+
+    def _changes(self) -> AllChanges:
+        all_changes: AllChanges = {store: {} for store in self._sessions}
+        for state, each in self._maps.items():
+            all_changes[state.store][state] = each.changes()
+        return all_changes
 
     def close(self) -> None:
         """Give back the connections, also when one of them cannot be."""

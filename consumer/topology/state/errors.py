@@ -14,6 +14,8 @@ Nothing of a batch is written when one is raised; but see `StateUnavailableError
 
 from __future__ import annotations
 
+from typing import Any
+
 from sequitur.consumer.topology._errors import TopologyError
 
 
@@ -38,7 +40,17 @@ class StateConflictError(StateError):
 
 
 class StateValueError(StateError, ValueError):
-    """A key or a value does not fit its type or its column; the message names state and key."""
+    """A key or a value does not fit its type or its column; the message names state and key.
+
+    Attributes:
+        keys: The keys whose rows are refused, where that is known.
+        is_key: Whether it is the keys themselves, and not the values.
+    """
+
+    def __init__(self, message: str, keys: tuple[Any, ...] = (), *, is_key: bool = False) -> None:
+        super().__init__(message)
+        self.keys = keys
+        self.is_key = is_key
 
 
 class StateUnavailableError(StateError):

@@ -9,7 +9,7 @@ from sequitur.consumer.topology.state.errors import StateError
 from sequitur.consumer.topology.state.kinds import StateKind
 from sequitur.consumer.topology.state.rules import RowAge, age_of, before_update
 from sequitur.consumer.topology.state.store import Change
-from sequitur.consumer.topology.state.values import copy_of, fit_key, fit_value, shown
+from sequitur.consumer.topology.state.values import copy_of, fit_keys, fit_value, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -123,7 +123,7 @@ class MapState:
                 f"state {self._state.name!r}: {len(keys)} keys and {len(values)} values: "
                 "give one value for each key"
             )
-        fitted = [fit_key(self._state, key) for key in keys]
+        fitted = fit_keys(self._state, keys)
         put = {
             key: fit_value(self._state, key, value)
             for key, value in zip(fitted, values, strict=True)
@@ -167,7 +167,7 @@ class MapState:
 
     def _known(self, keys: Iterable[Key]) -> list[Key]:
         """Return keys, fitted; the rows of those that were unknown are read."""
-        fitted = [fit_key(self._state, key) for key in keys]
+        fitted = fit_keys(self._state, keys)
         unknown = [
             key
             for key in dict.fromkeys(fitted)

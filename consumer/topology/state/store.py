@@ -153,6 +153,15 @@ class StateSession(ABC):
         """
 
     @abstractmethod
+    def try_out(self, changes: Mapping[State, Sequence[Change]]) -> None:
+        """Do what `commit` does, and take it back: nothing is written.
+
+        Raises:
+            StateValueError: The database refuses a key or a value.
+            StateError: As `commit` does.
+        """
+
+    @abstractmethod
     def commit(self, changes: Mapping[State, Sequence[Change]]) -> None:
         """Write everything in one database transaction, or nothing.
 

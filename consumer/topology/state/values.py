@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from sequitur.consumer.topology.state.errors import StateValueError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sequitur.consumer.topology.state.kinds import State
 
 Key: TypeAlias = str | int | bytes
@@ -45,8 +47,29 @@ def fit_key(state: State, key: Any) -> Key:
     if size > KEY_BYTES_MAX:
         reason = f"has {size} bytes; a key has at most {KEY_BYTES_MAX}: use a hash of it"
     if reason is not None:
-        raise StateValueError(f"state {state.name!r}: key {shown(key)} {reason}")
+        said = f"state {state.name!r}: key {shown(key)} {reason}"
+        raise StateValueError(said, (key,), is_key=True)
     return cast("Key", key)
+
+
+def fit_keys(state: State, keys: Iterable[Any]) -> list[Key]:
+    """Return keys as the state's table has them.
+
+    Raises:
+        StateValueError: Some do not fit; it has all of these.
+    """
+    fitted: list[Key] = []
+    refused: list[StateValueError] = []
+    for key in keys:
+        try:
+            fitted.append(fit_key(state, key))
+        except StateValueError as error:
+            refused.append(error)
+    if refused:
+        said = refused[0]
+        all_keys = tuple(dict.fromkeys(key for one in refused for key in one.keys))
+        raise StateValueError(str(said), all_keys, is_key=said.is_key) from said
+    return fitted
 
 
 def fit_value(state: State, key: Key, value: Any) -> Any:
@@ -78,7 +101,8 @@ def fit_value(state: State, key: Key, value: Any) -> Any:
     else:
         reason = _misfit(value)
     if reason is not None:
-        raise StateValueError(f"state {state.name!r}, key {shown(key)}: {shown(value)} {reason}")
+        said = f"state {state.name!r}, key {shown(key)}: {shown(value)} {reason}"
+        raise StateValueError(said, (key,))
     return value
 
 
@@ -116,11 +140,13 @@ def _json_value(state: State, key: Key, value: Any) -> Any:
     except (TypeError, ValueError, RecursionError) as error:
         raise StateValueError(
             f"state {state.name!r}, key {shown(key)}: {shown(value)} has no form in JSON "
-            f"({error}): make it of dict, list, str, int, float, bool and None"
+            f"({error}): make it of dict, list, str, int, float, bool and None",
+            (key,),
         ) from error
     if not is_same:
         raise StateValueError(
             f"state {state.name!r}, key {shown(key)}: {shown(value)} comes back from JSON as "
-            f"{shown(again)}: use lists for tuples, and str for the keys of dicts"
+            f"{shown(again)}: use lists for tuples, and str for the keys of dicts",
+            (key,),
         )
     return again

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 from sequitur.consumer.topology.api.moment import Moment
 from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
 from sequitur.consumer.topology.transactional.phase import Phase
+from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,6 +146,24 @@ class StepBatch(ABC):
     def is_commit(self) -> bool:
         """Whether a transaction is in its commit phase."""
         return self.transaction is not None and self.transaction.phase is Phase.COMMIT
+
+    @property
+    def can_try_commit(self) -> bool:
+        """Whether all committers keep states of ours: what others write cannot be taken back."""
+        topology = self.topology
+        return isinstance(topology, TransactionalTopology) and all(
+            topology.states.get(one) for one in topology.committers
+        )
+
+    @property
+    def writers(self) -> int:
+        """How many commits there are in the commit phase: of each task one in each database."""
+        if not isinstance(self.topology, TransactionalTopology):
+            return 0
+        return sum(
+            self.plan.tasks[component] * len({state.store for state in states.values()})
+            for component, states in self.topology.states.items()
+        )
 
     def is_rehearsal(self, stage: Stage) -> bool:
         """Whether a stage is given tuples although its batch is completed by the commit phase."""

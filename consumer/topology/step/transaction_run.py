@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer._errors import ConservationError
+from sequitur.consumer.topology._errors import TransactionError
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.settling.settlement import EventOutcome
 from sequitur.consumer.topology.step.events import EventVerdict
 from sequitur.consumer.topology.step.run import StepRun
-from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause
+from sequitur.consumer.topology.step.write_task import WriteTask
+from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
-    from sequitur.consumer.topology.step.events import TaskInput
+    from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
     from sequitur.consumer.topology.step.task_result import TaskResult
+    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+
+_REFUSED_LEAST: Final = 10
+_REFUSED_MOST: Final = 0.01
+"""Of a batch: more events than that, and than `_REFUSED_LEAST`, are not refused for themselves."""
 
 
 class BatchFailedError(Exception):
@@ -36,7 +43,9 @@ class BatchFailedError(Exception):
     """
 
     def __init__(self, failures: Sequence[BatchFailure], *, may_have_committed: bool) -> None:
-        super().__init__("; ".join(f"{who or 'a task'}: {why}" for who, _, why in failures))
+        super().__init__(
+            "; ".join(f"{one.component or 'a task'}: {one.detail}" for one in failures)
+        )
         self.failures = tuple(failures)
         self.may_have_committed = may_have_committed
 
@@ -44,7 +53,7 @@ class BatchFailedError(Exception):
     def cause(self) -> Cause:
         """Of all causes the one that weighs most."""
         causes = {one.cause for one in self.failures}
-        weighed = (Cause.RAISED, Cause.DIED, Cause.UNAVAILABLE, Cause.ASKED)
+        weighed = (Cause.RAISED, Cause.DIED, Cause.UNAVAILABLE, Cause.REFUSED, Cause.ASKED)
         return next(cause for cause in weighed if cause in causes)
 
 
@@ -58,6 +67,8 @@ class ProcessingRun(StepRun):
         tasks: Runs the tasks.
         is_last: Whether a bolt that raises for what belongs to the batch has no further try: then
             an event is searched for without which it does not.
+        tries_commit: Whether the commit phase is tried, too, on parts of the batch: events are
+            searched for whose keys or values a state refuses, and are given up.
     """
 
     def __init__(
@@ -68,11 +79,14 @@ class ProcessingRun(StepRun):
         tasks: Tasks,
         *,
         is_last: bool = False,
+        tries_commit: bool = False,
     ) -> None:
         super().__init__(batch, givens, states, tasks)
         self._is_last = is_last
         self._name = batch.run
         self._passes = itertools.count(1)
+        self._tries_commit = tries_commit
+        self._refused = 0
 
     def run(self) -> StepResult:
         """Run it, again and again without the events that have failed.
@@ -82,6 +96,7 @@ class ProcessingRun(StepRun):
 
         Raises:
             BatchFailedError: A bolt failed the batch, or something failed that is not an event's.
+            TransactionError: States refuse so many events that it is not the events' fault.
             ConservationError: An event, or a record that a bolt emitted, is unaccounted for.
         """
         verdicts: list[list[EventVerdict]] = [[] for _ in self._givens]
@@ -92,9 +107,13 @@ class ProcessingRun(StepRun):
             if not any(found):
                 # What a bolt raises over a part of an event would be no fault without the event.
                 failed = _failed(results)
-                if failed is None:
+                refusal = self._refusal(results) if failed is None else None
+                if failed is not None:
+                    found = self._blamed(verdicts, spouts, failed)
+                elif refusal is not None:
+                    found = self._refused_events(verdicts, spouts, refusal)
+                else:
                     break
-                found = self._blamed(verdicts, spouts, failed)
             verdicts = [[*had, *new] for had, new in zip(verdicts, found, strict=True)]
         kept = {
             place: state
@@ -106,12 +125,83 @@ class ProcessingRun(StepRun):
         self._result.states = {**kept, **self._result.states}
         self._result.counts["acked"] += acked
         self._leave(verdicts, [one.roots_file for one in spouts], (0, None))
-        self._result.sent = [
+        self._result.sent = self._sent(results)
+        return self._finished()
+
+    def _sent(self, results: Sequence[TaskResult]) -> list[SentTuples]:
+        """Return the tuples for the commit phase."""
+        return [
             (one.tuples_file, wanted)
             for one in results
             if not one.is_rehearsal and (wanted := self._for_commit(one))
         ]
-        return self._finished()
+
+    def _refusal(self, results: Sequence[TaskResult]) -> BatchFailedError | None:
+        """Try the commit of what a run came to: what states refuse of it, None for nothing.
+
+        Raises:
+            BatchFailedError: It failed for something else.
+        """
+        if not self._tries_commit or not self._batch.can_try_commit:
+            return None
+        # No bolt of it goes on in a commit that counts.
+        batch = replace(self._batch, run=f"{self._batch.run}.commit")
+        commit = CommitRun(batch, self._sent(results), self._result.states, self._tasks)
+        try:
+            commit.try_out()
+        except BatchFailedError as error:
+            if error.cause is not Cause.REFUSED:
+                raise
+            return error
+        return None
+
+    def _refused_events(
+        self,
+        verdicts: Sequence[Sequence[EventVerdict]],
+        spouts: Sequence[TaskResult],
+        refusal: BatchFailedError,
+    ) -> list[list[EventVerdict]]:
+        """Give up the events that have a key which a state refuses, or one of them by halves.
+
+        Raises:
+            TransactionError: They are too many.
+            BatchFailedError: No event is to blame.
+        """
+        emitted = self._batch.emitted_roots([one.roots_file for one in spouts])
+        ids: list[int] = emitted.ids.tolist()
+        first = refusal.failures[0]
+        suspects = set(first.roots)
+        if not (suspects and first.is_key):
+
+            def fails(left_out: Sequence[int]) -> bool:
+                tried = _given_up_all(left_out, emitted, refusal)
+                spouts, results = self._all_stages(_joined(verdicts, tried))
+                _check(results)
+                return any(map(any, self._verdicts(spouts, results)[1])) or (
+                    self._refusal(results) is not None
+                )
+
+            among = [root for root in ids if root in suspects]
+            if not among or fails(among):
+                among = ids
+            culprit = _first_to_blame(among, fails)
+            if culprit is None:
+                raise refusal
+            suspects = {culprit}
+        self._refused += len(suspects)
+        events = len(ids) + sum(map(len, verdicts))
+        if self._refused > max(_REFUSED_LEAST, events * _REFUSED_MOST):
+            raise TransactionError(
+                f"states refuse {self._refused} of {events} events of transaction "
+                f"{self._transaction.transaction_id}, and more may follow: that is not the events' "
+                f"fault, so nothing is given up. The last: {refusal}"
+            )
+        return _given_up_all(suspects, emitted, refusal)
+
+    @property
+    def _transaction(self) -> TransactionAttempt:
+        assert self._batch.transaction is not None
+        return self._batch.transaction.attempt
 
     def _blamed(
         self,
@@ -132,28 +222,18 @@ class ProcessingRun(StepRun):
         emitted = self._batch.emitted_roots([one.roots_file for one in spouts])
         ids = emitted.ids.tolist()
 
-        def fails(count: int) -> bool:
-            left_out = {root: _given_up(root, 0, failed) for root in ids[count:]}
-            tried = _divided(left_out, ids, emitted.counts)
-            _, results = self._all_stages(
-                [[*had, *new] for had, new in zip(verdicts, tried, strict=True)]
-            )
+        def fails(left_out: Sequence[int]) -> bool:
+            tried = _given_up_all(left_out, emitted, failed)
+            _, results = self._all_stages(_joined(verdicts, tried))
             _check(results, but=Cause.RAISED)
             return _failed(results) is not None
 
-        if not (self._is_last and ids) or fails(0):
+        if not (self._is_last and ids) or fails(ids):
             raise failed
-        if not fails(len(ids)):
+        if not fails(()):
             return [[] for _ in emitted.counts]  # it has passed: the batch is to be run again
-        first, last = 0, len(ids)
-        while last - first > 1:
-            middle = (first + last) // 2
-            if fails(middle):
-                last = middle
-            else:
-                first = middle
-        to_blame = _given_up(ids[first], int(emitted.attempts[first]), failed)
-        return _divided({ids[first]: to_blame}, ids, emitted.counts)
+        culprit = _first_to_blame(ids, fails)
+        return _given_up_all([] if culprit is None else [culprit], emitted, failed)
 
     def _all_stages(
         self, verdicts: Sequence[Sequence[EventVerdict]]
@@ -179,6 +259,8 @@ class CommitRun(StepRun):
         sent: What the processing phase has left.
         states: What bolts kept in the step before.
         tasks: Runs the tasks.
+        is_new: Whether nothing of it can have been written. Then, where several write, all of them
+            compute first, and databases try what comes of it; only then any writes it.
     """
 
     def __init__(
@@ -187,9 +269,12 @@ class CommitRun(StepRun):
         sent: Sequence[SentTuples],
         states: Mapping[tuple[str, int], Handle],
         tasks: Tasks,
+        *,
+        is_new: bool = False,
     ) -> None:
         super().__init__(batch, (), states, tasks)
         self._sent = sent
+        self._is_tried = is_new and batch.can_try_commit and batch.writers > 1
 
     def run(self) -> StepResult:
         """Run it, and return the records and the states that it has left.
@@ -198,6 +283,44 @@ class CommitRun(StepRun):
             BatchFailedError: It failed: it is to be tried again.
             ConservationError: A record that a bolt emitted is unaccounted for.
         """
+        results = self.try_out() if self._is_tried else self._all_stages()
+        if self._is_tried:
+            self._write(results)
+        self._take_all(results)
+        return self._finished()
+
+    def try_out(self) -> list[TaskResult]:
+        """Run it without writing anything; the results have what is to be written.
+
+        Raises:
+            BatchFailedError: It failed.
+        """
+        transaction = self._batch.transaction
+        assert transaction is not None
+        tried = replace(transaction, phase=Phase.COMMIT, is_trial=True)
+        whole, self._batch = self._batch, replace(self._batch, transaction=tried)
+        try:
+            return self._all_stages()
+        finally:
+            self._batch = whole
+
+    def _write(self, results: Sequence[TaskResult]) -> None:
+        tasks = [
+            WriteTask(self._batch, component, task, changes)
+            for one in results
+            if one.batch is not None
+            for (component, task), changes in one.batch.changes.items()
+        ]
+        done = self._tasks.once(tasks)
+        failures = (
+            [BatchFailure("", Cause.DIED, "a process that writes states died")]
+            if done is None
+            else [failure for one in done for failure in one.failures]
+        )
+        if failures:
+            raise BatchFailedError(failures, may_have_committed=True)
+
+    def _all_stages(self) -> list[TaskResult]:
         sent = list(self._sent)
         results: list[TaskResult] = []
         for stage in self._batch.plan.stages:
@@ -206,12 +329,13 @@ class CommitRun(StepRun):
             done = self._tasks.once(self._stage_tasks(stage, sent, 0))
             if done is None:
                 died = BatchFailure("", Cause.DIED, f"a process of {stage.components} died")
-                raise BatchFailedError([died], may_have_committed=True)
+                assert self._batch.transaction is not None
+                may_have_committed = not self._batch.transaction.is_trial
+                raise BatchFailedError([died], may_have_committed=may_have_committed)
             results += done
             _check(results)
             sent += [(one.tuples_file, one.tuples) for one in done]
-        self._take_all(results)
-        return self._finished()
+        return results
 
 
 def _check(results: Sequence[TaskResult], *, but: Cause | None = None) -> None:
@@ -251,6 +375,43 @@ def _given_up(root: int, attempts: int, failed: BatchFailedError) -> EventVerdic
         retry_at_ms=0,
         failure=TreeFailure(FailReason.EXCEPTION, first.detail, (first.component,)),
     )
+
+
+def _given_up_all(
+    roots: Collection[int], emitted: EmittedRoots, failed: BatchFailedError
+) -> list[list[EventVerdict]]:
+    """Return verdicts on events that are given up, by the tasks of the first stage."""
+    ids, wanted = emitted.ids.tolist(), set(roots)
+    attempts = zip(ids, emitted.attempts.tolist(), strict=True)
+    verdicts = {
+        root: _given_up(root, attempt, failed) for root, attempt in attempts if root in wanted
+    }
+    return _divided(verdicts, ids, emitted.counts)
+
+
+def _joined(
+    verdicts: Sequence[Sequence[EventVerdict]], more: Sequence[Sequence[EventVerdict]]
+) -> list[list[EventVerdict]]:
+    return [[*had, *new] for had, new in zip(verdicts, more, strict=True)]
+
+
+def _first_to_blame(ids: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> int | None:
+    """Return the first event with which the batch fails, and does not fail up to; None for none.
+
+    Args:
+        ids: The events, in order.
+        fails: Whether it fails without some of them.
+    """
+    if not ids or fails(ids):
+        return None
+    first, last = 0, len(ids)
+    while last - first > 1:
+        middle = (first + last) // 2
+        if fails(ids[middle:]):
+            last = middle
+        else:
+            first = middle
+    return ids[first]
 
 
 def _divided(

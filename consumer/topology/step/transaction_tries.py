@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _Prepared = TypeVar("_Prepared")
 _Committed = TypeVar("_Committed")
-_COUNTED = (Cause.RAISED, Cause.DIED)
+_COUNTED = (Cause.RAISED, Cause.REFUSED, Cause.DIED)
 """Causes that a try after the other may have for good: a bolt's own. What was asked for, and a
-database that is away, pass."""
+database that is away, pass. What a state refuses is searched for first."""
 
 
 class TransactionTries(ABC, Generic[_Prepared, _Committed]):
@@ -41,20 +41,30 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
         """Return the ids of another try; its attempt id is larger than all before."""
 
     @abstractmethod
-    def process(self, attempt: TransactionAttempt, *, is_last: bool) -> _Prepared:
+    def process(
+        self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool
+    ) -> _Prepared:
         """Run the processing phase, and leave what it came to where it outlasts this process.
 
         Args:
             attempt: The try.
             is_last: Whether a bolt has no further try: see `ProcessingRun`.
+            tries_commit: Whether events are searched for that states refuse: see `ProcessingRun`.
 
         Raises:
             BatchFailedError: It failed.
         """
 
     @abstractmethod
-    def commit(self, prepared: _Prepared, attempt: TransactionAttempt) -> _Committed:
+    def commit(
+        self, prepared: _Prepared, attempt: TransactionAttempt, *, is_new: bool
+    ) -> _Committed:
         """Run the commit phase of what is prepared.
+
+        Args:
+            prepared: It.
+            attempt: The try.
+            is_new: Whether nothing of it can have been written: see `CommitRun`.
 
         Raises:
             BatchFailedError: It failed.
@@ -94,20 +104,24 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
             TransactionError: A bolt failed as often as it may, in one phase.
         """
         failed, counted = Counter[Phase](), Counter[Phase]()
+        tries_commit = False
         while True:
             attempt = self.new_attempt()
             phase = Phase.PROCESSING if prepared is None else Phase.COMMIT
             try:
                 if prepared is None:
                     is_last = counted[phase] + 1 == self._policy.max_attempts
-                    prepared = self.process(attempt, is_last=is_last)
+                    prepared = self.process(attempt, is_last=is_last, tries_commit=tries_commit)
                     failed[phase] = counted[phase] = 0
                     phase = Phase.COMMIT
-                return prepared, self.commit(prepared, attempt)
+                is_new = not may_have_committed
+                return prepared, self.commit(prepared, attempt, is_new=is_new)
             except BatchFailedError as error:
                 may_have_committed = may_have_committed or error.may_have_committed
                 failed[phase] += 1
-                counted[phase] += error.cause in _COUNTED
+                is_first = error.cause is Cause.REFUSED and not (tries_commit or may_have_committed)
+                tries_commit = tries_commit or is_first
+                counted[phase] += error.cause in _COUNTED and not is_first
                 if counted[phase] and counted[phase] == self._policy.max_attempts:
                     raise TransactionError(
                         f"{self._name} failed {counted[phase]} times, last in {error}"

@@ -242,15 +242,25 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         self.attempt = TransactionAttempt(number, tried + 1)
         return self.attempt
 
-    def process(self, attempt: TransactionAttempt, *, is_last: bool) -> StepResult:
+    def process(
+        self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool
+    ) -> StepResult:
         batch = self._in_phase(attempt, Phase.PROCESSING)
         return ProcessingRun(
-            batch, self._givens(attempt), self._states, TasksHere(), is_last=is_last
+            batch,
+            self._givens(attempt),
+            self._states,
+            TasksHere(),
+            is_last=is_last,
+            tries_commit=tries_commit,
         ).run()
 
-    def commit(self, prepared: StepResult, attempt: TransactionAttempt) -> StepResult:
+    def commit(
+        self, prepared: StepResult, attempt: TransactionAttempt, *, is_new: bool
+    ) -> StepResult:
         batch = self._in_phase(attempt, Phase.COMMIT)
-        return CommitRun(batch, prepared.sent, prepared.states, TasksHere()).run()
+        tasks = TasksHere()
+        return CommitRun(batch, prepared.sent, prepared.states, tasks, is_new=is_new).run()
 
     def discard(self, prepared: StepResult, attempt: TransactionAttempt) -> bool:
         """See `TransactionTries`; no earlier try is alive in this process."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sequitur.consumer.topology.state.committer_states import AllChanges
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
 
@@ -34,6 +35,7 @@ class Transaction:
         batch: Names what is committed, where a repeat commits the same; else empty.
         committed: Committers that have committed the batch before, and how many tasks they had.
         host: Where databases are that are of one host; empty where that is not to be checked.
+        is_trial: Whether its commit phase is a trial: databases take back what is written.
     """
 
     attempt: TransactionAttempt
@@ -42,6 +44,7 @@ class Transaction:
     batch: str = ""
     committed: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
+    is_trial: bool = False
 
 
 class Cause(StrEnum):
@@ -53,6 +56,8 @@ class Cause(StrEnum):
     """A bolt raised something else for what belongs to the batch, or in the commit phase."""
     UNAVAILABLE = "unavailable"
     """A database of a state did not answer, or could not take the batch now."""
+    REFUSED = "refused"
+    """A state, or its database, refuses a key or a value."""
     DIED = "died"
     """The process of a task died."""
 
@@ -64,11 +69,16 @@ class BatchFailure(NamedTuple):
         component: The bolt in which it failed; empty where that is not known.
         cause: Why.
         detail: The traceback, or what is known.
+        roots: Of a key or value that is refused, ids of the events with this key; empty where that
+            is not known.
+        is_key: Whether the key is refused itself, and with it each of these events.
     """
 
     component: str
     cause: Cause
     detail: str
+    roots: tuple[int, ...] = ()
+    is_key: bool = False
 
 
 @dataclass(slots=True)
@@ -78,10 +88,12 @@ class BatchOutcome:
     Attributes:
         failures: Why it failed; empty if it did not.
         may_have_committed: Whether a committer may have written state.
+        changes: Of a trial, what each committer's task would write, by component and task.
     """
 
     failures: list[BatchFailure] = field(default_factory=list)
     may_have_committed: bool = False
+    changes: dict[tuple[str, int], AllChanges] = field(default_factory=dict)
 
     def fail(self, component: str, cause: Cause, detail: str) -> None:
         """Add why it failed."""

@@ -54,6 +54,8 @@ def naming_failures(title: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise meaning(error, title) from error
+    except UnicodeEncodeError as error:  # of the connection's encoding
+        raise StateValueError(f"{title} does not take it: {error}") from error
 
 
 def meaning(error: DBAPIError, title: str) -> StateError:

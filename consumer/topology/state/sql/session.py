@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import BigInteger, bindparam, text
 from sqlalchemy.exc import DBAPIError
 
-from sequitur.consumer.topology.state.errors import StateUnavailableError
+from sequitur.consumer.topology.state.errors import StateUnavailableError, StateValueError
 from sequitur.consumer.topology.state.fence import Found, check_epoch, check_fence, refusal
 from sequitur.consumer.topology.state.kinds import State, StateKind
 from sequitur.consumer.topology.state.rules import age_of
@@ -37,7 +37,7 @@ from sequitur.consumer.topology.state.sql.failures import naming_failures
 from sequitur.consumer.topology.state.store import Change, StateSession, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -89,13 +89,14 @@ class SQLSession(StateSession):
         writer: Whose batch it is.
     """
 
-    __slots__ = ("_checked", "_dialect", "_given", "_store", "_writer")
+    __slots__ = ("_checked", "_dialect", "_given", "_page", "_store", "_writer")
 
     def __init__(self, store: SQLStore, writer: Writer) -> None:
         self._store = store
         self._writer = writer
         self._dialect = dialect_of(is_sqlite=store.is_sqlite)
         self._checked: Found | None = None
+        self._page: tuple[State, Sequence[tuple[Key, Any]]] | None = None  # written last
         self._given: dict[str, Any] = {
             "topology": writer.topology,
             "epoch": writer.epoch,
@@ -161,6 +162,44 @@ class SQLSession(StateSession):
                 self._commit(changes)
             except _LostAnswerError as lost:
                 self._repeat(changes, lost.error)
+
+    def try_out(self, changes: Mapping[State, Sequence[Change]]) -> None:
+        """See `StateSession.try_out`.
+
+        Raises:
+            StateValueError: The database refuses a key or a value; it has the first key.
+            StateError: As `commit` does.
+        """
+        self._page = None
+        try:
+            with naming_failures(self._store.title):
+                self._in_trial(lambda connection: self._write(connection, changes))
+        except StateValueError as error:
+            if self._page is None:
+                raise
+            raise StateValueError(str(error), (self._refused(*self._page),)) from error
+
+    def _in_trial(self, write: Callable[[Connection], object]) -> None:
+        with self._begun() as connection:
+            try:
+                write(connection)
+            finally:
+                self._roll_back(connection)
+
+    def _refused(self, state: State, page: Sequence[tuple[Key, Any]]) -> Key:
+        """Find the first row of a page that is refused, by halves."""
+        while len(page) > 1:
+            half = page[: len(page) // 2]
+            try:
+                with naming_failures(self._store.title):
+                    self._in_trial(
+                        lambda connection, half=half: self._write_page(connection, state, half)  # type: ignore[misc]
+                    )
+            except StateValueError:
+                page = half
+            else:
+                page = page[len(half) :]
+        return page[0][0]
 
     def close(self) -> None:
         """Nothing is held between calls: the process keeps the connections."""
@@ -259,6 +298,7 @@ class SQLSession(StateSession):
         self, connection: Connection, state: State, page: Sequence[tuple[Key, Any]]
     ) -> None:
         txid, task = self._given["txid"], self._given["task"]
+        self._page = (state, page)
         written = self._dialect.write(connection, state, page, txid, task)
         if written == len(page):
             return

@@ -55,14 +55,14 @@ class _Planned(TransactionTries[int, int]):
         self._attempt += 1
         return TransactionAttempt(1, self._attempt)
 
-    def process(self, attempt: TransactionAttempt, *, is_last: bool) -> int:
-        del attempt
+    def process(self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool) -> int:
+        del attempt, tries_commit
         if is_last:
             self.done.append("last")
         return self._do("process")
 
-    def commit(self, prepared: int, attempt: TransactionAttempt) -> int:
-        del prepared, attempt
+    def commit(self, prepared: int, attempt: TransactionAttempt, *, is_new: bool) -> int:
+        del prepared, attempt, is_new
         return self._do("commit")
 
     def discard(self, prepared: int, attempt: TransactionAttempt) -> bool:

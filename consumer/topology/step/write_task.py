@@ -1,0 +1,55 @@
+"""A task that writes what a trial of the commit phase has computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sequitur.consumer.topology.engine.transactions import writer_of
+from sequitur.consumer.topology.state.committer_states import check_session
+from sequitur.consumer.topology.state.errors import StateUnavailableError
+from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause
+
+if TYPE_CHECKING:
+    from sequitur.consumer.topology.state.committer_states import AllChanges
+    from sequitur.consumer.topology.step.batch import StepBatch
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Writes what a committer's task has computed.
+
+    Attributes:
+        batch: What all tasks share.
+        component: The committer.
+        task: Its task.
+        changes: What it writes, by database.
+    """
+
+    batch: StepBatch
+    component: str
+    task: int
+    changes: AllChanges
+
+    def __call__(self) -> BatchOutcome:
+        """Write it, to each database in turn.
+
+        Raises:
+            StateError: A database has another's transactions.
+        """
+        outcome, transaction = BatchOutcome(), self.batch.transaction
+        assert transaction is not None
+        writer = writer_of(self.batch.topology.name, transaction, self.component, self.task)
+        try:
+            for store, changes in self.changes.items():
+                session = store.session(writer)
+                check_session(store, session, writer)
+                if session.is_repeat:
+                    said = f"{writer.title}: an earlier try was committed in {store.title}"
+                    outcome.fail(self.component, Cause.UNAVAILABLE, f"{said}: repeat the commit")
+                    break
+                session.commit(changes)
+                session.close()
+        except StateUnavailableError as error:
+            outcome.fail(self.component, Cause.UNAVAILABLE, str(error))
+        return outcome

@@ -1,0 +1,242 @@
+"""Events whose keys or values no state holds: they are given up, and nobody else is."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import (
+    ProcessSettings,
+    TransactionalTopologyBuilder,
+    TransactionError,
+    TransactionTester,
+)
+from sequitur.consumer.topology.state import TransactionalState
+from tests.support.transactions import (
+    Gather,
+    Journal,
+    Noting,
+    counts,
+    events,
+    faulty_store,
+    store_in,
+    text,
+    unavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from sequitur.consumer.topology import Tuple
+    from sequitur.consumer.topology.state import State
+
+_BAD = "b\0d"
+
+
+class Keyed(Gather):
+    """Counts by a key that it makes of each value.
+
+    Args:
+        journal: Notes its calls.
+        key: Makes it.
+    """
+
+    def __init__(self, journal: Journal, key: Callable[[str], Any] = str) -> None:
+        super().__init__(journal)
+        self.key = key
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        """Gather the key."""
+        super().process(tuple)
+        self.values[-1] = self.key(self.values[-1])
+
+
+class Lasts(Gather):
+    """Keeps the last value that came with a key, of `key=value`."""
+
+    def at_end(self) -> None:
+        """Put them, and emit the count that is no count."""
+        for value in self.values:
+            key, _, kept = value.partition("=")
+            self.context.state("count").multi_put([key], [kept])
+
+
+class Both(Gather):
+    """Puts a number into two states, of which it is too large for the second."""
+
+    def at_end(self) -> None:
+        """Put them."""
+        for value in self.values:
+            self.context.state("near").multi_put([value], [1])
+            self.context.state("far").multi_put([value], [1 << 70 if value == "large" else 1])
+
+
+class Always(Gather):
+    """Puts what its state does not hold, whatever it is given."""
+
+    def at_end(self) -> None:
+        """Put it."""
+        self.context.state("count").multi_put(["always"], ["no number"])
+
+
+def _refused_third(value: str) -> str:
+    return f"{value}\0" if value == "v3" else value
+
+
+def _loud(value: str) -> str:
+    return f"{value}!"
+
+
+def _tester(
+    journal: Journal,
+    *committers: tuple[str, Gather, Mapping[str, State], int],
+    settings: ProcessSettings | None = None,
+) -> TransactionTester:
+    builder = TransactionalTopologyBuilder("refused", "spout")
+    builder.set_bolt("a", Noting(journal)).shuffle_grouping("spout")
+    before = "a"
+    for name, bolt, states, tasks in committers:
+        builder.set_bolt(name, bolt, tasks, states=states).fields_grouping(before, "value")
+        before = name
+    builder.set_output("out", key=None, value="value").local_grouping(before)
+    return TransactionTester(builder.build(), settings)
+
+
+def _values(count: int) -> list[str]:
+    return [f"v{number}" for number in range(count)]
+
+
+def _dead(tester: TransactionTester) -> list[str]:
+    return [text(letter.event.value) for letter in tester.dead_letters]
+
+
+@pytest.mark.parametrize("bad", [_BAD, "x" * 2_001])
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_an_event_that_a_state_refuses_is_given_up(tmp_path: Path, bad: str, tasks: int) -> None:
+    """Whichever task has it: the others of its batch are counted once, and go out."""
+    journal, store = Journal(), store_in(tmp_path)
+    states = {"count": TransactionalState(store, "counts")}
+    tester = _tester(journal, ("sum", Gather(journal), states, tasks))
+    values = _values(20)
+    tester.run(events(*values[:10], bad, *values[10:]))
+    assert _dead(tester) == [bad]
+    assert len(tester.acked) == 20
+    assert counts(store, "counts") == dict.fromkeys(values, 1)
+    assert sorted(value or b"" for _, value in tester.records("out")) == sorted(
+        one.encode() for one in values
+    )
+    # Its key leads to it: three runs, and none on a part of the batch.
+    assert len(journal.of("a", "process")) == 21 + 21 + 20
+    tester.run(events("v1"))
+    assert counts(store, "counts")["v1"] == 2
+
+
+def test_the_second_store_refuses_it(tmp_path: Path) -> None:
+    """The first has written nothing by then."""
+    journal, near, far = Journal(), store_in(tmp_path), store_in(tmp_path, "far")
+    states: dict[str, State] = {
+        "near": TransactionalState(near, "near"),
+        "far": TransactionalState(far, "far", value=int),
+    }
+    tester = _tester(journal, ("sum", Both(journal), states, 1))
+    tester.run(events("x", "large", "y"))
+    assert _dead(tester) == ["large"]
+    assert counts(near, "near") == counts(far, "far") == {"x": 1, "y": 1}
+
+
+def test_the_second_committer_of_a_chain_refuses_it(tmp_path: Path) -> None:
+    """It is given what the first has come to in the trial; the first has written nothing."""
+    journal, store = Journal(), store_in(tmp_path)
+    first = {"count": TransactionalState(store, "firsts", value=int)}
+    second = {"count": TransactionalState(store, "seconds")}
+    tester = _tester(
+        journal,
+        ("first", Gather(journal), first, 2),
+        ("second", Keyed(journal, _refused_third), second, 2),
+    )
+    tester.run(events(*_values(9)))
+    left = {value: 1 for value in _values(9) if value != "v3"}
+    assert _dead(tester) == ["v3"]
+    assert counts(store, "firsts") == counts(store, "seconds") == left
+
+
+def test_a_key_that_no_tuple_has_is_found_by_halves(tmp_path: Path) -> None:
+    """And each of several; nobody else is given up."""
+    journal, store = Journal(), store_in(tmp_path)
+    states = {"count": TransactionalState(store, "counts")}
+    tester = _tester(journal, ("sum", Keyed(journal, _loud), states, 2))
+    values = _values(30)
+    tester.run(events(*values[:7], _BAD, *values[7:20], "\0", *values[20:]))
+    assert sorted(_dead(tester)) == sorted([_BAD, "\0"])
+    assert counts(store, "counts") == {f"{value}!": 1 for value in values}
+
+
+def test_of_the_events_of_a_key_only_that_with_the_refused_value_is_given_up(
+    tmp_path: Path,
+) -> None:
+    """The key itself is none of their faults."""
+    journal, store = Journal(), store_in(tmp_path)
+    states = {"count": TransactionalState(store, "lasts", value=str)}
+    tester = _tester(journal, ("sum", Lasts(journal), states, 2))
+    tester.run(events("k=1", "k=2", f"k={_BAD}", "m=3"))
+    assert _dead(tester) == [f"k={_BAD}"]
+    assert counts(store, "lasts") == {"k": "2", "m": "3"}
+
+
+@pytest.mark.parametrize(("refused", "of"), [(11, 40), (30, 2_000)])
+def test_too_many_end_the_job(tmp_path: Path, refused: int, of: int) -> None:
+    """A database that takes no such keys at all must not send a stream aside."""
+    journal, store = Journal(), store_in(tmp_path)
+    states = {"count": TransactionalState(store, "counts")}
+    tester = _tester(journal, ("sum", Gather(journal), states, 2))
+    bad = [f"{_BAD}{number}" for number in range(refused)]
+    with pytest.raises(TransactionError, match=rf"refuse {refused} of {of} events"):
+        tester.run(events(*_values(of - refused), *bad))
+    assert tester.dead_letters == []
+    assert counts(store, "counts") == {}
+
+
+def test_what_no_event_is_to_blame_for_ends_the_job(tmp_path: Path) -> None:
+    """A bolt that always puts what its state does not hold."""
+    journal, store = Journal(), store_in(tmp_path)
+    states = {"count": TransactionalState(store, "counts")}
+    tester = _tester(
+        journal,
+        ("sum", Always(journal), states, 1),
+        settings=ProcessSettings(max_attempts=2),
+    )
+    with pytest.raises(TransactionError, match="failed 2 times"):
+        tester.run(events("x", "y"))
+    assert tester.dead_letters == []
+
+
+def test_a_database_that_is_away_blames_nobody(tmp_path: Path) -> None:
+    """While tasks write, or before: nothing is given up, and each key counts once."""
+    journal = Journal()
+    store = faulty_store(tmp_path, "db", journal)
+    journal.faults["db.commit"] = [None, unavailable()]
+    journal.faults["db.committed"] = [None, None, unavailable()]
+    states = {"count": TransactionalState(store, "counts")}
+    tester = _tester(journal, ("sum", Gather(journal), states, 3))
+    tester.run(events(*_values(12)))
+    assert tester.dead_letters == []
+    assert counts(store, "counts") == dict.fromkeys(_values(12), 1)
+    assert len(tester.failed_tries) >= 1
+
+
+def test_a_repeat_of_what_was_written_in_part_is_not_tried_first(tmp_path: Path) -> None:
+    """Tasks that have written find it, and emit it; records are those of the rows."""
+    journal = Journal()
+    store = faulty_store(tmp_path, "db", journal)
+    journal.faults["db.commit"] = [None, unavailable()]
+    states = {"count": TransactionalState(store, "counts")}
+    tester = _tester(journal, ("sum", Gather(journal), states, 2))
+    tester.run(events(*_values(8)))
+    assert journal.finishes_of("a") == [1]
+    assert sorted(journal.finishes_of("sum")) == [1, 1, 2, 2]
+    assert sorted(json.loads(f'"{text(value)}"') for _, value in tester.records("out")) == _values(
+        8
+    )
