@@ -286,6 +286,12 @@ class FieldsGrouping(_ByFields):
         return of_spout and self.fields == _KEY
 
 
+def task_of_group(group: Any, tasks: int) -> int:
+    """Return the task to which a `FieldsGrouping` gives a field's value, or a tuple of several."""
+    values = list(group) if isinstance(group, tuple) else [group]
+    return stable_hash(values[0] if len(values) == 1 else values) % tasks
+
+
 @dataclass(frozen=True)
 class PartialKeyGrouping(_ByFields):
     """By the values of some fields: equal ones go to two tasks, each to the one with less."""

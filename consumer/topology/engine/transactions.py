@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
 from sequitur.consumer.topology.engine.runner import Runner, detail_of
 from sequitur.consumer.topology.engine.tracked import FAILED, TrackedTuple
@@ -196,7 +197,10 @@ class BatchRunner(_InTransaction):
             self._outcome.may_have_committed = True
         transaction, context = self._transaction, self.context
         place = (self._component, context.task)
-        states = CommitterStates(self._states, writer_of(context.topology, transaction, *place))
+        writer = writer_of(context.topology, transaction, *place)
+        states = CommitterStates(
+            self._states, writer, lambda group: task_of_group(group, context.tasks)
+        )
         failed = len(self._outcome.failures)
         try:
             states.check()

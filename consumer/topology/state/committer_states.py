@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sequitur.consumer.topology.state.errors import StateError
 from sequitur.consumer.topology.state.fence import check_host
 from sequitur.consumer.topology.state.map_state import MapState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sequitur.consumer.topology.state.kinds import State
     from sequitur.consumer.topology.state.store import Change, StateSession, StateStore, Writer
@@ -40,9 +40,15 @@ class CommitterStates:
     Args:
         states: By the name that the bolt asks by.
         writer: Whose batch it is.
+        task_of: Returns the task that what keys are grouped by goes to, to check writes by.
     """
 
-    def __init__(self, states: Mapping[str, State], writer: Writer) -> None:
+    def __init__(
+        self,
+        states: Mapping[str, State],
+        writer: Writer,
+        task_of: Callable[[Any], int] | None = None,
+    ) -> None:
         self._states = dict(states)
         self._writer = writer
         self._sessions: dict[StateStore, StateSession] = {}
@@ -50,7 +56,7 @@ class CommitterStates:
             if state.store not in self._sessions:
                 self._sessions[state.store] = state.store.session(writer)
         self._maps = {
-            state: MapState(state, self._sessions[state.store], writer)
+            state: MapState(state, self._sessions[state.store], writer, task_of)
             for state in self._states.values()
         }
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sequitur.consumer.topology.state.errors import StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sequitur.consumer.topology.state.store import StateStore
 
 KEY_TYPES: Final = (str, int, bytes)
@@ -38,6 +40,8 @@ class State:
         name: A plain identifier in lower case, unique in the database: the table's name.
         key: `str`, `int` or `bytes`.
         value: `int`, `float`, `str`, `bytes`, `bool`, or `object` for all that JSON has a form for.
+        grouped_by: Returns for a key the value of the field by which the component's input is
+            grouped, or a tuple of several. Each write is checked by it to be the task's own.
 
     Raises:
         StateError: The name is no plain identifier, or a type is none of these.
@@ -49,6 +53,7 @@ class State:
     name: str
     key: type = str
     value: type = int
+    grouped_by: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what was given."""

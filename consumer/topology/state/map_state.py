@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sequitur.consumer.topology.state.errors import StateError
 from sequitur.consumer.topology.state.kinds import StateKind
-from sequitur.consumer.topology.state.rules import RowAge, age_of, before_update
+from sequitur.consumer.topology.state.rules import (
+    RowAge,
+    age_of,
+    before_update,
+    check_group,
+    conflict,
+    is_others,
+)
 from sequitur.consumer.topology.state.store import Change
 from sequitur.consumer.topology.state.values import copy_of, fit_keys, fit_value, shown
 
@@ -36,24 +43,36 @@ class MapState:
         state: Which one.
         session: Where rows are read.
         writer: Whose batch it is.
+        task_of: Returns the task that what keys are grouped by goes to, to check writes by.
     """
 
-    def __init__(self, state: State, session: StateSession, writer: Writer) -> None:
+    def __init__(
+        self,
+        state: State,
+        session: StateSession,
+        writer: Writer,
+        task_of: Callable[[Any], int] | None = None,
+    ) -> None:
         self._state = state
         self._session = session
         self._txid = writer.transaction.transaction_id
         self._task = writer.task
+        self._task_of = task_of
         # Keys are in `_found` once they were read, and in `_first` if this transaction wrote them.
         self._found: dict[Key, Any | None] = {}  # the value before this transaction
         self._first: dict[Key, Stored] = {}  # their rows, of an attempt before
+        self._others: dict[Key, Stored] = {}  # rows that another task wrote in this transaction
         self._written: dict[Key, Any] = {}  # by this batch
 
     def get(self, key: Key) -> Any | None:
         """Return the value of a key; None if it has none.
 
+        Of a key that another task writes in this transaction it is the value before.
+
         Raises:
             StateValueError: The key does not fit.
-            StateConflictError: Another task wrote it in this transaction.
+            StateConflictError: Another task wrote it in this transaction, and its value before is
+                not known: the state is not transactional.
             StateOvertakenError: A newer transaction wrote it.
             StateUnavailableError: The database does not serve just now.
         """
@@ -100,6 +119,7 @@ class MapState:
         updated: dict[Key, Any] = {}
         pairs: list[tuple[Any | None, Any]] = []
         for key in fitted:
+            self._check_own(key)
             before = updated[key] if key in updated else self._value(key)
             after = fit_value(state, key, function(key, copy_of(state, before)))
             updated[key] = after
@@ -124,6 +144,8 @@ class MapState:
                 "give one value for each key"
             )
         fitted = fit_keys(self._state, keys)
+        for key in fitted:
+            self._check_own(key)
         put = {
             key: fit_value(self._state, key, value)
             for key, value in zip(fitted, values, strict=True)
@@ -149,6 +171,16 @@ class MapState:
         return [
             Change(key, value) for key, value in sorted(self._written.items()) if key not in stands
         ]
+
+    def _check_own(self, key: Key) -> None:
+        """Check that a key may be written by this task.
+
+        Raises:
+            StateConflictError: It is another task's.
+        """
+        if key in self._others:
+            raise conflict(self._state, key, self._others[key], self._task)
+        check_group(self._state, key, self._task_of, task=self._task)
 
     @property
     def _keeps_first(self) -> bool:
@@ -178,6 +210,11 @@ class MapState:
             rows = self._session.read(self._state, unknown)
             found: dict[Key, Any | None] = dict.fromkeys(unknown)
             for key, stored in rows.items():
+                if is_others(stored, txid=self._txid, task=self._task) and (
+                    self._state.kind is not StateKind.NON_TRANSACTIONAL
+                ):
+                    found[key], self._others[key] = stored.previous, stored
+                    continue
                 # Raises here, and not at the commit.
                 age = age_of(self._state, key, stored, txid=self._txid, task=self._task)
                 found[key] = before_update(stored, age)

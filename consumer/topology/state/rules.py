@@ -59,13 +59,18 @@ def age_of(state: State, key: Key, stored: Stored | None, *, txid: int, task: in
     """
     if stored is None:
         return RowAge.ABSENT
+    if is_others(stored, txid=txid, task=task):
+        raise conflict(state, key, stored, task)
     if state.kind is StateKind.NON_TRANSACTIONAL or stored.txid < txid:
         return RowAge.OLDER
     if stored.txid > txid:
         raise overtaken(state, key, stored, txid)
-    if stored.task != task:
-        raise conflict(state, key, stored, task)
     return RowAge.SAME
+
+
+def is_others(stored: Stored, *, txid: int, task: int) -> bool:
+    """Whether another task wrote a row in the same transaction."""
+    return stored.txid == txid and stored.task != task
 
 
 def before_update(stored: Stored | None, age: RowAge) -> Any | None:
@@ -137,3 +142,27 @@ def conflict(state: State, key: Key, stored: Stored, task: int) -> StateConflict
         f"in transaction {stored.txid}: group the component's input by the field that is the key, "
         "and keep its parallelism while a transaction is repeated"
     )
+
+
+def check_group(state: State, key: Key, task_of: Callable[[Any], int] | None, *, task: int) -> None:
+    """Check that a key is a task's, if the state says by what its component is grouped.
+
+    Args:
+        state: Whose key it is.
+        key: The key.
+        task_of: Returns the task that what it is grouped by goes to; None to check nothing.
+        task: Who writes it.
+
+    Raises:
+        StateConflictError: It is another task's.
+    """
+    if state.grouped_by is None or task_of is None:
+        return
+    group = state.grouped_by(key)
+    owner = task_of(group)
+    if owner != task:
+        raise StateConflictError(
+            f"state {state.name!r}, key {shown(key)}: task {task} writes it, and by grouped_by it "
+            f"is grouped as {shown(group)}, which goes to task {owner}: key the state by what the "
+            "component's input is grouped by"
+        )

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer.topology.engine.transactions import writer_of
 from sequitur.consumer.topology.state.committer_states import check_session
-from sequitur.consumer.topology.state.errors import StateUnavailableError
+from sequitur.consumer.topology.state.errors import (
+    StateConflictError,
+    StateUnavailableError,
+    StateValueError,
+)
 from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause
 
 if TYPE_CHECKING:
@@ -52,4 +56,6 @@ class WriteTask:
                 session.close()
         except StateUnavailableError as error:
             outcome.fail(self.component, Cause.UNAVAILABLE, str(error))
+        except (StateConflictError, StateValueError) as error:
+            outcome.fail(self.component, Cause.RAISED, str(error))
         return outcome

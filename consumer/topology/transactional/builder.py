@@ -9,6 +9,7 @@ from sequitur.consumer.topology._errors import TopologyBuildError
 from sequitur.consumer.topology.api.bolt import BaseBolt, BasicBolt, BatchBolt, FunctionBolt
 from sequitur.consumer.topology.api.builder import TopologyBuilder
 from sequitur.consumer.topology.api.checks import check_sendable
+from sequitur.consumer.topology.api.groupings import FieldsGrouping
 from sequitur.consumer.topology.state.kinds import State, TransactionalState
 from sequitur.consumer.topology.transactional.bolts import Committer
 from sequitur.consumer.topology.transactional.topology import (
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from sequitur.consumer.topology.api.declarer import ComponentDeclarer
+    from sequitur.consumer.topology.api.topology import Topology
 
 TRANSACTION_FIELD: Final = "transaction"
 """First field of the spout's tuples."""
@@ -179,7 +181,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
                 f"topology {made.name!r} has no committer: nothing of it would be committed; "
                 "use a TopologyBuilder"
             )
-        self._check_states()
+        self._check_states(made)
         return TransactionalTopology(
             made.name,
             made.components,
@@ -191,7 +193,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
             parallelism=self._parallelism,
         )
 
-    def _check_states(self) -> None:
+    def _check_states(self, made: Topology) -> None:
         owners: dict[tuple[Any, str], str] = {}
         for component, states in self._states.items():
             for name, state in states.items():
@@ -199,6 +201,14 @@ class TransactionalTopologyBuilder(TopologyBuilder):
                 if not isinstance(state, State):
                     raise TopologyBuildError(f"{where}: {state!r} is no state")
                 check_sendable(where, state)
+                groupings = [one.grouping for one in made.components[component].inputs]
+                if state.grouped_by is not None and not all(
+                    isinstance(one, FieldsGrouping) for one in groupings
+                ):
+                    raise TopologyBuildError(
+                        f"{where} has grouped_by: group all that {component!r} reads by "
+                        "fields_grouping"
+                    )
                 if self._spout.is_opaque and isinstance(state, TransactionalState):
                     raise TopologyBuildError(
                         f"{where}: a TransactionalState needs the same events for the same id, "

@@ -31,7 +31,7 @@ _RULES: Final = {
     StateKind.TRANSACTIONAL: 'WHERE t."txid" < excluded."txid"',
     StateKind.OPAQUE: 'WHERE t."txid" < excluded."txid"'
     ' OR (t."txid" = excluded."txid" AND t."task" = excluded."task")',
-    StateKind.NON_TRANSACTIONAL: "",
+    StateKind.NON_TRANSACTIONAL: 'WHERE t."txid" <> excluded."txid" OR t."task" = excluded."task"',
 }
 _PREVIOUS: Final = 'CASE WHEN t."txid" < excluded."txid" THEN t."value" ELSE t."previous" END'
 

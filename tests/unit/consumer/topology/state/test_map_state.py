@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.consumer.topology.api.groupings import Emitter, FieldsGrouping, task_of_group
+from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.state import (
+    CommitterStates,
     NonTransactionalState,
     OpaqueState,
     SQLStore,
@@ -131,19 +134,83 @@ def test_opaque_repeat_without_a_change_takes_all_back(store: SQLStore) -> None:
     assert values(state, ["a", "b"], txid=3) == [1, None]
 
 
-@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
 def test_rows_of_others_are_refused(store: SQLStore, kind: type[State]) -> None:
-    """Where they are read, and where they are written without being read; nothing is written."""
+    """Where they are updated, and where they are written without being read; nothing is written."""
     state = kind(store, "counts")
     create(state)
     add(writer(1, task=0), state, ["a"])
     other = opened(writer(1, task=1), state)
     with pytest.raises(StateConflictError, match="'counts', key 'a': tasks 0 and 1"):
-        other.state("counts").get("a")
+        other.state("counts").update("a", adding(1))
+    other = opened(writer(1, task=1), state)
     other.state("counts").multi_put(["a", "b"], [5, 6])
     with pytest.raises(StateConflictError, match="'counts', key 'a': tasks 0 and 1"):
         other.commit()
     assert values(state, ["a", "b"], txid=2) == [1, None]
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
+def test_a_row_that_another_task_writes_is_read_as_it_was(
+    store: SQLStore, kind: type[State]
+) -> None:
+    """Whether that task was first or not: a total, a setting."""
+    state = kind(store, "counts")
+    create(state)
+    add(writer(1, task=0), state, ["total"], 5)
+    early = opened(writer(2, task=1), state).state("counts").get("total")
+    add(writer(2, task=0), state, ["total"], 1)
+    other = opened(writer(2, task=1), state)
+    assert (early, other.state("counts").get("total")) == (5, 5)
+    with pytest.raises(StateConflictError, match="tasks 0 and 1"):
+        other.state("counts").multi_put(["total"], [9])
+    other.commit()
+    assert values(state, ["total"], txid=3) == [6]
+
+
+def test_without_transactions_a_row_that_another_task_writes_is_not_read(store: SQLStore) -> None:
+    """What it was before is not known."""
+    state = NonTransactionalState(store, "counts")
+    create(state)
+    add(writer(1, task=0), state, ["total"])
+    with pytest.raises(StateConflictError, match="tasks 0 and 1"):
+        opened(writer(1, task=1), state).state("counts").get("total")
+    assert values(state, ["total"], txid=2) == [1]
+
+
+def _lower(key: str) -> str:
+    return key.lower()
+
+
+@pytest.mark.parametrize("group", ["word", 7, b"x", ("a", 1), ("a",)])
+def test_a_group_goes_where_its_tuples_go(group: Any) -> None:
+    """As the grouping by the fields of these values says."""
+    parts = group if isinstance(group, tuple) else (group,)
+    names = tuple(f"f{number}" for number in range(len(parts)))
+    stream = Stream("bolt", "default", ("transaction", *names))
+    grouping = FieldsGrouping(names)
+    choose = grouping.chooser(stream, 7, Emitter())
+    assert list(choose((None, *parts), None)) == [task_of_group(group, 7)]
+
+
+def test_writes_are_checked_by_what_keys_are_grouped_by(store: SQLStore) -> None:
+    """In each of them, and not only once two spellings meet; reads are free."""
+    state = TransactionalState(store, "counts", grouped_by=_lower)
+    create(state)
+    owners: dict[str, int] = {"the": 0, "of": 1}
+    batch = CommitterStates({"counts": state}, writer(1, task=0), owners.__getitem__)
+    batch.check()
+    counts = batch.state("counts")
+    assert counts.update("The", adding(1)) == (None, 1)
+    assert counts.get("Of") is None
+    for write in (
+        lambda: counts.update("Of", adding(1)),
+        lambda: counts.multi_put(["the", "of"], [1, 2]),
+    ):
+        with pytest.raises(StateConflictError, match="grouped as 'of', which goes to task 1"):
+            write()
+    batch.commit()
+    assert values(state, ["The", "of"], txid=2) == [1, None]
 
 
 def test_rows_of_the_future_are_refused(store: SQLStore) -> None:
