@@ -108,10 +108,7 @@ def submit(
     words += ["--debug"] if is_debugging() else []
     if shown is ProgressStyle.LIVE:
         os.environ["COLUMNS"] = str(shutil.get_terminal_size().columns)
-    for section, name, info in fields_of(type(settings)):
-        secret = getattr(getattr(settings, section), name) if is_secret(info) else None
-        if secret is not None:
-            os.environ[environment_name(section, name)] = secret.get_secret_value()
+    os.environ.update(secrets_of(settings))
     command = spark_submit_command(
         words,
         job=job,
@@ -120,3 +117,13 @@ def submit(
         checkpoint=settings.reorder.checkpoint,
     )
     run_spark_submit(command)
+
+
+def secrets_of(settings: ReorderJob | ProcessJob) -> dict[str, str]:
+    """Return the settings that no flag holds, as a job is given them: by its environment."""
+    found = {}
+    for section, name, info in fields_of(type(settings)):
+        secret = getattr(getattr(settings, section), name) if is_secret(info) else None
+        if secret is not None:
+            found[environment_name(section, name)] = secret.get_secret_value()
+    return found

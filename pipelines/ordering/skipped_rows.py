@@ -6,7 +6,6 @@ logged, and stand beside the duplicates: what a step leaves out is decided once.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from sequitur.pipelines.rows.columns import SOURCE_ORDER
 from sequitur.pipelines.rows.run_rows import RunRows
 from sequitur.pipelines.rows.run_writer import sources
 from sequitur.pipelines.rows.selection import Places
+from sequitur.pipelines.store.files import new_folder
 from sequitur.pipelines.store.part_files import PartFile
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:
         return entry
     duplicates = Places(duplicates_files(job.checkpoint, entry))
     folder = job.checkpoint.location(f"repeats/{entry.name}")
-    with contextlib.suppress(FileExistsError):  # where duplicates were looked for
-        folder.mkdir(parents=True)
+    new_folder(folder, may_be_there=True)  # where duplicates were looked for
     with PartFile(folder, PLACES_SCHEMA) as file:
         for read in RunRows(parts, None, SOURCE_ORDER).pieces():
             rows = duplicates.without(read)

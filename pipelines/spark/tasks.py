@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST_TASKS: Final = 2
 _SMALL_BYTES: Final = 32 << 20
+_NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
 
 _settled = False
@@ -161,7 +162,14 @@ def reason_of(error: PySparkException | Py4JJavaError) -> str:
     """Return a task's error, out of the traceback that Spark makes of it."""
     said = str(error).strip()
     raised = _RAISED.findall(said)
-    return str(raised[-1]) if raised else said.partition("\n")[0]
+    reason = str(raised[-1]) if raised else said.partition("\n")[0]
+    missing = _NO_MODULE.match(reason)
+    if missing is None:
+        return reason
+    return (
+        f"Python on the workers has no package {missing[1]!r}: install there what the driver has, "
+        "in the same versions, or ship it by --py-files or spark.archives (docs/operations.md)"
+    )
 
 
 def text_of(error: Any) -> str:

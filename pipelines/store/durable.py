@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from sequitur.pipelines._errors import CheckpointError
-from sequitur.producer._durable import make_folder, sync
+from sequitur.pipelines.store.sharing import make_folders, share
+from sequitur.producer._durable import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,6 +37,12 @@ __all__ = [
 _UNFINISHED: Final = re.compile(r"\..+\.[0-9a-f-]{32,36}(\.tmp)?(\.crc)?")
 """Names of files that are being written, by us or by Spark, to be linked or renamed once whole."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it, whose names outlast a power cut; one may be there."""
+    for path in make_folders(folder):
+        sync(path.parent)
 
 
 def sync_all(paths: Iterable[Path]) -> None:
@@ -75,6 +82,7 @@ def create(path: Path, text: str) -> bool:
     written = _hidden_name(path)
     try:
         written.write_text(text)
+        share(written)
         sync(written)
         path.hardlink_to(written)
     except FileNotFoundError:
@@ -112,6 +120,7 @@ def written_aside(path: Path) -> Iterator[Path]:
     written = _hidden_name(path)
     try:
         yield written
+        share(written)
         written.rename(path)
     finally:
         written.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.hdfs_path import HdfsPath
 from sequitur.pipelines.store.object_path import ObjectPath
+from sequitur.pipelines.store.sharing import admit, make_folders, not_shared
 
 Location: TypeAlias = Path | ObjectPath | HdfsPath
 OVERSIZED_FOLDER: Final = "oversized"
@@ -40,8 +41,29 @@ def open_file(location: Location) -> pa.NativeFile:
 
 
 def new_file(location: Location) -> pa.NativeFile:
-    """Open a file for writing, which is there once it is closed; its folder is there already."""
-    return pa.OSFile(str(location), "wb") if isinstance(location, Path) else location.open_output()
+    """Open a file for writing, which is there once it is closed; its folder is there already.
+
+    Raises:
+        CheckpointError: The folder is another user's, and not shared with this process's.
+    """
+    if not isinstance(location, Path):
+        return location.open_output()
+    try:
+        file = pa.OSFile(str(location), "wb")
+    except PermissionError as error:
+        raise not_shared(location.parent) from error
+    try:
+        admit(location)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def new_folder(location: Location, *, may_be_there: bool = False) -> None:
+    """Make a folder for files of tasks; it need not outlast a power cut before they do."""
+    if isinstance(location, Path):
+        make_folders(location, may_be_there=may_be_there)
 
 
 def sync(location: Location) -> None:
@@ -67,13 +89,27 @@ def delete_all(location: Location) -> None:
         location.delete_all()
 
 
+def write_new(location: Location, content: bytes) -> None:
+    """Write a file that nobody has been told of yet.
+
+    Raises:
+        CheckpointError: As of `new_file`.
+    """
+    with new_file(location) as file:
+        file.write(content)
+
+
 def write_aside(location: Location, content: bytes) -> None:
-    """Write a file whole or not at all; nothing that is to last may rest on it."""
+    """Write a file whole or not at all; nothing that is to last may rest on it.
+
+    Raises:
+        CheckpointError: As of `new_file`.
+    """
     if not isinstance(location, Path):
         location.write_bytes(content)
         return
     with durable.written_aside(location) as hidden:
-        hidden.write_bytes(content)
+        write_new(hidden, content)
 
 
 def write_whole(location: Location, content: bytes) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sequitur.pipelines._errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
+from sequitur.pipelines.store.files import new_folder
 from sequitur.pipelines.store.ownership import HEARTBEATS_FOLDER, OWNERS_FOLDER, Ownership
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class OwnedFolder:
     def new_folder(self, name: str) -> Location:
         """Make a folder in it: its name is this attempt's alone, so it is not there."""
         location = self.location(name)
-        location.mkdir(parents=True)
+        new_folder(location)
         return location
 
     def new_name(self, step: int) -> str:

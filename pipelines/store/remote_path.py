@@ -53,9 +53,6 @@ class RemotePath(Generic[_Store]):
         """The folder it is in."""
         return type(self)(self.store, self.key.rpartition("/")[0])
 
-    def mkdir(self, *, parents: bool = True, exist_ok: bool = True) -> None:
-        """Do nothing: a folder is there once a file is in it."""
-
     def read_bytes(self) -> bytes:
         """Return what is in it, as tasks read it.
 

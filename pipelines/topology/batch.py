@@ -19,7 +19,7 @@ from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
-from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside
+from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.dead_letter import dead_letter
 from sequitur.pipelines.topology.event_files import (
@@ -172,7 +172,7 @@ class FileBatch(StepBatch):
         for place, state in states.items():
             path = self.folder / "states" / f"{uuid4().hex}.pickle"
             if not (place in kept and _is_linked(kept[place], path, state)):
-                path.write_bytes(state)
+                write_new(path, state)
             sync(path)
             paths[place] = path
         return paths

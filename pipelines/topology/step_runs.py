@@ -13,7 +13,7 @@ from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.consumer.topology.step.counted_runs import CountedRuns
 from sequitur.consumer.topology.step.run import StepRun
-from sequitur.pipelines.store.files import delete_all
+from sequitur.pipelines.store.files import delete_all, new_folder
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.event_files import read_pending
@@ -210,7 +210,7 @@ class StepRuns:
         folder = self._checkpoint.location(f"topology/{name}")
         records = (f"outputs/{place}" for place in (*self._folders, DEAD_LETTERS))
         for below in (*_FOLDERS, *records):
-            (folder / below).mkdir(parents=True, exist_ok=True)
+            new_folder(folder / below, may_be_there=True)
         batch = FileBatch(
             topology=self._topology,
             plan=self._plan,

@@ -15,7 +15,7 @@ from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.tree import EXAMPLES, ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 WAIT_S = 240
@@ -23,7 +23,11 @@ WAIT_S = 240
 
 @contextlib.contextmanager
 def example_program(
-    name: str, *words: str, log: Path, prelude: str | None = None
+    name: str,
+    *words: str,
+    log: Path,
+    prelude: str | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """One life, in a process group of its own; what is left of it is killed at the block's end.
 
@@ -32,8 +36,11 @@ def example_program(
         words: Its arguments.
         log: What it says.
         prelude: Code that runs in its process first; it is given the program and the arguments.
+        options: Settings of Spark; some by which its JVM starts quickly without.
     """
     first = [] if prelude is None else ["-c", prelude]
+    given = {"spark.driver.extraJavaOptions": _java_options(), **(options or {})}
+    settings = [word for one in given.items() for word in ("--conf", "=".join(one))]
     with log.open("wb") as said:
         program = subprocess.Popen(
             [sys.executable, *first, str(EXAMPLES / "spark" / name), *words],
@@ -41,9 +48,7 @@ def example_program(
             env={
                 **os.environ,
                 "PYSPARK_PYTHON": sys.executable,
-                "PYSPARK_SUBMIT_ARGS": shlex.join(
-                    ["--driver-java-options", _java_options(), "pyspark-shell"]
-                ),
+                "PYSPARK_SUBMIT_ARGS": shlex.join([*settings, "pyspark-shell"]),
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
             stdout=said,

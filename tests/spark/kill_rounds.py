@@ -52,7 +52,7 @@ class Rounds:
         place: Where its checkpoint is.
         random: Of the events and of the moments.
         sent: Number of events sent so far.
-        topology: What a topology behind the job is given to `SubmittedJob` as.
+        job: Further arguments of `SubmittedJob`: a topology behind the job, or another master.
         cut_short: Lives that ended in the middle of a step.
         disturb: Called before each life but the last.
     """
@@ -62,7 +62,7 @@ class Rounds:
     place: CheckpointPlace
     random: Random
     sent: int = 0
-    topology: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
     cut_short: int = 0
     disturb: Callable[[], object] = lambda: None
 
@@ -74,7 +74,7 @@ class Rounds:
         place: CheckpointPlace,
         random: Random,
         *,
-        topology: dict[str, Any] | None = None,
+        job: dict[str, Any] | None = None,
     ) -> Self:
         """Of a job with a delay of 1 s before a topic of four partitions."""
         settings = ReorderSettings.model_validate(
@@ -89,7 +89,7 @@ class Rounds:
             }
         )
         kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
-        return cls(kafka, settings, place, random, topology=topology or {})
+        return cls(kafka, settings, place, random, job=job or {})
 
     def feed(self, events: int = _BURST) -> None:
         """Send numbered events: out of order, few of them late by far, few without a time."""
@@ -154,6 +154,7 @@ class Rounds:
         )
         for moment in itertools.islice(moments, rounds):
             self.live_and_die(moment)
+        assert self.cut_short > 0, "no life was ended in the middle of anything"
         return self.finish()
 
     def check(
@@ -168,7 +169,6 @@ class Rounds:
         Returns:
             Number, key and event time of what was released, late and quarantined.
         """
-        assert self.cut_short > 0, "no life was ended in the middle of anything"
         assert (report["read"], report["held"]) == (self.sent, 0)
         settings = self.settings
         topics = (settings.output_topic, settings.late, settings.quarantine)
@@ -254,7 +254,7 @@ class Rounds:
     def _life(self, *flags: str, settings: ReorderSettings | None = None) -> SubmittedJob:
         options = self.place.options
         return SubmittedJob(
-            self.kafka, settings or self.settings, *flags, **self.topology, options=options
+            self.kafka, settings or self.settings, *flags, **self.job, options=options
         )
 
     def _is_logged(self) -> bool:

@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import psutil
 
+from sequitur._submission import secrets_of
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import (
     PROCESS_JOB,
@@ -46,6 +48,8 @@ class SubmittedJob:
         topology: File of a topology that runs behind it.
         process: How the topology is run.
         options: Further settings of Spark.
+        master: Spark master; that of the options or of users who give none without.
+        by_command: Whether it is started by `sequitur reorder` or `sequitur run`.
     """
 
     def __init__(
@@ -56,17 +60,24 @@ class SubmittedJob:
         topology: Path | None = None,
         process: ProcessSettings | None = None,
         options: Mapping[str, str] | None = None,
+        master: str | None = None,
+        by_command: bool = False,
     ) -> None:
-        words = given_flags(ReorderJob(kafka=kafka, reorder=settings))
+        whole: ReorderJob | ProcessJob = ReorderJob(kafka=kafka, reorder=settings)
+        words: list[str] = []
         if topology is not None:
             whole = ProcessJob(kafka=kafka, reorder=settings, process=process or ProcessSettings())
-            words = [str(topology), *given_flags(whole)]
-        command = spark_submit_command(
-            [*words, *more],
-            job=REORDER_JOB if topology is None else PROCESS_JOB,
-            # Master and memory are those that users get.
-            options={"spark.driver.extraJavaOptions": SHORT_LIVED, **(options or {})},
-        )
+            words = [str(topology)]
+        words += [*given_flags(whole), *more]
+        # Memory is what users get.
+        options = {"spark.driver.extraJavaOptions": SHORT_LIVED, **(options or {})}
+        if by_command:
+            command = [sys.executable, "-m", "sequitur", "reorder" if topology is None else "run"]
+            command += [*words, *(["--master", master] if master else [])]
+            command += [word for one in options.items() for word in ("--conf", "=".join(one))]
+        else:
+            job = REORDER_JOB if topology is None else PROCESS_JOB
+            command = spark_submit_command(words, job=job, master=master, options=options)
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by kill
         self._said: list[str] = []
         self.process = subprocess.Popen(
@@ -74,6 +85,7 @@ class SubmittedJob:
             # Those of the tests themselves are no settings of the job's, which would refuse them.
             env=spark_submit_environment(
                 {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
+                | secrets_of(whole)
             ),
             stdout=subprocess.PIPE,
             stderr=self._complaints,

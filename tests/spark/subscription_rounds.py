@@ -123,11 +123,11 @@ class SubscriptionRounds(Rounds):
         checkpoint: CheckpointPlace,
         random: Random,
         *,
-        topology: dict[str, Any] | None = None,
+        job: dict[str, Any] | None = None,
         more: tuple[str, ...] = (),
     ) -> Self:
         """See `Rounds.on`; the subscription is called after the topic."""
-        rounds = cls.on(bootstrap_servers, topic, checkpoint, random, topology=topology)
+        rounds = cls.on(bootstrap_servers, topic, checkpoint, random, job=job)
         settings = rounds.settings.model_copy(update={"subscription": f"{topic}.sub"})
         return replace(rounds, settings=settings, more=more)
 

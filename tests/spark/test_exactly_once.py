@@ -23,9 +23,9 @@ from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, by_partition, event, time_of, wait_until
-from tests.spark.standalone_cluster import java_options, standalone_cluster
 from tests.support.document_folder import DocumentFolder
 from tests.support.output_reading import read_output
+from tests.support.spark_cluster import SparkCluster, small_application
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
@@ -48,18 +48,13 @@ def test_speculative_copy_doubles_nothing(
     plans = StepPlans(kafka, app=f"app-{topic}", documents=DocumentFolder())
     plans.open({topic: 1}, newest=-1, done=-1, sent=None)
     plan = json.dumps(plans.of_step(0, {topic: 1}).plan.to_document())
-    with standalone_cluster(tmp_path) as master:
+    with SparkCluster(tmp_path, memory="600m") as cluster:
         command = spark_submit_command(
             [kafka.bootstrap_servers, topic, plan, str(_ROWS)],
             job=Path(__file__).with_name("speculation_job.py"),
-            master=master,
+            master=cluster.url,
             options={
-                "spark.driver.extraJavaOptions": java_options(),
-                "spark.executor.extraJavaOptions": java_options(),
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.driver.memory": "512m",
-                "spark.executor.memory": "512m",
+                **small_application(),
                 "spark.task.maxFailures": "1",
                 "spark.speculation": "true",
                 "spark.speculation.interval": "100ms",

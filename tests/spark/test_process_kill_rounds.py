@@ -52,10 +52,10 @@ def test_killing_the_driver_of_a_topology_on_s3_loses_and_doubles_nothing(
 
 
 def _rounds(broker: Broker, make_topic: MakeTopic, place: CheckpointPlace) -> Rounds:
-    topology = {"topology": _TOPOLOGY, "process": _PROCESS}
+    job = {"topology": _TOPOLOGY, "process": _PROCESS}
     topic = make_topic(partitions=4)
     servers = broker.bootstrap_servers
-    return Rounds.on(servers, topic, place, Random(_SEED), topology=topology)
+    return Rounds.on(servers, topic, place, Random(_SEED), job=job)
 
 
 def _outlived(rounds: Rounds, lives: int) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from sequitur.consumer.topology import ProcessSettings
 from tests.spark.conftest import Job, event
-from tests.spark.standalone_cluster import java_options, standalone_cluster
 from tests.spark.submitted_job import SubmittedJob
+from tests.support.spark_cluster import SparkCluster, small_application
 from tests.support.tree import EXAMPLES
 
 if TYPE_CHECKING:
@@ -29,14 +29,8 @@ _ENDS_WITHIN_S = 30
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Spark's settings of an application on a cluster, whose workers have one core each."""
-    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as master:
-        yield {
-            "spark.master": master,
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraJavaOptions": java_options(),
-            "spark.executor.extraJavaOptions": java_options(),
-            "spark.executor.memory": "512m",
-        }
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield {"spark.master": cluster.url, **small_application()}
 
 
 def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(

@@ -7,26 +7,16 @@ The program is the one in `examples/`: no topology, no reorder job, and a sessio
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import signal
-import time
-from collections import defaultdict
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur._topic_reader import read_topic
 from sequitur.producer import KafkaSettings
-from sequitur.producer.batching.partitioner import KeyPartitioner
-from tests.spark.example_program import WAIT_S, example_program
+from tests.spark.sink_lives import PARTITIONS, SinkLives
 
 if TYPE_CHECKING:
-    import contextlib
-    import subprocess
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import MakeTopic
@@ -37,159 +27,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _TIMEOUT_S = 300 + 120 * _ROUNDS
-_PARTITIONS = 4
-_HOSTS = 23
-_FILE_ROWS = 400
-_STARTING_S = 8.0
-_T0 = 1_700_000_000_000
-
-
-@dataclass
-class _Lives:
-    """Lives of one program on one checkpoint, each ended by SIGKILL but the last.
-
-    Attributes:
-        kafka: The broker.
-        topic: The topic.
-        folder: What belongs to the test.
-        random: Of the moments.
-        rows: How many rows were given to it so far.
-        cut_short: Lives that ended in the middle of a batch.
-    """
-
-    kafka: KafkaSettings
-    topic: str
-    folder: Path
-    random: Random
-    rows: int = 0
-    cut_short: int = 0
-
-    def feed(self, files: int = 3) -> None:
-        """Add files; their readings are out of order within a file, and in order from one on."""
-        for _ in range(files):
-            numbers = [*range(self.rows, self.rows + _FILE_ROWS)]
-            self.rows += _FILE_ROWS
-            self.random.shuffle(numbers)
-            lines = [
-                json.dumps(
-                    {"hostname": f"web-{n % _HOSTS}", "usage": n / 7, "occurred_at": _T0 + n}
-                )
-                for n in numbers
-            ]
-            hidden = self.folder / f".{self.rows}"
-            hidden.write_text("\n".join(lines))
-            os.utime(hidden, (_T0 / 1000 + self.rows, _T0 / 1000 + self.rows))
-            (self.folder / "readings").mkdir(exist_ok=True)
-            hidden.rename(self.folder / "readings" / f"{self.rows:09d}.json")
-
-    def life(self, *flags: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-        """One life of the program."""
-        return example_program(
-            "exactly_once_stream.py",
-            *(str(self.folder / "readings"), self.topic),
-            *("--kafka", self.kafka.bootstrap_servers, "--checkpoint", str(self.folder), *flags),
-            log=self.folder / "log",
-        )
-
-    def live_and_die(self, moment: Callable[[_Lives, subprocess.Popen[bytes]], None]) -> None:
-        """One life: files come, and at the moment it is killed."""
-        self.feed()
-        with self.life() as program:
-            moment(self, program)
-        self.cut_short += self._newest("staged") != self._newest("done")
-
-    def while_it_starts(self, program: subprocess.Popen[bytes]) -> None:
-        """Anywhere before its first batch, or in that."""
-        del program
-        time.sleep(self.random.uniform(0, _STARTING_S))
-
-    def while_it_is_staged(self, program: subprocess.Popen[bytes]) -> None:
-        """When rows of a batch are in files, and it is not staged yet."""
-
-        def is_staging() -> bool:
-            named = {*self._names("rows")}
-            return any(name.split("-")[0] > self._newest("staged") for name in named)
-
-        self._kill_when(program, is_staging)
-
-    def while_it_is_staged_only(self, program: subprocess.Popen[bytes]) -> None:
-        """When a batch is staged, and not planned yet."""
-        self._kill_when(program, lambda: self._newest("staged") > self._newest("plans"))
-
-    def while_rows_go_out(self, program: subprocess.Popen[bytes]) -> None:
-        """When a batch is planned, and not done yet."""
-        self._kill_when(program, lambda: self._newest("plans") > self._newest("done"))
-
-    def when_it_is_done(self, program: subprocess.Popen[bytes]) -> None:
-        """When a batch is done, and Spark has not committed it."""
-
-        def is_done() -> bool:
-            commits = self.folder / "spark" / "commits"
-            names = [int(one.name) for one in commits.glob("[0-9]*")] if commits.exists() else []
-            return int(self._newest("done") or -1) > max(names, default=-1)
-
-        self._kill_when(program, is_done)
-
-    def finish(self) -> None:
-        """The last life writes all there is, and ends by itself."""
-        with self.life("--available-now") as program:
-            assert program.wait(WAIT_S) == 0, self._said()
-
-    def check(self) -> None:
-        """A reader with default settings sees each row once, in order by partition."""
-        assert self.cut_short > 0, "no life was ended in the middle of anything"
-        found: defaultdict[int, list[int]] = defaultdict(list)
-        placed = KeyPartitioner(_PARTITIONS)
-        for record in read_topic(self.kafka, self.topic):
-            assert record.key is not None
-            assert record.partition == placed.partition(record.key)
-            found[record.partition].append(json.loads(record.value or b"")["occurred_at"] - _T0)
-        every = [n for numbers in found.values() for n in numbers]
-        inversions = sum(
-            later < earlier
-            for numbers in found.values()
-            for earlier, later in itertools.pairwise(numbers)
-        )
-        lost, doubled = self.rows - len({*every}), len(every) - len({*every})
-        assert (lost, doubled, inversions) == (0, 0, 0)
-
-    def _kill_when(self, program: subprocess.Popen[bytes], holds: Callable[[], bool]) -> None:
-        """Hold it where it stands when something holds; where it is past already, go on."""
-        deadline_s, before = time.monotonic() + WAIT_S, self._newest("done")
-        while True:
-            assert program.poll() is None, self._said()
-            assert time.monotonic() < deadline_s, "it did nothing: " + self._said()
-            if holds():
-                os.killpg(program.pid, signal.SIGSTOP)
-                if holds():
-                    return
-                os.killpg(program.pid, signal.SIGCONT)
-            elif self._newest("done") != before:
-                before = self._newest("done")
-                self.feed(1)
-            time.sleep(0.001)
-
-    def _names(self, part: str) -> list[str]:
-        # A look a millisecond: plain strings cost half of the CPU time of paths.
-        try:
-            names = os.listdir(f"{self.folder}/sink/{part}")  # noqa: PTH208 - see above
-        except FileNotFoundError:
-            return []
-        return [name for name in names if not name.startswith(".")]
-
-    def _newest(self, part: str) -> str:
-        return max(self._names(part), default="")
-
-    def _said(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-3000:]
-
 
 _MOMENTS: Any = [
-    _Lives.while_rows_go_out,
-    _Lives.while_it_is_staged,
-    _Lives.when_it_is_done,
-    _Lives.while_it_starts,
-    _Lives.while_it_is_staged_only,
+    SinkLives.while_rows_go_out,
+    SinkLives.while_it_is_staged,
+    SinkLives.when_it_is_done,
+    SinkLives.while_it_starts,
+    SinkLives.while_it_is_staged_only,
 ]
 
 
@@ -199,9 +43,10 @@ def test_killing_a_stream_of_a_users_own_loses_doubles_and_disorders_nothing(
 ) -> None:
     """Killed while it stages, sends and starts, and between two batches."""
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    lives = _Lives(kafka, make_topic(partitions=_PARTITIONS), tmp_path, Random(_SEED))
+    lives = SinkLives(kafka, make_topic(partitions=PARTITIONS), tmp_path, Random(_SEED))
     for moment in itertools.islice(itertools.cycle(_MOMENTS), _ROUNDS):
         lives.live_and_die(moment)
+    assert lives.cut_short > 0, "no life was ended in the middle of anything"
     lives.feed()
     lives.finish()
     lives.check()

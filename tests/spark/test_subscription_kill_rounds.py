@@ -55,7 +55,7 @@ def test_killed_topology_without_its_checkpoint_repeats_nothing_acked_and_loses_
         topic,
         place,
         Random(_SEED),
-        topology={"topology": _TOPOLOGY, "process": _PROCESS},
+        job={"topology": _TOPOLOGY, "process": _PROCESS},
         more=(_PROCESS.dead_letters(f"{topic}.ordered"),),
     )
     rounds.account(rounds.outlive(_TOPOLOGY_ROUNDS))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,15 +16,13 @@ import pytest
 from sequitur.consumer.topology import ProcessSettings
 from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.kill_rounds import Rounds
-from tests.support.output_reading import read_output
+from tests.spark.word_rounds import check_words
 from tests.support.postgres import PostgresServer
-from tests.support.word_states import check_records, check_tables, committed_by, words_of
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.spark.submitted_job import SubmittedJob
     from tests.support.brokers import Broker
-    from tests.support.word_states import Record
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
@@ -120,7 +116,7 @@ def test_killing_anything_counts_each_word_once(
             topic,
             CheckpointPlace.on_path(tmp_path / "checkpoint"),
             random,
-            topology={"topology": _TOPOLOGY, "process": _PROCESS},
+            job={"topology": _TOPOLOGY, "process": _PROCESS},
         )
         rounds.settings = rounds.settings.model_copy(
             update={"max_offsets_per_trigger": _ROWS_A_BATCH}
@@ -130,50 +126,7 @@ def test_killing_anything_counts_each_word_once(
             killings.one_life()
         report = rounds.finish()
         assert rounds.cut_short > 0, "no life was ended in the middle of anything"
-        _check(rounds, report, server.url(), words, buckets)
-
-
-def _check(rounds: Rounds, report: dict[str, Any], url: str, words: str, buckets: str) -> None:
-    settings, counts = rounds.settings, report["processed"]
-    dead = _numbers(rounds, _PROCESS.dead_letters(settings.output_topic))
-    aside = [*_numbers(rounds, settings.late), *_numbers(rounds, settings.quarantine)]
-    left_out = Counter([*dead, *aside])
-    assert (report["read"], report["held"]) == (rounds.sent, 0)
-    assert (counts["taken"], counts["pending"]) == (report["released"], 0)
-    assert (counts["acked"], counts["dead"]) == (rounds.sent - left_out.total(), len(dead))
-    assert set(left_out.values()) == {1}
-    assert counts["failed"] > len(dead) > 0
-    plain = Counter(word for n in range(rounds.sent) if n not in left_out for word in words_of(n))
-    check_tables(url, plain)
-    batches = check_records(url, _records(rounds, words), _records(rounds, buckets))
-    committed = committed_by(url, "failing-words")
-    assert set(committed) == {"count", "bucket"}
-    assert committed["count"] == committed["bucket"] == _processed(rounds)["transaction_id"]
-    assert batches <= {*range(1, committed["count"] + 1)}
-    _logger.info(
-        "%d words of %d events in %d transactions",
-        *(plain.total(), rounds.sent, committed["count"]),
-    )
-
-
-def _numbers(rounds: Rounds, topic: str) -> list[int]:
-    return [json.loads(record.value or b"")["n"] for record in read_output(rounds.kafka, topic)]
-
-
-def _records(rounds: Rounds, topic: str) -> list[Record]:
-    return [(record.key, record.value) for record in read_output(rounds.kafka, topic)]
-
-
-def _processed(rounds: Rounds) -> dict[str, Any]:
-    """What the checkpoint says of its newest step."""
-    folder = Path(rounds.place.uri) / "processed"
-    newest = max((path for path in folder.iterdir() if path.name.isdigit()), key=_number)
-    found: dict[str, Any] = json.loads(newest.read_text())
-    return found
-
-
-def _number(path: Path) -> int:
-    return int(path.name)
+        check_words(rounds, report, url=server.url(), words=words, buckets=buckets)
 
 
 def _workers(job: int) -> list[psutil.Process]:

@@ -53,22 +53,16 @@ class Installed:
 
 
 def install_wheel(folder: Path) -> Installed:
-    """Build the sdist, from it the wheel, and install that without its dependencies.
-
-    These are taken from the environment that the tests run in, whose own installation of the
-    checkout is left out: a line of a `.pth` file is a folder, and its `.pth` files do not count.
-    """
+    """Build the sdist, from it the wheel, and install that without its dependencies."""
     _build("sdist", ROOT, folder)
     (sdist,) = folder.glob("sequitur-*.tar.gz")
     subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
-    _build("wheel", sdist.with_name(sdist.name.removesuffix(".tar.gz")), folder)
-    (wheel,) = folder.glob("sequitur-*.whl")
-    venv.create(folder / "environment", with_pip=False, symlinks=True)
+    wheel = build_wheel(folder, sdist.with_name(sdist.name.removesuffix(".tar.gz")))
     user = folder / "user"
     user.mkdir()
     for name in _OWN_FILES:
         (user / name).write_text('raise SystemExit(f"the user\'s {__name__} was imported")\n')
-    installed = Installed(folder / "environment", user)
+    installed = Installed(without_it(folder / "environment"), user)
     subprocess.run(
         [
             sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check",
@@ -76,9 +70,27 @@ def install_wheel(folder: Path) -> Installed:
         ],
         check=True,
     )  # fmt: skip
-    dependencies = sysconfig.get_path("purelib")
-    (installed.packages / "dependencies.pth").write_text(f"{dependencies}\n")
     return installed
+
+
+def build_wheel(folder: Path, source: Path = ROOT) -> Path:
+    """Build the wheel in a folder, where it is the only one."""
+    _build("wheel", source, folder)
+    (wheel,) = folder.glob("sequitur-*.whl")
+    return wheel
+
+
+def without_it(environment: Path) -> Path:
+    """Make an environment with the dependencies of sequitur, and not that itself.
+
+    They are taken from the environment that the tests run in, whose own installation of the
+    checkout is left out: a line of a `.pth` file is a folder, and its `.pth` files do not count.
+    """
+    venv.create(environment, with_pip=False, symlinks=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    dependencies = sysconfig.get_path("purelib")
+    (packages / "dependencies.pth").write_text(f"{dependencies}\n")
+    return environment
 
 
 def _build(target: str, source: Path, folder: Path) -> None:

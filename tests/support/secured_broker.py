@@ -139,10 +139,10 @@ class SecuredBroker:
         admin = self._admin()
         admin.alter_user_scram_credentials([change])[USER].result(_ADMIN_TIMEOUT_S)
 
-    def make_topic(self, name: str) -> None:
-        """Make a topic of one partition."""
+    def make_topic(self, name: str, partitions: int = 1) -> None:
+        """Make a topic."""
         admin = self._admin()
-        new = NewTopic(name, num_partitions=1, replication_factor=1)
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1)
         admin.create_topics([new])[name].result(_ADMIN_TIMEOUT_S)
 
     def _admin(self) -> AdminClient:

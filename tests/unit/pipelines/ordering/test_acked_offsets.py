@@ -35,6 +35,7 @@ from sequitur.pipelines.rows.columns import SOURCE_ORDER
 from sequitur.pipelines.rows.run_rows import RunRows
 from sequitur.pipelines.rows.selection import Places
 from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.files import new_folder
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.store.storage import LocalStorage
@@ -92,7 +93,7 @@ def _entry(step: int, runs: Sequence[Run | None], before: int, after: int) -> St
 
 def _write_places(folder: Location, rows: Sequence[Row]) -> dict[str, int]:
     """Write where rows came from, as tasks that look for duplicates do."""
-    folder.mkdir(parents=True)
+    new_folder(folder)
     with PartFile(folder, PLACES_SCHEMA) as file:
         if rows:
             places = [{name: getattr(row, name) for name in SOURCE_ORDER} for row in rows]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyspark.errors import PySparkException
 
 from sequitur.pipelines._errors import FencedError, ReorderError
-from sequitur.pipelines.spark.tasks import in_blocks
+from sequitur.pipelines.spark.tasks import in_blocks, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,3 +47,13 @@ def test_errors_that_have_a_name_keep_it() -> None:
 
     with pytest.raises(FencedError):
         in_blocks(_NO_SESSION, fenced, 3, reads=1000)
+
+
+def test_package_that_workers_lack_is_told_with_what_to_do() -> None:
+    """Not as the error of a task, whose traceback is about pickles."""
+    error = PySparkException(
+        "Job aborted: Traceback (most recent call last):\n"
+        "    return cloudpickle.loads(obj, encoding=encoding)\n"
+        "ModuleNotFoundError: No module named 'sequitur.pipelines'\n"
+    )
+    assert reason_of(error).startswith("Python on the workers has no package 'sequitur': install")
