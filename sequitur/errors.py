@@ -53,6 +53,7 @@ from sequitur.consumer.topology._errors import (
     TransactionError,
     TransactionMetadataError,
     TransactionOrderError,
+    UngroupableValueError,
 )
 from sequitur.consumer.topology.state.errors import (
     StateConflictError,
@@ -251,6 +252,7 @@ __all__ = [
     "TransactionMetadataError",
     "TransactionOrderError",
     "UnansweredError",
+    "UngroupableValueError",
     "UnknownRecordError",
     "UnknownSubscriptionError",
     "UnknownTopicError",

@@ -16,6 +16,7 @@ from sequitur.consumer.topology._errors import (
     TransactionError,
     TransactionMetadataError,
     TransactionOrderError,
+    UngroupableValueError,
 )
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
 from sequitur.consumer.topology.api.bolt import (
@@ -179,6 +180,7 @@ __all__ = [
     "TreeStep",
     "Tuple",
     "TupleTree",
+    "UngroupableValueError",
     "bolt",
     "stable_hash",
 ]

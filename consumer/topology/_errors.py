@@ -5,6 +5,7 @@
     TopologyError
     ├── TopologyBuildError      the topology makes no sense: a cycle, an unknown name, ...
     ├── EmitError               a bolt emitted what it has not declared
+    ├── UngroupableValueError   tuples are grouped by a value of which no equal ones are known
     ├── DoubleAckError          a bolt acked or failed a tuple for the second time
     ├── ForeignTupleError       a bolt acked, failed or anchored to a tuple that is not its own
     ├── BoltError               a bolt's prepare, restore or snapshot raised
@@ -31,6 +32,13 @@ class TopologyBuildError(TopologyError):
 
 class EmitError(TopologyError):
     """A bolt emitted to a stream, or with fields, that it has not declared."""
+
+
+class UngroupableValueError(TopologyError):
+    """Tuples are grouped by a value of a type of which it is not known which values are equal.
+
+    That is so for all events, so it fails none of them, and ends the job.
+    """
 
 
 class DoubleAckError(TopologyError):

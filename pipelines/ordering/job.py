@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import FOLD_LIMITS
+from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
 from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.kafka.outages import Outages
@@ -218,12 +219,20 @@ def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -
         )
     )
     newest = NewestStep(job.checkpoint)
-    counts = known_counts(job.checkpoint.root, newest.head, began, outputs.released)
+    counts = known_counts(
+        job.checkpoint.root, newest.head, began.output_partitions, outputs.released
+    )
     processing = None
     if process is not None:
         output, known = settings.output_topic, counts.newest
         if ends and keeping_state(process.topology):
             outputs = replace(outputs, released=replace(outputs.released, partitions=known))
+        if began.hash_version != HASH_VERSION:
+            job.outages.tell(
+                f"{job.checkpoint.root} was begun by a version that grouped by an older hash, and "
+                "keeps it: equal values of types other than text, bytes, numbers and lists of "
+                "these may go to different tasks. A new checkpoint has the new one"
+            )
         check_growth(process.topology, output, had=known, has=outputs.released.partitions)
         processing = Processing(
             job.spark,
@@ -236,6 +245,7 @@ def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -
             },
             default=outputs.released,
             spout_tasks=known,
+            hash_version=began.hash_version,
             dead_letters=ensure_aside(process.settings.dead_letters(output)),
             limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,

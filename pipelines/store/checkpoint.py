@@ -43,7 +43,7 @@ from sequitur.consumer import NOTHING_DONE, Run, StagedStep, StepDone, StepEntry
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.store.documents import BEGIN_ANEW
 from sequitur.pipelines.store.files import OVERSIZED_FOLDER
-from sequitur.pipelines.store.job_identity import check_identity
+from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
 from sequitur.pipelines.store.run_files import files_document, files_document_name, files_of
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import Fold, Step
     from sequitur.pipelines.store.files import Location
-    from sequitur.pipelines.store.job_identity import JobIdentity
+    from sequitur.pipelines.store.job_identity import BegunWith, JobIdentity
     from sequitur.pipelines.store.storage import SparkFolder, Storage
 
 _KEPT_STEPS: Final = 100
@@ -116,11 +116,11 @@ class Checkpoint(OwnedFolder):
                     f"Put the folder back, or {BEGIN_ANEW}"
                 )
 
-    def claim(self, identity: JobIdentity) -> int:
+    def claim(self, identity: JobIdentity) -> BegunWith:
         """Make the folder this job's, or check that it is; then take it over for this process.
 
         Returns:
-            How many partitions the output topic had when it was made.
+            What it was begun with.
 
         Raises:
             CheckpointError: It belongs to another job, to another version, or to something else.
@@ -136,7 +136,7 @@ class Checkpoint(OwnedFolder):
         self._take(folders, ("staged", "frontier", "plans", "done", "prepared", "processed"))
         for topic in self._storage.names(OVERSIZED_FOLDER):
             self._storage.drop_unfinished(f"{OVERSIZED_FOLDER}/{topic}")
-        return int(found["output_partitions"])
+        return begun_with(found)
 
     def close(self) -> None:
         """Let go of the folder, so that the next life need not wait."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
 from sequitur.pipelines._errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CHECKPOINT_FORMAT: Final = 6
+CHECKPOINT_FORMAT: Final = 7
+_WITHOUT_HASH_VERSION: Final = 6
+"""The format before 7: its topologies group by the first version of the hash."""
+_BEGUN_WITH: Final = frozenset({"format", "output_partitions", "hash_version"})
+"""What a checkpoint says of its beginning, and a job of today may have otherwise."""
 _KIND: Final = "sequitur-reorder"
 
 
@@ -27,6 +32,7 @@ class JobIdentity:
             the log of steps says so.
         mode: Whether rows are held, and what is kept of their keys.
         topology: Name of the topology that runs behind it, if one does.
+        hash_version: Of the hash by which its groupings choose tasks, of a new checkpoint.
     """
 
     input_topics: tuple[str, ...]
@@ -36,6 +42,7 @@ class JobIdentity:
     output_partitions: int
     mode: str
     topology: str | None = None
+    hash_version: int = HASH_VERSION
 
     def to_document(self) -> dict[str, Any]:
         """Return what `format.json` says of a job of this version."""
@@ -51,16 +58,17 @@ def check_format(root: str, found: Mapping[str, Any]) -> None:
     """
     if found.get("kind") != _KIND:
         raise CheckpointError(f"{root} is not a reorder job's")
-    if found.get("format") != CHECKPOINT_FORMAT:
+    if found.get("format") not in {_WITHOUT_HASH_VERSION, CHECKPOINT_FORMAT}:
         raise CheckpointError(
-            f"{root} has format {found.get('format')}; this version reads {CHECKPOINT_FORMAT}: let "
+            f"{root} has format {found.get('format')}; this version reads "
+            f"{_WITHOUT_HASH_VERSION} and {CHECKPOINT_FORMAT}: let "
             "the version that wrote it release what it holds (--available-now --drain), then give "
             "the job a checkpoint and an app of its own"
         )
 
 
 def check_identity(root: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Check that a folder's `format.json` is that of a job, whatever partitions it began with.
+    """Check that a folder's `format.json` is that of a job, whatever it began with.
 
     Args:
         root: The folder.
@@ -72,9 +80,26 @@ def check_identity(root: str, found: Mapping[str, Any], wanted: Mapping[str, Any
     """
     check_format(root, found)
     for name, value in wanted.items():
-        if found.get(name) == value or name == "output_partitions":
+        if found.get(name) == value or name in _BEGUN_WITH:
             continue
         raise CheckpointError(
             f"{root} belongs to a job with {name} = {found.get(name)!r}, "
             f"not {value!r}: give the job a checkpoint of its own, or set it back"
         )
+
+
+class BegunWith(NamedTuple):
+    """What a checkpoint was begun with, and keeps.
+
+    Attributes:
+        output_partitions: How many partitions the output topic had.
+        hash_version: Of the hash by which groupings choose tasks.
+    """
+
+    output_partitions: int
+    hash_version: int
+
+
+def begun_with(found: Mapping[str, Any]) -> BegunWith:
+    """Return what a folder's `format.json` says of its beginning."""
+    return BegunWith(int(found["output_partitions"]), int(found.get("hash_version", 1)))

@@ -74,6 +74,7 @@ class Processing:
     Args:
         outputs: The topics it writes to, by name.
         default: The topic of outputs without one of their own.
+        hash_version: Of the hash by which groupings choose tasks.
         spout_tasks: How many tasks the first stage has: by so many partitions events are staged.
         dead_letters: The topic for events given up.
         limit_of: Tells what a topic takes of one record.
@@ -92,6 +93,7 @@ class Processing:
         settings: ProcessSettings,
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
+        hash_version: int,
         spout_tasks: int,
         dead_letters: OutputTopic,
         limit_of: Callable[[str], RecordLimit],
@@ -111,6 +113,7 @@ class Processing:
             settings=settings,
             outputs=self._outputs,
             default=default,
+            hash_version=hash_version,
             spout_tasks=spout_tasks,
             dead_letters=dead_letters,
             limit_of=limit_of,

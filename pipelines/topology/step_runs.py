@@ -133,6 +133,7 @@ class StepRuns:
         settings: How it is run.
         outputs: The topics it writes to, by name.
         default: The topic of outputs without one of their own.
+        hash_version: Of the hash by which groupings choose tasks.
         spout_tasks: How many tasks the first stage has.
         dead_letters: The topic for events given up.
         limit_of: Tells what a topic takes of one record.
@@ -151,6 +152,7 @@ class StepRuns:
         settings: ProcessSettings,
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
+        hash_version: int,
         spout_tasks: int,
         dead_letters: OutputTopic,
         limit_of: Callable[[str], RecordLimit],
@@ -161,6 +163,7 @@ class StepRuns:
         self._checkpoint = checkpoint
         self._topology = topology
         self._settings = settings
+        self._hash_version = hash_version
         self._default = default
         self._dead_letters = dead_letters
         self._limit_of = limit_of
@@ -214,7 +217,9 @@ class StepRuns:
         batch = FileBatch(
             topology=self._topology,
             plan=self._plan,
-            rules=replace(settings.rules, limits=self._output_limits()),
+            rules=replace(
+                settings.rules, limits=self._output_limits(), hash_version=self._hash_version
+            ),
             ackers=self._spout_tasks if settings.ackers is None else settings.ackers,
             now_ms=entry.logged_ms,
             seed=(entry.step, entry.logged_ms),

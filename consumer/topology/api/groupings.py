@@ -87,12 +87,14 @@ class Emitter:
         tasks: How many tasks its component has.
         turn: Number of the batch: shuffling begins with another task in each.
         topology: Name of the topology.
+        hash: The hash by which values choose tasks.
     """
 
     task: int = 0
     tasks: int = 1
     turn: int = 0
     topology: str = ""
+    hash: Callable[[Any], int] = stable_hash
 
 
 class Grouping(ABC):
@@ -268,13 +270,14 @@ class FieldsGrouping(_ByFields):
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
         """Return the task that the values' hash names."""
-        del emitter, reader
+        del reader
+        hashed = emitter.hash
         places = [stream.index[name] for name in self.fields]
         each = [(task,) for task in range(tasks)]
         if len(places) == 1:
             place = places[0]
-            return lambda values, _task: each[stable_hash(values[place]) % tasks]
-        return lambda values, _task: each[stable_hash([values[at] for at in places]) % tasks]
+            return lambda values, _task: each[hashed(values[place]) % tasks]
+        return lambda values, _task: each[hashed([values[at] for at in places]) % tasks]
 
     @property
     def meets_by(self) -> tuple[str, ...]:
@@ -301,15 +304,16 @@ class PartialKeyGrouping(_ByFields):
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
         """Of the two tasks that the values' hashes name, the one that was given less so far."""
-        del emitter, reader
+        del reader
+        hashed = emitter.hash
         places = [stream.index[name] for name in self.fields]
         given = [0] * tasks
 
         def choose(values: Any, _task: int | None) -> Sequence[int]:
             key = [values[at] for at in places]
-            first = stable_hash(key) % tasks
+            first = hashed(key) % tasks
             # Another task, wherever there is another.
-            second = (first + 1 + stable_hash([_SECOND, *key]) % max(1, tasks - 1)) % tasks
+            second = (first + 1 + hashed([_SECOND, *key]) % max(1, tasks - 1)) % tasks
             task = second if given[second] < given[first] else first
             given[task] += 1
             return (task,)

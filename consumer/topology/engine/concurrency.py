@@ -110,7 +110,7 @@ class ConcurrentRunner(Runner):
                     key = stable_hash([given[name] for name in fields])
                 except NOT_THE_USERS:
                     raise
-                except BaseException as error:  # noqa: BLE001 - a value of the user's has no hash
+                except BaseException as error:  # noqa: BLE001 - code of a value of the user's
                     self.raised(given, error)
                     return
         key = None if key is None else (self, key)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
 from sequitur.consumer.topology.settling.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Rules:
         ordering: Which events a failed event holds back.
         retry: When a failed event is tried again; one that is given up holds back no other.
         max_spout_pending: Open trees, at most: then the batch is finished first. None: no bound.
+        hash_version: Of the hash by which values choose tasks.
         limits: Largest record of the topics of outputs, by output; of others, a broker's default.
     """
 
@@ -43,6 +45,7 @@ class Rules:
     ordering: Ordering = Ordering.KEY
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_spout_pending: int | None = None
+    hash_version: int = HASH_VERSION
     limits: Mapping[str, RecordLimit] = field(default_factory=dict)
 
 

@@ -13,6 +13,7 @@ from sequitur.consumer.topology._errors import (
     BoltTimeoutError,
     DoubleAckError,
     ForeignTupleError,
+    UngroupableValueError,
 )
 from sequitur.consumer.topology.api.bolt import (
     BaseBolt,
@@ -181,8 +182,19 @@ class Runner:
             self.finish_raised(error)
 
     def finish_raised(self, error: BaseException) -> None:
-        """The bolt's `finish_batch` ended with an exception."""
+        """The bolt's `finish_batch` ended with an exception.
+
+        Raises:
+            UngroupableValueError: It was that one.
+        """
+        self._end_the_job_by(error)
         self.finish_failed(detail_of(error))
+
+    def _end_the_job_by(self, error: BaseException) -> None:
+        if isinstance(error, UngroupableValueError):
+            raise UngroupableValueError(
+                f"bolt {self._component!r}: tuples cannot be grouped by a value: {error}"
+            ) from error
 
     def finish_failed(self, detail: str) -> None:
         """Record that the bolt's `finish_batch` raised."""
@@ -255,7 +267,12 @@ class Runner:
             users.go_on(call)
 
     def raised(self, given: TrackedTuple, error: BaseException) -> None:
-        """The bolt's call for a tuple ended with an exception."""
+        """The bolt's call for a tuple ended with an exception.
+
+        Raises:
+            UngroupableValueError: It was that one.
+        """
+        self._end_the_job_by(error)
         self._fail(given, FailReason.EXCEPTION, detail_of(error))
 
     def overran(self, given: TrackedTuple) -> None:

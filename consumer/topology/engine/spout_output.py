@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import BoltTimeoutError
+from sequitur.consumer.topology._errors import BoltTimeoutError, UngroupableValueError
 from sequitur.consumer.topology.api.collector import TaskId
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
@@ -94,7 +94,7 @@ class SpoutOutput:
         """Return the tasks that get an event; none if a grouping of the user's fails it."""
         try:
             return target.choose(values, None)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, UngroupableValueError):
             raise
         except BoltTimeoutError:
             reason, detail = FailReason.TIMEOUT, "a grouping took longer than message_timeout"

@@ -81,6 +81,7 @@ class _InTransaction(Runner):
         """See `Runner`."""
         if isinstance(error, _ENDS_THE_JOB):
             raise error
+        self._end_the_job_by(error)
         cause = Cause.RAISED
         if isinstance(error, FailBatch):
             cause = Cause.ASKED

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.api.groupings import Emitter
+from sequitur.consumer.topology.api.stable_hash import hash_of_version
 from sequitur.consumer.topology.engine.emission import (
     Elsewhere,
     Here,
@@ -98,7 +99,11 @@ class Wiring:
                 continue
             tasks = self._placement.tasks[reader.id]
             emitter = Emitter(
-                here, self._placement.tasks[stream.component], self._turn, self._topology.name
+                here,
+                self._placement.tasks[stream.component],
+                self._turn,
+                self._topology.name,
+                hash_of_version(self._rules.hash_version),
             )
             hosted = self._placement.here.get(reader.id, ())
             if hosted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.sink.step_plan import StepPlan
 from sequitur.pipelines.sink.step_plans import job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.job_identity import BegunWith
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.producer.kafka.identity import Identity
@@ -39,6 +41,7 @@ from tests.support.checkpoints import (
     step_entry,
 )
 from tests.support.disk_model import DiskModel
+from tests.support.golden import golden_document
 from tests.support.parquet_files import parquet_files
 
 if TYPE_CHECKING:
@@ -96,6 +99,21 @@ def test_claim_that_is_cut_short_anywhere_is_taken_up(
             break
     assert place > 10
     del monkeypatch
+
+
+def test_checkpoint_of_the_format_before_keeps_the_hash_that_it_was_begun_with(
+    tmp_path: Path,
+) -> None:
+    """Its tasks hold the state of the keys that the older hash sent them."""
+    (tmp_path / "format.json").write_text(json.dumps(golden_document("format.json")))
+    former, new = Checkpoint(LocalStorage(tmp_path)), Checkpoint(LocalStorage(tmp_path / "new"))
+    assert former.claim(IDENTITY) == BegunWith(output_partitions=2, hash_version=1)
+    assert new.claim(IDENTITY) == BegunWith(output_partitions=3, hash_version=2)
+    for one in (former, new):
+        one.close()
+    reopened = Checkpoint(LocalStorage(tmp_path / "new"))
+    assert reopened.claim(IDENTITY).hash_version == 2
+    reopened.close()
 
 
 def test_folder_that_another_start_claims_meanwhile_is_no_other_jobs(tmp_path: Path) -> None:
@@ -181,7 +199,7 @@ def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
     """It is not guessed at."""
     (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 5}')
     with pytest.raises(
-        CheckpointError, match="has format 5; this version reads 6: let the version"
+        CheckpointError, match="has format 5; this version reads 6 and 7: let the version"
     ):
         claimed(tmp_path)
 

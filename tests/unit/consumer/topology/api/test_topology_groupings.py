@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +17,6 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     TopologyTester,
     bolt,
-    stable_hash,
 )
 from sequitur.consumer.topology.api.groupings import (
     AllGrouping,
@@ -199,36 +195,3 @@ def test_several_fields_are_grouped_by_together() -> None:
     choose = FieldsGrouping(("a", "c")).chooser(stream, 64, Emitter())
     assert choose(("x", 1, "y"), None) == choose(("x", 2, "y"), None)
     assert len({tuple(choose((a, 0, c), None)) for a in "abcd" for c in "abcd"}) > 8
-
-
-@pytest.mark.parametrize(("one", "other"), [
-    (1, 1.0), (True, 1), ("a", "a"), ("ä", "ä"), (b"a", b"a"), ((1, "a"), [1, "a"]),
-    (None, None), (2**70, 2**70), (-1, -1.0), ([[1], [2]], ((1,), (2,))),
-])  # fmt: skip
-def test_equal_values_have_equal_hashes(one: Any, other: Any) -> None:
-    """Also where Python has two types for them."""
-    assert stable_hash(one) == stable_hash(other)
-
-
-def test_a_hash_is_the_same_in_each_process() -> None:
-    """Python's own is not; tasks would send a word to different places."""
-    values = ["word", b"word", 7, 1.5, ("a", 1), None, 2**70, float("inf")]
-    program = (
-        "from sequitur.consumer.topology import stable_hash; inf = float('inf'); "
-        f"print([stable_hash(value) for value in {values!r}])"
-    )
-    for seed in ("1", "2"):
-        out = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        assert out.strip() == str([stable_hash(value) for value in values])
-
-
-def test_hashes_of_numbers_on_end_are_spread() -> None:
-    """Tasks get about as many each."""
-    counts = Counter(stable_hash(number) % 8 for number in range(8_000))
-    assert min(counts.values()) > 800

@@ -14,6 +14,7 @@ from sequitur.consumer.topology import (
     BoltStateError,
     ProcessSettings,
     TopologyBuilder,
+    UngroupableValueError,
     bolt,
 )
 from tests.support.step_runs import StepRuns, event
@@ -155,16 +156,16 @@ def same(given: Tuple) -> Iterator[Any]:
     yield (given["value"],)
 
 
-def test_a_value_without_a_hash_fails_its_event(
+def test_a_value_without_a_hash_ends_the_job_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where calls run side by side, those of a value one by one."""
+    """It is no fault of the event, which is no dead letter."""
     builder = TopologyBuilder("hashes")
     builder.set_spout("events")
     builder.set_bolt("lock", lock).local_grouping("events")
     builder.set_bolt("same", same, concurrency=2).fields_grouping("lock", "value")
     builder.set_output("out", key=None).local_grouping("same")
     runs = StepRuns(builder.build(), tmp_path, _ONE_ATTEMPT)
-    runs.step(monkeypatch, [event(1, b"1"), event(2, b"odd"), event(3, b"3")])
-    assert runs.records("out") == [(None, b"1"), (None, b"3")]
-    assert runs.dead() == [(None, b"odd")]
+    with pytest.raises(UngroupableValueError, match="bolt 'same': tuples cannot be grouped"):
+        runs.step(monkeypatch, [event(1, b"1"), event(2, b"odd"), event(3, b"3")])
+    assert runs.dead() == []
