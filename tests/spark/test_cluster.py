@@ -271,7 +271,9 @@ def test_disturbed_job_loses_doubles_and_disorders_nothing(
 @pytest.mark.skipif(not _ROUNDS, reason="24 lives of Spark; make test-kill runs them")
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize(
-    "disturbance", [EXECUTOR_KILLED, DRIVER_KILLED, SPECULATION, DYNAMIC_ALLOCATION]
+    "disturbance",
+    [EXECUTOR_KILLED, DRIVER_KILLED, SPECULATION, DYNAMIC_ALLOCATION],
+    ids=["executor-killed", "driver-killed", "speculation", "dynamic-allocation"],
 )
 def test_each_disturbance_of_each_job_loses_doubles_and_disorders_nothing(
     kinds: Kinds,
