@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._event_id import UNNAMED_PREFIX, check_producer_name
 from sequitur.producer.journal.codec import (
-    FORMAT_VERSION,
     PREAMBLE_LENGTH,
+    READ_VERSIONS,
     decode_frame,
     decode_preamble,
     segment_seed,
@@ -64,7 +64,8 @@ def journal_producer(journal: Path) -> str | None:
             data = (journal / segment_name(segment)).read_bytes()
         except OSError:
             continue
-        if decode_preamble(data[:PREAMBLE_LENGTH]) != (FORMAT_VERSION, segment):
+        preamble = decode_preamble(data[:PREAMBLE_LENGTH])
+        if preamble is None or preamble[0] not in READ_VERSIONS or preamble[1] != segment:
             continue
         placed = decode_frame(data, PREAMBLE_LENGTH, segment_seed(segment))
         if placed is not None and isinstance(placed.frame, Head):

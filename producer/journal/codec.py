@@ -40,6 +40,8 @@ from sequitur.producer.journal.frames import (
 )
 
 FORMAT_VERSION: Final = 3
+READ_VERSIONS: Final = frozenset({2, FORMAT_VERSION})
+"""In format 2 no frame gives a batch that has numbers another timestamp."""
 
 _PREAMBLE: Final = struct.Struct(">8sIQ")
 _CRC: Final = struct.Struct(">I")

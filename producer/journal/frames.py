@@ -73,7 +73,8 @@ class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
     """A record batch about to be sent, with its exact bytes.
 
     `position` covers all events accepted up to and including this round; `timestamp_ms` is the
-    newest timestamp of its records, and `dated` says that they are their sender's.
+    newest timestamp of its records, and `dated` says that they are their sender's, or may be: a
+    frame of format 2 does not tell.
     """
 
     topic: str
@@ -86,7 +87,7 @@ class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
     last_event_sequence: int
     position: Position | None = None
     timestamp_ms: int = -1
-    dated: bool = False
+    dated: bool = True
     data: bytes = b""
 
     @property

@@ -21,6 +21,7 @@ from typing import Final
 from sequitur.producer.journal.codec import (
     FORMAT_VERSION,
     PREAMBLE_LENGTH,
+    READ_VERSIONS,
     PlacedFrame,
     decode_frame,
     decode_preamble,
@@ -135,7 +136,7 @@ def scan_segment(data: bytes, segment: int, *, newest: bool) -> Scan:
     """
     preamble = decode_preamble(data)
     version = preamble[0] if preamble else None
-    if version is not None and version != FORMAT_VERSION:
+    if version is not None and version not in READ_VERSIONS:
         raise JournalVersionError(segment_name(segment), version, FORMAT_VERSION)
     frames, gaps = _walk(data, segment)
     if preamble is None or preamble[1] != segment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,15 @@ def make_golden_states(database: Path) -> None:
     """Make a database of fb84216: of transaction 2 one of two tasks has committed its part."""
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript((_FB84216 / "states.sql").read_text())
+
+
+def make_golden_journal(directory: Path) -> None:
+    """Make the journal that a producer of fb84216 left, `me`, when it was killed.
+
+    Of topic `t`, partition 0, it had sent events 0 and 1 under id 1 and epoch 0, the second without
+    an answer; 2 to 6 wait. Those with a sender's timestamp are 1, 2, 4 and 6.
+    """
+    shutil.copytree(_FB84216 / "journal", directory)
 
 
 def make_prepared_old(checkpoint: Path, database: Path) -> None:

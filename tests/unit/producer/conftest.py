@@ -31,6 +31,6 @@ def make(tmp_path: Path) -> Callable[..., IdempotentProducer]:
 
     def make(**settings: Any) -> IdempotentProducer:
         of_life = {"linger": timedelta(milliseconds=1), "name": "me"}
-        return make_producer(journal=tmp_path / "journal", **(of_life | settings))
+        return make_producer(**({"journal": tmp_path / "journal"} | of_life | settings))
 
     return make

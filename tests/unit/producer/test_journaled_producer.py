@@ -30,6 +30,7 @@ from sequitur.producer.journal.errors import (
 )
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
+from tests.support.golden import make_golden_journal
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, kill, let_pass, scripted, values_of
 
@@ -73,6 +74,27 @@ async def test_name_identity_and_count_outlive_a_restart(
     assert _ids(wire) == [("me", 0), ("me", 1)]
     assert wire.ids == 1
     assert (wire.brokers["t", 0].epoch, wire.brokers["t", 0].cached[-1][0]) == (1, 0)
+
+
+async def test_a_journal_of_fb84216_is_gone_on_with(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
+) -> None:
+    """Format 2 does not tell whose timestamps a batch with numbers has: they are left alone."""
+    make_golden_journal(tmp_path / "journal")
+    async with make(journal=tmp_path / "before") as before:  # what the cluster has of that life
+        for value in (b"0", b"1"):
+            await before.send_and_wait("t", value, partition=0)
+    async with make() as producer:
+        await producer.flush()
+        assert await producer.send_and_wait("t", b"7") == InLog(0, 7)
+        counts = producer.statistics()
+        assert (counts.recovered, counts.persisted, counts.not_persisted) == (6, 7, 0)
+        assert producer._former.unacked["t", 0][0].dated
+        waiting = producer._former.waiting["t", 0]
+        assert [batch.dated for batch in waiting] == [True, False, True, False, True]
+    assert values_of(wire) == [b"%d" % number for number in range(8)]
+    async with make() as producer:
+        assert producer.statistics().recovered == 0
 
 
 @pytest.mark.parametrize("fault", [LOST, DROPPED])
