@@ -22,9 +22,12 @@ def is_pinned(record: SubscriptionRecord, oldest_ms: int | None) -> bool:
 
     Args:
         record: The subscription.
-        oldest_ms: Timestamp of the first record that it has not acked; None if there is none.
+        oldest_ms: Timestamp of the first record that it has not acked; None if it is not known, as
+            of cursors that are newer than the ages that were asked for.
     """
-    return record.reset_ms is not None and oldest_ms is not None and oldest_ms < record.reset_ms
+    if record.reset_ms is None:
+        return False
+    return oldest_ms is None or oldest_ms < record.reset_ms
 
 
 def expired_before(cursor: Cursor, alive_from: int, *, end: int, is_pinned: bool) -> int | None:

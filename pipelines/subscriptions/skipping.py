@@ -148,6 +148,8 @@ def skip(
         TopicError: The brokers refuse, or do not answer.
     """
     survey = survey.with_held(record.name, own.copies(), epoch=own.state.epoch)
+    if record.reset_ms is not None:  # what a reset asked for is told by the ages behind it
+        survey = surveyor.with_oldest(survey)
     due = due_acks(survey, record, wanted)
     for where, acks in groupby(due, lambda one: SourcePartition(one.topic, one.partition)):
         of_partition = list(acks)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from sequitur import Subscription, SubscriptionType
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
+from sequitur.consumer.subscription.position import Edge
 from sequitur.errors import SubscriptionClosedError, TopicError
 from sequitur.pipelines.subscriptions import skip_thread
+from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
+from sequitur.pipelines.subscriptions.skipping import skip_due
 from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
+    from sequitur.consumer.subscription.survey import DueAck
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
@@ -63,6 +68,36 @@ def test_what_expires_while_it_is_open_is_acked_and_not_handed_out(
         assert subscription.stats().to_document()["totalMsgExpired"] == 20
     with Subscription(topics.kafka, name, topic, type=kind) as subscription:
         assert _receive(subscription, 1) == [20]
+
+
+def test_what_it_was_reset_to_is_handed_out_though_its_own_acks_are_newer(
+    topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ages that are known are those of stored cursors; its own have moved on since."""
+    topics.fill(topic, 30, ages_s=lambda _one: 3_600)
+    topics.policies(topic, TopicPolicies(message_ttl_s=600))
+    topics.subscribe(name, topic)
+    topics.acks(name, topic, (0, 30))
+    moves = CursorMoves(topics.surveyor)
+    moves.carry_out(moves.plan_reset(name, Edge.EARLIEST))
+    looks = 0
+
+    def look(*positional: Any, **named: Any) -> list[DueAck]:
+        nonlocal looks
+        found = skip_due(*positional, **named)
+        looks += 1
+        return found
+
+    monkeypatch.setattr(skip_thread, "skip_due", look)
+    stores_late = timedelta(minutes=10)
+    with Subscription(topics.kafka, name, topic, write_interval=stores_late) as subscription:
+        assert _receive(subscription, 10) == list(range(10))
+        subscription.acknowledge_cumulative(f"{topic}:0:9")
+        seen = looks
+        wait_until(lambda: looks >= seen + 2)
+        assert topics.committed(name, topic) == 0
+        assert subscription.stats().messages_expired == 0
+        assert _receive(subscription, 20) == list(range(10, 30))
 
 
 def test_what_a_quota_evicts_is_copied_and_counted(
