@@ -413,9 +413,9 @@ class Consumption:
             self._stored_s = time.monotonic()
 
     def _look_for_partitions(self) -> None:
-        """Take up partitions that were added."""
+        """Take up partitions that were added; end where a topic is not the one of before."""
         try:
-            added = self._opening.added(self._partitions)
+            added = self._opening.added(self._partitions, self._state.topics)
         except UnansweredError:
             return  # it is asked again
         with self._lock:

@@ -102,16 +102,31 @@ class SubscriptionOpening:
             raise
         return OpenedSubscription(owner, state, partitions)
 
-    def added(self, known: Collection[SourcePartition]) -> dict[SourcePartition, ConsumedPartition]:
+    def added(
+        self, known: Collection[SourcePartition], ids: Mapping[str, str]
+    ) -> dict[SourcePartition, ConsumedPartition]:
         """Return the partitions that are there and are not known, to be read from their beginning.
 
+        Args:
+            known: The partitions.
+            ids: The ids that the topics had when the subscription was opened.
+
         Raises:
+            SubscriptionError: A topic was created anew, or is not there any more.
             TopicError: The brokers do not answer.
         """
+        self._check_ids(ids, self.topics.ids(self._record.topics))
+        counts = self.topics.counts(self._record.topics)
+        if gone := [topic for topic in self._record.topics if topic not in counts]:
+            raise SubscriptionError(
+                f"topic {gone[0]!r} of subscription {self._record.name!r} is not there any more: "
+                "it was deleted, or may not be described any more. Create it and reset the "
+                "subscription, or delete that, too"
+            )
         there = (
             SourcePartition(topic, number)
-            for topic in self._record.topics
-            for number in range(self.topics.partitions(topic) or 0)
+            for topic, count in counts.items()
+            for number in range(count)
         )
         new = [where for where in there if where not in known]
         return {where: self._begin(where, at) for where, at in self._lows(new).items()}
@@ -134,8 +149,12 @@ class SubscriptionOpening:
                 f"subscription {self._record.name!r} is that of a Spark job (checkpoint "
                 f"{state.checkpoint}), which acks by itself: choose another name"
             )
+        self._check_ids(state.topics, ids)
+
+    def _check_ids(self, noted: Mapping[str, str], ids: Mapping[str, str]) -> None:
+        """Check that topics are those whose ids were noted; where an id is unknown they may be."""
         for topic, one in ids.items():
-            if state.topics.get(topic, one) != one:
+            if noted.get(topic, one) != one:
                 raise SubscriptionError(
                     f"{topic!r}: the topic was created anew, and what is acked is of messages of "
                     f"the one before; reset subscription {self._record.name!r}"

@@ -142,6 +142,38 @@ def test_topic_that_was_created_anew(
         subscription.receive(TIMEOUT_S)
 
 
+@pytest.mark.parametrize("is_made_anew", [True, False], ids=["created anew", "deleted"])
+def test_topic_that_is_deleted_while_it_is_open(
+    kafka: KafkaSettings,
+    name: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_made_anew: bool,
+) -> None:
+    """Messages of another topic of its name are not taken for those of this one, nor waited for."""
+    monkeypatch.setattr(consumption, "NEW_PARTITIONS_EACH_S", 0.1)
+    topic = make_topic(1)
+    fill(kafka, topic, 10)
+    subscription = Subscription(kafka, name, topic)
+    for message in receive(subscription, 10):
+        subscription.acknowledge(message)
+    subscription.flush()
+    if is_made_anew:
+        _make_anew(kafka, topic)
+        fill(kafka, topic, 30)  # its first ten have offsets that are acked
+        expected = "created anew"
+    else:
+        admin = AdminClient(kafka.librdkafka())
+        admin.delete_topics([topic])[topic].result(30)
+        expected = "is not there any more"
+    with pytest.raises(SubscriptionError, match=f"{topic}.* {expected}"):
+        receive(subscription, 1_000)
+    with pytest.raises(SubscriptionError, match=expected):
+        subscription.stats()
+    subscription.close()
+
+
 def test_topic_that_was_created_anew_and_is_longer(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
