@@ -289,10 +289,10 @@ class FieldsGrouping(_ByFields):
         return of_spout and self.fields == _KEY
 
 
-def task_of_group(group: Any, tasks: int) -> int:
+def task_of_group(group: Any, tasks: int, hashed: Callable[[Any], int] = stable_hash) -> int:
     """Return the task to which a `FieldsGrouping` gives a field's value, or a tuple of several."""
     values = list(group) if isinstance(group, tuple) else [group]
-    return stable_hash(values[0] if len(values) == 1 else values) % tasks
+    return hashed(values[0] if len(values) == 1 else values) % tasks
 
 
 @dataclass(frozen=True)

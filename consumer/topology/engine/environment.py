@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sequitur.consumer.topology.api.stable_hash import stable_hash
 from sequitur.consumer.topology.engine.user_code import UserCode
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Environment:
         finish_failures: Bolts whose `finish_batch` raised, and what.
         transaction: The try at a transaction; None in other topologies.
         outcome: How it went here; None in other topologies.
+        hashed: The hash by which values choose tasks.
     """
 
     clock: Callable[[], float]
@@ -44,3 +46,4 @@ class Environment:
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     transaction: Transaction | None = None
     outcome: BatchOutcome | None = None
+    hashed: Callable[[Any], int] = stable_hash

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.moment import TICK, Moment
+from sequitur.consumer.topology.api.stable_hash import hash_of_version
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.bolt_tasks import BoltTasks
 from sequitur.consumer.topology.engine.concurrency import CallPool
@@ -141,6 +142,7 @@ class Executor:
             runs_inline,
             transaction=transaction,
             outcome=self._outcome,
+            hashed=hash_of_version(rules.hash_version),
         )
         self._transaction = transaction
         self._users = environment.user_code

@@ -197,10 +197,10 @@ class BatchRunner(_InTransaction):
         if not self._states:  # what a committer writes by itself is not known here
             self._outcome.may_have_committed = True
         transaction, context = self._transaction, self.context
-        place = (self._component, context.task)
+        place, hashed = (self._component, context.task), self._environment.hashed
         writer = writer_of(context.topology, transaction, *place)
         states = CommitterStates(
-            self._states, writer, lambda group: task_of_group(group, context.tasks)
+            self._states, writer, lambda group: task_of_group(group, context.tasks, hashed)
         )
         failed = len(self._outcome.failures)
         try:

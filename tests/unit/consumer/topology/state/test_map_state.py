@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sequitur.consumer.topology.api.groupings import Emitter, FieldsGrouping, task_of_group
+from sequitur.consumer.topology.api.stable_hash import first_stable_hash, stable_hash
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.state import (
     CommitterStates,
@@ -182,15 +184,16 @@ def _lower(key: str) -> str:
     return key.lower()
 
 
-@pytest.mark.parametrize("group", ["word", 7, b"x", ("a", 1), ("a",)])
-def test_a_group_goes_where_its_tuples_go(group: Any) -> None:
+@pytest.mark.parametrize("hashed", [first_stable_hash, stable_hash])
+@pytest.mark.parametrize("group", ["word", 7, b"x", ("a", 1), ("a",), Decimal("1.10")])
+def test_a_group_goes_where_its_tuples_go(group: Any, hashed: Any) -> None:
     """As the grouping by the fields of these values says."""
     parts = group if isinstance(group, tuple) else (group,)
     names = tuple(f"f{number}" for number in range(len(parts)))
     stream = Stream("bolt", "default", ("transaction", *names))
     grouping = FieldsGrouping(names)
-    choose = grouping.chooser(stream, 7, Emitter())
-    assert list(choose((None, *parts), None)) == [task_of_group(group, 7)]
+    choose = grouping.chooser(stream, 7, Emitter(hash=hashed))
+    assert list(choose((None, *parts), None)) == [task_of_group(group, 7, hashed)]
 
 
 def test_writes_are_checked_by_what_keys_are_grouped_by(store: SQLStore) -> None:
