@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sequitur.consumer.topology import BasicOutputCollector, Event, Tuple
+    from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.step.tasks import AckerTask
 
 
@@ -198,18 +199,31 @@ class Unready(Bolt):
         """Never called."""
 
 
-class Unfinished(BatchBolt):
-    """Cannot finish a batch."""
+class Unfinished(BasicBolt):
+    """Sums up a batch, and cannot finish one with what is bad."""
 
-    def process(self, given: Tuple, /) -> None:
-        """Hold it, and do not ack it."""
+    fields = ("key", "value")
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        """Begin with nothing."""
+        super().prepare(context, collector)
+        self.given: list[bool] = []
+
+    def process(self, given: Tuple, collector: Any, /) -> None:
+        """Note it."""
+        del collector
+        self.given.append(bool(json.loads(given["value"]).get("is_bad")))
 
     def finish_batch(self) -> None:
-        """Fail."""
-        raise ConnectionResetError("database gone")
+        """Emit how many there were, or fail."""
+        given, self.given = self.given, []
+        if given:
+            self.collector.emit(("sum", {"n": len(given)}))
+        if any(given):
+            raise ConnectionResetError("database gone")
 
 
-def one_bolt(bolt: Bolt, *, tasks: int | None) -> Topology:
+def one_bolt(bolt: BaseBolt, *, tasks: int | None) -> Topology:
     """A bolt behind the events."""
     builder = TopologyBuilder("one-bolt")
     builder.set_spout("events")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -237,14 +238,14 @@ def test_exit_in_a_bolt_fails_its_event(job: Job, make: Callable[[], Topology]) 
 
 
 def test_batch_that_is_never_finished_is_ended(job: Job) -> None:
-    """A `finish_batch` that does not return in message_timeout fails what it holds."""
+    """A `finish_batch` that does not return in message_timeout fails what it was given."""
     topology = bolts.one_bolt(bolts.Endless(), tasks=None)
     job = job.running_topology(topology, max_attempts=1, message_timeout="500 ms")
     job.produce([event(T0, key="k")])
     job.run(drain=True)
     (letter,) = job.dead_letters()
     headers = dict(letter.headers)
-    assert headers["sequitur-dlq-reason"] == b"never-acked"
+    assert headers["sequitur-dlq-reason"] == b"timeout"
     assert b"longer than message_timeout" in (headers["sequitur-dlq-traceback"] or b"")
 
 
@@ -265,14 +266,17 @@ def test_topology_is_given_what_the_job_releases(
 
 
 @pytest.mark.parametrize("tasks", [None, 2])
-def test_batch_that_cannot_be_finished_fails_what_it_holds(job: Job, tasks: int | None) -> None:
-    """What `finish_batch` raised stands in the dead letters of what it has left unacked."""
+def test_batch_that_cannot_be_finished_fails_what_it_was_given(job: Job, tasks: int | None) -> None:
+    """What `finish_batch` raised stands in the dead letter of the event that it raises for."""
     job = job.running_topology(bolts.one_bolt(bolts.Unfinished(), tasks=tasks), max_attempts=1)
-    job.produce([event(T0, key="k")])
+    given = [event(T0 + at, key="k", is_bad=at == 7) for at in range(10)]
+    job.produce(given)
     job.run(drain=True)
+    assert [json.loads(record.value or b"")["n"] for record in job.released()] == [9]
     (letter,) = job.dead_letters()
+    assert time_of(letter) - T0 == 7
     headers = dict(letter.headers)
-    assert headers["sequitur-dlq-reason"] == b"never-acked"
+    assert headers["sequitur-dlq-reason"] == b"exception"
     assert b"ConnectionResetError: database gone" in (headers["sequitur-dlq-traceback"] or b"")
 
 

@@ -81,6 +81,7 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
     def finish_batch(self) -> None:  # noqa: B027 - most bolts hold nothing
         """All tuples of the batch have been given: ack what is still held, and release it.
 
+        If it raises, all events of the batch fail that the task was given, acked or not.
         With `max_spout_pending` also in between, each time that so many trees are open.
         """
 

@@ -189,6 +189,8 @@ class ConcurrentRunner(Runner):
         users.call = given
         if self._holds:
             self._held.add(given)
+        if self._finishes:
+            self._await_end(given)
         try:
             self._carry_out_recorded(call)
         except KeyboardInterrupt:

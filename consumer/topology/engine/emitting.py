@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.collector import TaskId
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
+    from sequitur.consumer.topology.api.failure import TreeFailure
     from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.engine.environment import Environment
 
     Target: TypeAlias = Here | Elsewhere | Output
     Trees: TypeAlias = tuple[tuple[Root, int], ...]
+
+_OF_BATCH: Final = 1 << 63
+"""Ids of roots from here on are those of batches; an event's are smaller."""
 
 
 class TaskOutput:
@@ -54,6 +58,9 @@ class TaskOutput:
         self._trace = environment.trace
         self._trees = environment.trees
         self._users = environment.user_code
+        self._dropped = environment.dropped
+        self._numbers = environment.numbers
+        self._of_batch: Root | None = None
         transaction = environment.transaction
         self._attempt = None if transaction is None else transaction.attempt
 
@@ -100,6 +107,17 @@ class TaskOutput:
             users.go_on(call)
         return given_to
 
+    def end_batch(self, failure: TreeFailure | None = None) -> None:
+        """End what belongs to the batch.
+
+        Args:
+            failure: Why it counts for nothing; None if it counts.
+        """
+        root, self._of_batch = self._of_batch, None
+        if root is not None and failure is not None:
+            root.failure = failure
+            self._dropped.append(root.id)
+
     def _is_of_batch(self, values: tuple[Any, ...]) -> bool:
         """Whether the first value is the attempt; a tuple of the same numbers has no such names."""
         first = values[0] if values else None
@@ -127,10 +145,17 @@ class TaskOutput:
         return call if isinstance(call, TrackedTuple) else None
 
     def _untracked(self) -> Root:
-        """Return a root for an unanchored tuple: it has the event of the tuple being processed."""
+        """Return a root for an unanchored tuple: it has the event of the tuple being processed.
+
+        What is emitted at the end of a batch has one root together, as it counts together.
+        """
         current = self._current()
-        event = self._trees.event if current is None else current.root.event
-        return Root(0, event, is_tracked=False)
+        if current is not None:
+            return Root(0, current.root.event, is_tracked=False)
+        if self._of_batch is None:
+            number = next(self._numbers)
+            self._of_batch = Root(_OF_BATCH | number, self._trees.event, is_tracked=False)
+        return self._of_batch
 
     @staticmethod
     def _chosen(

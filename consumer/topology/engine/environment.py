@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,12 @@ from sequitur.consumer.topology.engine.user_code import UserCode
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sequitur.consumer.topology.engine.trace import Trace
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
     from sequitur.consumer.topology.engine.trees import TreeTracker
+    from sequitur.consumer.topology.settling.root import Root
     from sequitur.consumer.topology.transactional.phase import BatchOutcome, Transaction
 
 
@@ -31,6 +33,9 @@ class Environment:
         runs_inline: Whether calls that might run side by side are run one by one.
         user_code: Whose code runs.
         finish_failures: Bolts whose `finish_batch` raised, and what.
+        awaited: Roots of which a bolt was given a tuple whose `finish_batch` is still to come.
+        numbers: Numbers what belongs to a batch and to no event: 63 bits, each once in a step.
+        dropped: Ids of the roots of what such a `finish_batch` had emitted without an anchor.
         transaction: The try at a transaction; None in other topologies.
         outcome: How it went here; None in other topologies.
         hashed: The hash by which values choose tasks.
@@ -44,6 +49,9 @@ class Environment:
     runs_inline: bool = False
     user_code: UserCode = field(default_factory=UserCode)
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    awaited: set[Root] = field(default_factory=set)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    dropped: list[int] = field(default_factory=list)
     transaction: Transaction | None = None
     outcome: BatchOutcome | None = None
     hashed: Callable[[Any], int] = stable_hash

@@ -7,6 +7,7 @@ stays in the process is done before the next begins. Clock and random numbers ar
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from sequitur.consumer.topology.settling.root import Root
 from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.engine.open_trees import UnfinishedEvent
@@ -60,6 +61,9 @@ class ExecutorResult:
         untracked_failures: Failures of trees that are not tracked.
         finish_failures: Bolts whose `finish_batch` raised, and what.
         emitted: How many records outputs were given to write.
+        dropped: Ids of roots, of no event, whose records may not go out.
+        has_to_blame: Whether events have no further attempt by what a `finish_batch` raised for
+            several.
         batch: How the try at a transaction went here; None in other topologies.
     """
 
@@ -72,6 +76,8 @@ class ExecutorResult:
     untracked_failures: int
     finish_failures: Sequence[tuple[str, str]]
     emitted: int
+    dropped: Sequence[int] = ()
+    has_to_blame: bool = False
     batch: BatchOutcome | None = None
 
 
@@ -93,6 +99,7 @@ class Executor:
         runs_inline: Run all calls one by one, also those that might run side by side.
         random: Drawn from [0, 1): spreads the times of retries.
         transaction: The try at a transaction, of a transactional topology.
+        numbers: Numbers of 63 bits that no other executor of the step has.
     """
 
     def __init__(
@@ -112,6 +119,7 @@ class Executor:
         runs_inline: bool = False,
         random: float = 0.5,
         transaction: Transaction | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self._topology = topology
         self._placement = placement
@@ -143,6 +151,7 @@ class Executor:
             transaction=transaction,
             outcome=self._outcome,
             hashed=hash_of_version(rules.hash_version),
+            numbers=itertools.count() if numbers is None else numbers,
         )
         self._transaction = transaction
         self._users = environment.user_code
@@ -173,12 +182,18 @@ class Executor:
             is_whole=self._is_whole,
             now_ms=moment.now_ms,
             random=random,
+            awaited=environment.awaited,
         )
 
     @property
     def user_code(self) -> UserCode:
         """Whose code runs: what a watchdog looks at."""
         return self._users
+
+    @property
+    def has_to_blame(self) -> bool:
+        """Whether events have no further attempt by what a `finish_batch` raised for several."""
+        return any(runner.gives_up_together for runner in self._runners.values())
 
     def feed(self, root: Root, values: tuple[Any, ...]) -> None:
         """Emit an event from the spout, and follow it as far as it goes here.
@@ -188,13 +203,8 @@ class Executor:
             values: Its values, those of `EventValues`.
         """
         trees = self._trees
-        if self._trace is not None:
-            self._trace.begun(root, values)
-        if trees.blocked and root.is_tracked and trees.is_blocked(values[0], root.order):
-            self._open.hold(root)
+        if not self._begins(root, values):
             return
-        if self._fed is not None:
-            self._fed.append(root)
         trees.begin(root, values)
         self._from_spout.emit(root, values)
         self.drain()
@@ -202,6 +212,7 @@ class Executor:
         is_done = root.value == 0 and root.failure is None and not root.is_held
         if (
             is_done
+            and root not in self._environment.awaited
             and self._is_whole
             and self._open.is_empty
             and self._clock() - root.begun_s <= self._timeout_s
@@ -211,6 +222,24 @@ class Executor:
         self._open.add(root, root.event)
         if self._open.is_full:
             self.finish()
+
+    def refuse(self, root: Root, values: tuple[Any, ...], failure: TreeFailure) -> None:
+        """Fail an event without giving it to bolts; see `feed`."""
+        if self._begins(root, values):
+            self._trees.fail(root, failure)
+            self._open.add(root, root.event)
+
+    def _begins(self, root: Root, values: tuple[Any, ...]) -> bool:
+        """Return whether an event's tree is begun: it is held behind one of its key that waits."""
+        trees = self._trees
+        if self._trace is not None:
+            self._trace.begun(root, values)
+        if trees.blocked and root.is_tracked and trees.is_blocked(values[0], root.order):
+            self._open.hold(root)
+            return False
+        if self._fed is not None:
+            self._fed.append(root)
+        return True
 
     def receive(self, component: str, task: int, sent: Sent) -> None:
         """Give a task a tuple that another process sent it, and follow it."""
@@ -312,8 +341,9 @@ class Executor:
                     break  # of the batch nothing is to be committed
                 runner.finish_batch()
                 self._complete_calls()
+            self._environment.awaited.clear()
         if self._is_whole and self._from_spout.is_here:
-            self._open.settle(self._environment.finish_failures)
+            self._open.settle()
 
     def result(self) -> ExecutorResult:
         """Return what became of what it was given; once the batch is finished, all of it."""
@@ -327,6 +357,8 @@ class Executor:
             untracked_failures=self._trees.untracked_failures,
             finish_failures=self._environment.finish_failures,
             emitted=self._wiring.emitted,
+            dropped=self._environment.dropped,
+            has_to_blame=self.has_to_blame,
             batch=self._outcome,
         )
 

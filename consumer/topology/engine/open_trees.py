@@ -13,7 +13,7 @@ from sequitur.consumer.topology.settling.root import never_acked
 from sequitur.consumer.topology.settling.settlement import EventOutcome, settle_roots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from sequitur.consumer.topology.engine.rules import Rules
     from sequitur.consumer.topology.engine.trees import TreeTracker
@@ -48,6 +48,7 @@ class OpenTrees:
         shared: Gets the roots of each output of several; emptied when trees are settled.
         is_whole: Whether all tuples stay in this process.
         now_ms: The batch's time.
+        awaited: Roots that are not done yet, whatever is acked.
         random: Drawn from [0, 1): spreads the times of retries.
 
     Attributes:
@@ -66,6 +67,7 @@ class OpenTrees:
         is_whole: bool,
         now_ms: int,
         random: float,
+        awaited: Collection[Root] = (),
     ) -> None:
         self.acked = 0
         self.unfinished: list[UnfinishedEvent] = []
@@ -76,6 +78,7 @@ class OpenTrees:
         self._is_whole = is_whole
         self._now_ms = now_ms
         self._random = random
+        self._awaited = awaited
         self._open: list[Root] = []
         self._failed: list[Root] = []
 
@@ -109,12 +112,15 @@ class OpenTrees:
             return
         # Should an earlier event of its key fail yet, it is held, though it be done.
         self._open.append(root)
-        if len(self._open) >= _OPEN_AT_ONCE and not self._shared and self._open[0].is_done:
+        if len(self._open) >= _OPEN_AT_ONCE and not self._shared and self._is_done(self._open[0]):
             # Those behind the first that is open may yet be held by it.
-            opened = (place for place, one in enumerate(self._open) if not one.is_done)
+            opened = (place for place, one in enumerate(self._open) if not self._is_done(one))
             done = next(opened, len(self._open))
             self.acked += done
             del self._open[:done]
+
+    def _is_done(self, root: Root) -> bool:
+        return root.is_done and root not in self._awaited
 
     @property
     def is_full(self) -> bool:
@@ -122,16 +128,12 @@ class OpenTrees:
         most = self._rules.max_spout_pending
         return self._is_whole and most is not None and len(self._open) >= most
 
-    def settle(self, finish_failures: Iterable[tuple[str, str]]) -> None:
-        """Decide what becomes of each event, now that bolts hold no tuple any more.
-
-        Args:
-            finish_failures: Bolts whose `finish_batch` raised, and what.
-        """
+    def settle(self) -> None:
+        """Decide what becomes of each event, now that bolts hold no tuple any more."""
         for root in self._open:
             is_open = root.value != 0 and root.failure is None and not root.is_held
             if is_open and root.is_tracked:
-                self._trees.fail(root, never_acked(self._spout, finish_failures))
+                self._trees.fail(root, never_acked(self._spout))
         roots = [root for root in (*self._failed, *self._open) if root.is_tracked]
         self.acked += len(self._failed) + len(self._open) - len(roots)
         if all(root.is_done for root in roots):

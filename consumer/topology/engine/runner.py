@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.engine.emitting import Target
     from sequitur.consumer.topology.engine.environment import Environment
+    from sequitur.consumer.topology.settling.root import Root
 
 _LONGEST_DETAIL: Final = 16 << 10
+FINISH_OVERRAN: Final = "took longer than message_timeout"
 
 
 class Runner:
@@ -57,6 +59,13 @@ class Runner:
         self.bolt = bolt
         self.collector = OutputCollector(self)
         self.is_broken = False
+        self.gives_up_together = False
+        # Of a transaction all fails, and not single events of it.
+        self._finishes = (
+            environment.transaction is None and type(bolt).finish_batch is not BaseBolt.finish_batch
+        )
+        self._to_finish: dict[Root, tuple[str, ...]] = {}
+        self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._held: set[TrackedTuple] = set()
         self._environment = environment
         self._component = context.component
@@ -136,6 +145,8 @@ class Runner:
         users.call = given
         if self._holds:
             self._held.add(given)
+        if self._finishes:
+            self._await_end(given)
         try:
             users.running = given
             returned = self._call(given)
@@ -165,7 +176,7 @@ class Runner:
             self.raised(given, error)
 
     def finish_batch(self) -> None:
-        """Let the bolt ack what it holds."""
+        """Let the bolt ack what it holds; if it fails, all events that it was given do."""
         users = self._users
         users.call = call = object()
         try:
@@ -174,12 +185,15 @@ class Runner:
             users.running = None
         except BoltTimeoutError:
             users.running = None
-            self.finish_failed("took longer than message_timeout")
-        except BaseException as error:  # what it holds is not acked, and fails by that
+            self.finish_failed(FINISH_OVERRAN, FailReason.TIMEOUT)
+        except BaseException as error:
             users.running = None
             if isinstance(error, KeyboardInterrupt):
                 raise
             self.finish_raised(error)
+        finally:
+            self._output.end_batch()
+            self._to_finish.clear()
 
     def finish_raised(self, error: BaseException) -> None:
         """The bolt's `finish_batch` ended with an exception.
@@ -196,10 +210,30 @@ class Runner:
                 f"bolt {self._component!r}: tuples cannot be grouped by a value: {error}"
             ) from error
 
-    def finish_failed(self, detail: str) -> None:
-        """Record that the bolt's `finish_batch` raised."""
+    def finish_failed(self, detail: str, reason: FailReason = FailReason.EXCEPTION) -> None:
+        """Fail the events of the batch: the bolt's `finish_batch` raised, or took too long."""
         self.is_broken = True
         self._environment.finish_failures.append((self._component, detail))
+        trees, words = self._trees, finish_words(self._component, detail)
+        self._output.end_batch(TreeFailure(reason, words, (self._component,)))
+        if not self._to_finish:  # no event tells of it
+            self.context.logger.error("%s", words)
+            trees.untracked_failures += 1
+        gives_up = [
+            trees.gives_up(root, reason) for root in self._to_finish if root.failure is None
+        ]
+        self.gives_up_together |= any(gives_up) and len(self._to_finish) > 1
+        for root, path in self._to_finish.items():
+            trees.fail(root, TreeFailure(reason, words, (*path, self._component)))
+
+    def _await_end(self, given: TrackedTuple) -> None:
+        """Note the events of a tuple: they are not done before the bolt has finished the batch."""
+        path = given.path()
+        path = self._paths.setdefault(path, path)
+        for root, _ in given.trees():
+            if root.is_tracked:
+                self._to_finish[root] = path
+                self._environment.awaited.add(root)
 
     def _emit_all(self, returned: Any, given: TrackedTuple) -> None:
         """Emit what a call yields, or what it returned."""
@@ -318,6 +352,11 @@ class Runner:
             if isinstance(owner, Runner)
             else f"bolt {self._component!r} {what} {given!r}, which was not delivered to it"
         )
+
+
+def finish_words(component: str, detail: str) -> str:
+    """Say in an event's failure what a bolt's `finish_batch` raised."""
+    return f"finish_batch of {component!r}: {detail}"[:_LONGEST_DETAIL]
 
 
 def detail_of(error: BaseException) -> str:

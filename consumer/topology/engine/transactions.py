@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sequitur.consumer.topology.api.failure import FailReason
 from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
 from sequitur.consumer.topology.engine.runner import Runner, detail_of
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import BaseBolt
-    from sequitur.consumer.topology.api.failure import FailReason
     from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.state.kinds import State
     from sequitur.consumer.topology.transactional.bolts import TransactionContext
@@ -100,8 +100,9 @@ class _InTransaction(Runner):
         """Return ids of the events that have a key which is refused, where that is known."""
         return ()
 
-    def finish_failed(self, detail: str) -> None:
+    def finish_failed(self, detail: str, reason: FailReason = FailReason.EXCEPTION) -> None:
         """See `Runner`."""
+        del reason
         self.is_broken = True
         self._outcome.fail(self._component, Cause.RAISED, detail)
 

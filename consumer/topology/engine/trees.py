@@ -89,6 +89,10 @@ class TreeTracker:
             if not self._policy.gives_up(root.attempt, failure.reason):
                 self.block(root.key, root.order)
 
+    def gives_up(self, root: Root, reason: FailReason) -> bool:
+        """Return whether an event that fails now has no further attempt."""
+        return self._policy.gives_up(root.attempt, reason)
+
     def fail_if_overdue(self, root: Root, spout: str) -> None:
         """Fail a tree that took too long although all its tuples in this process are acked."""
         if self.is_overdue(root):

@@ -9,15 +9,12 @@ class with `__init__`. Each is equal to itself alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.tuple import Place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Root(msgspec.Struct, eq=False):
@@ -75,12 +72,10 @@ class Root(msgspec.Struct, eq=False):
         return f"Root({self.id:#x}, {tuple(self.place)})"
 
 
-def never_acked(spout: str, raised: Iterable[tuple[str, str]]) -> TreeFailure:
+def never_acked(spout: str) -> TreeFailure:
     """Say why a tree failed that was neither acked nor failed by the end of its batch.
 
     Args:
         spout: Name of the spout.
-        raised: Bolts whose `finish_batch` raised, and what.
     """
-    detail = "; ".join(f"finish_batch of {who!r}: {why}" for who, why in raised)
-    return TreeFailure(FailReason.NEVER_ACKED, detail, (spout,))
+    return TreeFailure(FailReason.NEVER_ACKED, "", (spout,))

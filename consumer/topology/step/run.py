@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from sequitur.consumer._errors import ConservationError
+from sequitur.consumer.topology.step.blame import without_blamed
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
 
@@ -118,8 +119,7 @@ class StepRun:
             ConservationError: An event, or a record that a bolt emitted, is unaccounted for.
         """
         if self._batch.plan.is_local:
-            results = self._tasks.run(self._spout_tasks((0, None), 0))
-            self._take_all(results)
+            self._take_all(self._run(self._spout_tasks((0, None), 0)))
         else:
             self._in_waves()
         return self._finished()
@@ -145,7 +145,7 @@ class StepRun:
                 return
 
     def _wave(self, window: Window, wave: int) -> bool:
-        spouts = self._tasks.run(self._spout_tasks(window, wave))
+        spouts = self._run(self._spout_tasks(window, wave))
         if wave:
             # Their own waiting events stay as they were, and are written down again.
             self._result.waiting.clear()
@@ -162,8 +162,16 @@ class StepRun:
         results = list(spouts)
         for stage in self._batch.plan.stages[1:]:
             sent = [(one.tuples_file, one.tuples) for one in results]
-            results += self._tasks.run(self._stage_tasks(stage, sent, wave))
+            results += self._run(self._stage_tasks(stage, sent, wave))
         return results
+
+    def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
+        """Run the tasks of a stage; of what a `finish_batch` raises for, innocents pass."""
+        results = self._tasks.run(tasks)
+        return [
+            without_blamed(self._tasks, task) if result.has_to_blame else result
+            for task, result in zip(tasks, results, strict=True)
+        ]
 
     def _spout_tasks(
         self, window: Window, wave: int, excluded: Sequence[Handle] = ()
@@ -242,9 +250,8 @@ class StepRun:
             for root, failure in one.failures.items()
         }
         shared = [several for one in results for several in one.shared]
-        raised = [one for result in results for one in result.finish_failures]
         roots = [one.roots_file for one in spouts]
-        verdicts = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared, raised))
+        verdicts = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared))
         return acked + len(ids) - sum(len(own) for own in verdicts), verdicts
 
     def _leave(

@@ -42,6 +42,8 @@ class TaskResult:
         shared: Roots of outputs of several, where ackers decide.
         tuples_file: The tuples it sent.
         tuples: Where in it those for a component's task stand.
+        has_to_blame: Whether events have no further attempt by what a `finish_batch` raised for
+            several: some of them may be innocent.
         is_rehearsal: Whether what it left counts for nothing, but that events failed in it.
         batch: How the try at a transaction went here; None in other topologies.
     """
@@ -70,5 +72,6 @@ class TaskResult:
     shared: list[tuple[int, ...]] = field(default_factory=list)
     tuples_file: Handle = None
     tuples: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    has_to_blame: bool = False
     is_rehearsal: bool = False
     batch: BatchOutcome | None = None

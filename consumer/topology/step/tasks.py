@@ -56,6 +56,8 @@ class SpoutTask:
         wave: The wave of the step that it is in; only the first has ticks and events that waited.
         excluded: What becomes of events that have failed in another run of the step, as
             `StepBatch.write_verdicts` left it: they are not fed. None without any.
+        blames: Whether innocent events are told apart if a `finish_batch` raises for several that
+            have no further attempt: then the result is not the last word.
     """
 
     batch: StepBatch
@@ -65,6 +67,7 @@ class SpoutTask:
     trial: Trial = WHOLE
     wave: int = 0
     excluded: Handle | None = None
+    blames: bool = True
 
     @property
     def weight(self) -> int:
@@ -83,7 +86,7 @@ class SpoutTask:
         sends = None if batch.plan.is_local else batch.exchange(is_kept=is_kept)
         # One number for all: events that failed together are tried again together.
         drawn = random.Random(hash((*batch.seed, partition))).random()
-        executor = _executor(batch, stage, partition, outputs, sends, self.states, drawn)
+        executor = _executor(batch, stage, partition, outputs, sends, self.states, self.wave, drawn)
         result = TaskResult()
         unfinished = UnfinishedEvents(batch)
         with _running(executor, batch):
@@ -96,7 +99,8 @@ class SpoutTask:
                 result.taken = self._feed_part(after_ticks, executor, unfinished)
             executor.finish()
             result.states = batch.write_states(executor.snapshots(), self.states)
-            if self.trial.is_whole:
+            result.has_to_blame = self.blames and executor.has_to_blame
+            if self.trial.is_whole and not result.has_to_blame:
                 executor.keep()
         found = executor.result()
         result.has_more = self._has_more(result.taken)
@@ -152,7 +156,7 @@ class SpoutTask:
             How many new events it has.
         """
         taken = 0
-        excluded = self._excluded()
+        excluded, blamed = self._excluded(), dict(trial.blamed)
         waiting = self.given.waiting()
         runs = self._run_now(waiting)
         for place, (root, pending, event) in trial.of(self.given.all(self.window)):
@@ -167,6 +171,8 @@ class SpoutTask:
                 unfinished.skip(pending)
             elif place in trial.poison:
                 unfinished.add_killer(event, attempt)
+            elif place in blamed:
+                executor.refuse(self._root(root, event, attempt), event, blamed[place])
             else:
                 executor.feed(self._root(root, event, attempt), event)
         return taken
@@ -216,8 +222,9 @@ class SpoutTask:
                 failure=root.failure,
             )
             unfinished.add(root.event, verdict)
+        unfinished.drop(found.dropped)
         unfinished.write(result)
-        if self.trial.is_whole:
+        if self.trial.is_whole and not result.has_to_blame:
             ids = {one.root.id for one in found.unfinished}
             done = [
                 (root.event, root.attempt)
@@ -239,6 +246,7 @@ class StageTask:
         states: What its bolts kept in the step before.
         trial: Which part of its input is given to its bolts.
         wave: The wave of the step that it is in; only the first has ticks.
+        blames: See `SpoutTask`.
     """
 
     batch: StepBatch
@@ -248,6 +256,7 @@ class StageTask:
     states: Mapping[tuple[str, int], Handle]
     trial: Trial = WHOLE
     wave: int = 0
+    blames: bool = True
 
     @property
     def weight(self) -> int:
@@ -266,20 +275,24 @@ class StageTask:
         if not is_rehearsal:
             outputs = batch.outputs(emissions(self.wave, stage.number, self.task))
         sends = batch.exchange(is_kept=batch.transaction is not None and not stage.is_commit)
-        executor = _executor(batch, stage, self.task, outputs, sends, self.states)
+        executor = _executor(batch, stage, self.task, outputs, sends, self.states, self.wave)
         result = TaskResult(is_rehearsal=is_rehearsal)
         with _running(executor, batch):
             _give_ticks(executor, self._ticks, self.trial)
             trial = self.trial.after(len(self._ticks))
+            blamed = dict(trial.blamed)
             for place, (component, sent) in trial.of(batch.tuples_in_order(self.sources)):
                 if place in trial.poison:
                     executor.give_up(sent, crashed((*sent.path, component)))
+                elif place in blamed:
+                    executor.give_up(sent, blamed[place])
                 else:
                     executor.receive(component, self.task, sent)
             executor.finish()
             if not is_rehearsal:
                 result.states = batch.write_states(executor.snapshots(), self.states)
-                if self.trial.is_whole:
+                result.has_to_blame = self.blames and executor.has_to_blame
+                if self.trial.is_whole and not result.has_to_blame:
                     executor.keep()
         sends.close()
         result.tuples_file, result.tuples = sends.path, sends.index
@@ -287,6 +300,8 @@ class StageTask:
         if not batch.is_commit:
             _tell_ackers(found, found.roots, batch, result, is_spout=False)
         _tell_counts(found, outputs, result)
+        if found.dropped:
+            result.unfinished_file = batch.write_unfinished(found.dropped)
         return result
 
     @property
@@ -324,6 +339,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
     outputs: OutputWriter,
     sends: Exchange | None,
     states: Mapping[tuple[str, int], Handle],
+    wave: int,
     drawn: float = 0.0,
 ) -> Executor:
     instances = None if batch.is_rehearsal(stage) else batch.instances
@@ -344,6 +360,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         runs_inline=batch.runs_inline,
         random=drawn,
         transaction=batch.transaction,
+        numbers=emissions(wave, stage.number, task),
     )
 
 
@@ -358,11 +375,12 @@ def _running(executor: Executor, batch: StepBatch) -> Iterator[None]:
 
 
 def _give_ticks(executor: Executor, ticks: Sequence[str], trial: Trial) -> None:
-    """Give bolts the ticks of this part of the input, but those that kill."""
+    """Give bolts the ticks of this part of the input, but those that are known to fail."""
     places = dict(trial.of(ticks))
-    executor.tick([bolt for place, bolt in places.items() if place not in trial.poison])
-    for place in trial.poison & places.keys():
-        executor.give_up_tick(places[place], crashed(()))
+    failures = {**dict.fromkeys(trial.poison, crashed(())), **dict(trial.blamed)}
+    executor.tick([bolt for place, bolt in places.items() if place not in failures])
+    for place in failures.keys() & places.keys():
+        executor.give_up_tick(places[place], failures[place])
 
 
 def _tell_counts(found: ExecutorResult, outputs: OutputWriter, result: TaskResult) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from sequitur.consumer.topology.api.failure import TreeFailure
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -18,11 +20,13 @@ class Trial:
         first: Place of the first item; ticks come first, then events or tuples.
         last: Place behind the last item; None for all.
         poison: Places of items that are known to kill the process.
+        blamed: Places of items that fail, and why: a `finish_batch` raises whenever they are given.
     """
 
     first: int = 0
     last: int | None = None
     poison: frozenset[int] = frozenset()
+    blamed: tuple[tuple[int, TreeFailure], ...] = ()
 
     def of(self, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """Return the items of this part, each with its place."""
@@ -32,11 +36,12 @@ class Trial:
         """Return the same part of the items that follow so many others."""
         last = None if self.last is None else max(0, self.last - count)
         poison = frozenset(place - count for place in self.poison if place >= count)
-        return Trial(max(0, self.first - count), last, poison)
+        blamed = tuple((place - count, why) for place, why in self.blamed if place >= count)
+        return Trial(max(0, self.first - count), last, poison, blamed)
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left out but poison."""
+        """Whether nothing is left out but what is known to fail."""
         return self.first == 0 and self.last is None
 
 

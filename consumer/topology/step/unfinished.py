@@ -45,6 +45,10 @@ class UnfinishedEvents:
         (self._dead if verdict.is_dead else self._again).append(one)
         self._roots.append(verdict.id)
 
+    def drop(self, roots: Iterable[int]) -> None:
+        """Add roots of no event whose records may not go out."""
+        self._roots += roots
+
     def add_killer(self, event: tuple[Any, ...], attempts: int) -> None:
         """Add an event that kills the process it is given to: it is given up.
 

@@ -34,14 +34,12 @@ class UnfinishedRoots:
         flags: Their flags.
         failures: Why roots failed, as far as tasks know.
         shared: Ids of roots that share an output.
-        raised: Bolts whose `finish_batch` raised, and what.
     """
 
     ids: Any
     flags: Any
     failures: Mapping[int, TreeFailure]
     shared: Sequence[tuple[int, ...]]
-    raised: Sequence[tuple[str, str]] = ()
 
 
 def decide(
@@ -61,7 +59,7 @@ def decide(
     def places_of(wanted: Any) -> Any:
         return order[np.searchsorted(ids, np.asarray(wanted, np.uint64), sorter=order)]
 
-    forgotten = never_acked(batch.topology.spout.id, found.raised)
+    forgotten = never_acked(batch.topology.spout.id)
     failures: dict[int, TreeFailure] = {}
     held: list[int] = []
     for place, root, flags in zip(

@@ -268,10 +268,10 @@ def test_what_is_neither_acked_nor_failed_is_never_acked() -> None:
     assert (_acked(tester), _dead(tester)) == ([b"a"], [(b"bad", FailReason.NEVER_ACKED)])
 
 
-def test_a_finish_batch_that_raises_leaves_its_tuples_never_acked() -> None:
+def test_a_finish_batch_that_raises_fails_what_is_held() -> None:
     """The dead letter says which bolt, and what it raised."""
     tester = _once(_through(RaisesAtTheEnd()), "a")
-    assert _dead(tester) == [(b"a", FailReason.NEVER_ACKED)]
+    assert _dead(tester) == [(b"a", FailReason.EXCEPTION)]
     assert "finish_batch of 'bolt0'" in tester.dead_letters[0].detail
     assert "RuntimeError: no end" in tester.dead_letters[0].detail
 
