@@ -116,6 +116,13 @@ def create(
     surveyor = surveyor_of(settings, replication_factor=replication_factor)
     SubscriptionAdmin(surveyor).create(record, at=Edge(position.value), fence=fence)
     typer.echo(f"created {name} on {', '.join(record.topics)}, at the {position.value} messages")
+    for one in record.topics:
+        if limits := surveyor.topics.own_retention(one).limits:
+            typer.echo(
+                f"{one} has {' and '.join(limits)}: Kafka deletes messages there whether they are "
+                "acked or not; with -1 it keeps them for `sequitur retention run`",
+                err=True,
+            )
 
 
 @subscription_app.command()

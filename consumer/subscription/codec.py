@@ -11,12 +11,14 @@ Integers of the header are big endian::
   The upper bytes are nearly always zero, and zlib makes nothing of them.
 * Meta names the cursor, so that it is not read as that of another partition. `generation` and
   `carried` are the caller's.
+* Version 1 has no count of lost offsets: that was not counted, and is read as 0.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import google_crc32c
@@ -35,7 +37,8 @@ from sequitur.consumer.subscription.cursor import (
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.acked_ranges import Offsets
 
-CURSOR_VERSION: Final = 1
+CURSOR_VERSION: Final = 2
+_READ: Final = {1, CURSOR_VERSION}
 
 _MAGIC: Final = b"SQCR"
 _HEADER: Final = struct.Struct(">4sBQQ")
@@ -61,6 +64,7 @@ class _Meta(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     length_width: int
     generation: int
     carried: bytes
+    lost: int = 0
 
 
 _encode_meta: Final = msgspec.msgpack.Encoder().encode
@@ -101,6 +105,7 @@ def encode_cursor(cursor: Cursor, *, generation: int = 0, carried: bytes = b"") 
             _width(lengths),
             generation,
             carried,
+            cursor.counts.lost,
         )
     )
     unpacked = b"".join((_META_LENGTH.pack(len(meta)), meta, _planes(distances), _planes(lengths)))
@@ -129,9 +134,9 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
         identity.partition,
     ):
         raise ForeignCursorError(f"this is the cursor of {found}, and not that of {identity}")
-    counts = AckCounts(meta.consumed, meta.absent, meta.repeated)
+    counts = AckCounts(meta.consumed, meta.absent, meta.repeated, meta.lost)
     in_order = -1 <= meta.mark_delete < meta.read_position <= LARGEST_OFFSET
-    if not in_order or min(counts.consumed, counts.absent, counts.repeated) < 0:
+    if not in_order or min(astuple(counts)) < 0:
         raise CursorDamagedError(f"the positions and counts of {found} make no sense")
     cursor = Cursor.restore(
         identity,
@@ -155,8 +160,10 @@ def _checked_body(data: bytes) -> bytes:
         raise CursorDamagedError(f"a cursor of {length} bytes has {len(body)}")
     if data[_HEADER.size : _HEADER_LENGTH] != _CRC.pack(_checksum(header, body)):
         raise CursorDamagedError("the checksum of a cursor is wrong")
-    if version != CURSOR_VERSION:
-        raise CursorVersionError(f"a cursor of format {version}; known is {CURSOR_VERSION}")
+    if version not in _READ:
+        raise CursorVersionError(
+            f"a cursor of format {version}; known are {', '.join(map(str, sorted(_READ)))}"
+        )
     stream = zlib.decompressobj()
     try:
         unpacked = stream.decompress(body, unpacked_length + 1)

@@ -1,7 +1,8 @@
 """A partition as it is read and acked: its cursor, the bytes that were counted, and its end.
 
-What Kafka holds nothing at (compaction, markers, records of aborted transactions, what retention
-deleted) shows only as a jump from one offset to a later one, and is acked here as absent.
+What Kafka holds nothing at (compaction, markers, records of aborted transactions) shows only as a
+jump from one offset to a later one, and is acked here as absent; what was deleted at the log's
+beginning is acked as lost.
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ class ConsumedPartition:
         """Note where the partition ends."""
         self.end = max(self.end, end)
 
-    def read(self, first: int, offset: int, size: int | None) -> bool:
+    def read(self, first: int, offset: int, size: int | None, *, is_deleted: bool = False) -> bool:
         """Take note of what was read.
 
         Args:
             first: The offset from which on it was looked for.
             offset: That of the message; where reading has got to if there is none.
             size: Bytes of the message; None if there is none.
+            is_deleted: Whether the log begins behind `first` now.
 
         Returns:
             Whether there is a message, and it is not acked.
@@ -69,8 +71,9 @@ class ConsumedPartition:
         stop = offset if size is None else offset + 1
         self.know_end(stop)
         # One by one: what is acked already is no repeated ack.
+        ack = self.cursor.ack_lost if is_deleted else self.cursor.ack_absent
         for begin, end in list(self.cursor.unacked_ranges(first, offset)):
-            self.cursor.ack_absent(begin, end, end=self.end)
+            ack(begin, end, end=self.end)
             self.changes += 1
         if stop > self.cursor.read_position:
             self.cursor.seek(stop, end=self.end)

@@ -58,11 +58,13 @@ class AckCounts:
         consumed: Messages that were acked.
         absent: Offsets that were acked because Kafka holds nothing there.
         repeated: Acks of offsets that were acked.
+        lost: Offsets that Kafka deleted before they were acked: at most so many messages.
     """
 
     consumed: int = 0
     absent: int = 0
     repeated: int = 0
+    lost: int = 0
 
 
 class Cursor:
@@ -173,10 +175,8 @@ class Cursor:
         Returns:
             How many were not acked before.
         """
-        self._check_range(first, stop, end)
-        added = self._add(first, stop)
+        added = self._acked(first, stop, end)
         self._counts.consumed += added
-        self._counts.repeated += stop - first - added
         return added
 
     def ack_offsets(self, offsets: Offsets, *, end: int) -> int:
@@ -211,7 +211,7 @@ class Cursor:
         self._counts.repeated += acks - added
         return added
 
-    def ack_all_but(self, held: Offsets, *, end: int, absent: int = 0) -> int:
+    def ack_all_but(self, held: Offsets, *, end: int, absent: int = 0, lost: int = 0) -> int:
         """Ack all messages before `end` but some: what was read, less what is held or waits.
 
         What is acked stays so, also among `held`. To say it again is no repeated ack.
@@ -220,6 +220,7 @@ class Cursor:
             held: The offsets that are not to be acked, in any order.
             end: The offset behind the last one that was read.
             absent: How many of the others Kafka does not hold.
+            lost: How many of these it deleted before they were read, at most.
 
         Returns:
             How many were not acked before.
@@ -236,8 +237,10 @@ class Cursor:
         added = self._ranges.add_many(firsts[some], stops[some])
         self._move(self._ranges.pop_first(self._committed))
         absent = min(absent, added)
+        lost = min(lost, absent)
         self._counts.consumed += added - absent
-        self._counts.absent += absent
+        self._counts.absent += absent - lost
+        self._counts.lost += lost
         return added
 
     def ack_cumulative(self, offset: int, *, end: int) -> int:
@@ -271,10 +274,20 @@ class Cursor:
         Returns:
             How many were not acked before.
         """
-        self._check_range(first, stop, end)
-        added = self._add(first, stop)
+        added = self._acked(first, stop, end)
         self._counts.absent += added
-        self._counts.repeated += stop - first - added
+        return added
+
+    def ack_lost(self, first: int, stop: int, *, end: int) -> int:
+        """Ack offsets that Kafka deleted before they were acked.
+
+        They count as `lost`: which of them held a message cannot be told any more; see `ack`.
+
+        Returns:
+            How many were not acked before.
+        """
+        added = self._acked(first, stop, end)
+        self._counts.lost += added
         return added
 
     def seek(self, offset: int, *, end: int) -> None:
@@ -381,8 +394,16 @@ class Cursor:
             consumed=self._counts.consumed,
             absent=self._counts.absent,
             repeated=self._counts.repeated,
+            lost=self._counts.lost,
             individually_deleted=ranges_text(self.identity.partition, self._ranges),
         )
+
+    def _acked(self, first: int, stop: int, end: int) -> int:
+        """Ack a range; what was acked before counts as repeated."""
+        self._check_range(first, stop, end)
+        added = self._add(first, stop)
+        self._counts.repeated += stop - first - added
+        return added
 
     def _add(self, first: int, stop: int) -> int:
         """Ack a range, which may lie behind the mark-delete position or before it."""

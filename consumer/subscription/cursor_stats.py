@@ -24,6 +24,7 @@ class CursorStats:
         consumed: How many messages were acked.
         absent: How many offsets were acked because Kafka holds nothing there.
         repeated: How many acks were of what was acked.
+        lost: How many offsets Kafka deleted before they were acked: at most so many messages.
         individually_deleted: The ranges, as `ranges_text` writes them.
     """
 
@@ -36,13 +37,14 @@ class CursorStats:
     consumed: int
     absent: int
     repeated: int
+    lost: int
     individually_deleted: str
 
     def to_document(self) -> dict[str, Any]:
         """Return the fields that Pulsar has under its names; positions as partition:offset.
 
-        Three have no counterpart there: `committedOffset`, as Kafka's groups count it,
-        `absentOffsets` and `repeatedAcks`.
+        Four have no counterpart there: `committedOffset`, as Kafka's groups count it,
+        `absentOffsets`, `repeatedAcks` and `lostAtMost`.
         """
         return {
             "markDeletePosition": f"{self.partition}:{self.mark_delete}",
@@ -55,6 +57,7 @@ class CursorStats:
             "committedOffset": self.mark_delete + 1,
             "absentOffsets": self.absent,
             "repeatedAcks": self.repeated,
+            "lostAtMost": self.lost,
         }
 
 

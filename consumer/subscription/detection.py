@@ -32,6 +32,10 @@ class FindingKind(StrEnum):
     """Messages were acked since they were older than their time to live."""
     EXPIRED_SUBSCRIPTION = "expired subscription"
     """A subscription was deleted that nobody used."""
+    LOST = "lost messages"
+    """A topic's own retention, or somebody, has deleted messages that are not acked."""
+    NEAR_DELETION = "near deletion"
+    """A topic's own retention will soon delete messages that are not acked."""
     DAMAGED = "damaged cursors"
     """What is stored of a subscription cannot be read."""
     FAILED = "not done"
@@ -120,6 +124,49 @@ def detect(
                 {"unackedMessages": out, "limit": thresholds.unacked_messages},
             )
         )
+    return found
+
+
+def near_deletion(
+    backlog: TopicBacklog,
+    *,
+    subscription: str,
+    now_ms: int,
+    time_ms: int | None,
+    size_bytes: int | None,
+) -> list[Finding]:
+    """Return what of a subscription is past half of what its topic's own retention keeps.
+
+    Args:
+        backlog: Of the topic.
+        subscription: Which.
+        now_ms: The time.
+        time_ms: The topic's `retention.ms`; None without one.
+        size_bytes: Its `retention.bytes`, of each partition; None without one.
+    """
+    found = []
+
+    def add(what: str, limit: str, figures: dict[str, Any]) -> None:
+        sentence = f"{what} of {limit}: Kafka deletes messages then, acked or not"
+        kind = FindingKind.NEAR_DELETION
+        found.append(Finding(kind, backlog.topic, subscription, sentence, figures))
+
+    age_ms = int(backlog.age_s(now_ms, subscription) * 1000)
+    if time_ms is not None and 2 * age_ms > time_ms:
+        add(
+            f"the oldest message that is not acked is {age_ms:,} ms old",
+            f"retention.ms = {time_ms}",
+            {"age_ms": age_ms, "retention.ms": time_ms},
+        )
+    for part in backlog.parts:
+        is_own = part.subscription == subscription
+        if is_own and size_bytes is not None and 2 * part.size_bytes > size_bytes:
+            add(
+                f"partition {part.partition} has {part.size_bytes:,} bytes from the first message "
+                "that is not acked on",
+                f"retention.bytes = {size_bytes}",
+                {"backlogSize": part.size_bytes, "retention.bytes": size_bytes},
+            )
     return found
 
 

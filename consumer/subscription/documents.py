@@ -167,6 +167,7 @@ def _subscription_stats(
         "unackedMessages": sum(
             _unacked(cursor, survey.logs[where].start) for where, cursor in cursors.items()
         ),
+        "lostAtMost": sum(survey.lost(record.name, where) for where in cursors),
         **about,
     }
     if stamps:
@@ -229,6 +230,7 @@ def _cursor_document(sight: Sight, name: str, where: SourcePartition) -> dict[st
     # A topic that was deleted and made anew ends before what its cursors have acked.
     end = max(survey.logs[where].end, _reached(cursor))
     document = cursor.stats(end).to_document()
+    document["lostAtMost"] = survey.lost(name, where)
     document["waitingReadOp"] = name in survey.connected and cursor.read_position >= end
     place = sight.places.get((name, where))
     if place is not None:

@@ -90,6 +90,7 @@ class Survey:
             as acked, nothing is acked for them, and they hold no producer back.
         of_gone_logs: The subscriptions and partitions whose cursors are those of an earlier topic
             of the name, which was deleted.
+        jobs: The subscriptions of Spark jobs: what these have read they hold themselves.
     """
 
     now_ms: int
@@ -101,6 +102,7 @@ class Survey:
     oldest_ms: Mapping[tuple[SourcePartition, int], int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
+    jobs: frozenset[str] = frozenset()
 
     def with_held(
         self, subscription: str, held: Mapping[SourcePartition, PartitionCursor], *, epoch: int
@@ -157,6 +159,23 @@ class Survey:
         if (subscription, where) in self.of_gone_logs:
             return self.logs[where].start
         return self.first_unacked(subscription, where)
+
+    def deleted_unacked(self, subscription: str, where: SourcePartition) -> int:
+        """Return how many offsets before the log's first are not acked: messages lost, at most.
+
+        Those that its consumer has passed count in its cursor instead.
+        """
+        cursor = self.held_of(subscription, where).cursor
+        if subscription in self.damaged or (subscription, where) in self.of_gone_logs:
+            return 0
+        first = cursor.read_position if subscription in self.jobs else cursor.committed_offset
+        deleted = cursor.unacked_ranges(first, self.logs[where].start)
+        return sum(stop - begin for begin, stop in deleted)
+
+    def lost(self, subscription: str, where: SourcePartition) -> int:
+        """Return how many messages were deleted before they were acked, at most."""
+        counted = self.held_of(subscription, where).cursor.counts.lost
+        return counted + self.deleted_unacked(subscription, where)
 
     def backlog(self, topic: str) -> TopicBacklog:
         """Return the backlogs of the subscriptions on a topic whose cursors can be read."""

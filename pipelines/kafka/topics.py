@@ -115,7 +115,12 @@ class OwnRetention:
     @property
     def sentences(self) -> list[str]:
         """What it is, in the words of the settings."""
-        told = [] if self.is_known else ["settings that may not be read"]
+        return self.limits if self.is_known else ["settings that may not be read"]
+
+    @property
+    def limits(self) -> list[str]:
+        """Its limits that are known, in the words of the settings."""
+        told = []
         if self.time_ms is not None:
             told.append(f"retention.ms = {self.time_ms}")
         if self.size_bytes is not None:
@@ -140,7 +145,7 @@ class KafkaTopics:
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
         self._admin = AdminClient(kafka.librdkafka())
         self._outages = outages or brief_outages()
-        self._limits: dict[str, tuple[float, RecordLimit]] = {}
+        self._known: dict[str, tuple[float, dict[str, str]]] = {}
 
     def partitions(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when there is no such topic."""
@@ -280,12 +285,7 @@ class KafkaTopics:
 
         The brokers are asked again after a minute.
         """
-        now_s = time.monotonic()
-        asked_s, limit = self._limits.get(topic, (now_s, None))
-        if limit is None or now_s - asked_s >= _KNOWN_FOR_S:
-            limit = RecordLimit.of(self._configuration(topic))
-            self._limits[topic] = now_s, limit
-        return limit
+        return RecordLimit.of(self._known_configuration(topic))
 
     def require_keyless(self, topic: str) -> None:
         """Check that a topic takes records without a key, as late and bad rows may be.
@@ -321,6 +321,15 @@ class KafkaTopics:
         )
         told = (self._configuration(str(node), ResourceType.BROKER) for node in brokers)
         return min(int(one.get(_PRODUCER_EXPIRY, _DEFAULT_EXPIRY_MS)) for one in told)
+
+    def _known_configuration(self, topic: str) -> dict[str, str]:
+        """Return a topic's settings, a minute old at most; see `_configuration`."""
+        now_s = time.monotonic()
+        asked_s, found = self._known.get(topic, (now_s, None))
+        if found is None or now_s - asked_s >= _KNOWN_FOR_S:
+            found = self._configuration(topic)
+            self._known[topic] = now_s, found
+        return found
 
     def _configuration(self, topic: str, kind: ResourceType = ResourceType.TOPIC) -> dict[str, str]:
         """Return a topic's settings, with the brokers' defaults; empty without the right to ask."""
@@ -380,6 +389,10 @@ class KafkaTopics:
     def own_retention(self, topic: str) -> OwnRetention:
         """Return what the brokers delete of a topic by themselves."""
         return OwnRetention.of(self._configuration(topic))
+
+    def known_retention(self, topic: str) -> OwnRetention:
+        """Return `own_retention`; the brokers are asked again after a minute."""
+        return OwnRetention.of(self._known_configuration(topic))
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset of the first record that is still there of each partition."""

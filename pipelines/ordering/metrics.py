@@ -223,6 +223,11 @@ def _subscription(
     committed = GaugeMetricFamily(
         f"{prefix}_committed_offset", "The first offset that is not acked", labels=labels
     )
+    lost = GaugeMetricFamily(
+        f"{prefix}_lost_rows",
+        "Rows that Kafka deleted before they were read, at most",
+        labels=labels,
+    )
     for where, (cursor, _sizes) in sorted(cursors.items()):
         place = [where.topic, str(where.partition)]
         part = clock.partitions.get(where)
@@ -233,7 +238,8 @@ def _subscription(
         backlog.add_metric(place, sum(stop - first for first, stop in unacked))
         ranges.add_metric(place, cursor.acked_range_count)
         committed.add_metric(place, cursor.committed_offset)
-    yield from (backlog, ranges, committed)
+        lost.add_metric(place, cursor.counts.lost)
+    yield from (backlog, ranges, committed, lost)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

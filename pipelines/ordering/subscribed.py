@@ -333,8 +333,8 @@ class JobSubscription:
         """
         held = held_offsets(checkpoint, entry, waiting)
         first: dict[SourcePartition, int] = {}
-        if new := [where for where in entry.clock.partitions if where not in self._cursors]:
-            first = self._topics.low_watermarks(new)
+        if wanted := [where for where in entry.clock.partitions if self._jumps(entry, where)]:
+            first = self._topics.low_watermarks(wanted)
         with self._writing:  # nobody may store cursors of this step without its state
             with self._lock:
                 self._forget_recreated(entry.topics)
@@ -356,6 +356,14 @@ class JobSubscription:
             )
             self._write(state)
 
+    def _jumps(self, entry: StepEntry, where: SourcePartition) -> bool:
+        """Tell whether a step has passed offsets that hold no row, or begins a partition."""
+        one = self._cursors.get(where)
+        if one is None:
+            return True
+        rows, _size = entry.counted.get(where, (0, 0))
+        return entry.clock.partitions[where].position - one.cursor.read_position > rows
+
     def _ack(
         self, entry: StepEntry, where: SourcePartition, position: int, held: Longs, first: int
     ) -> None:
@@ -369,7 +377,8 @@ class JobSubscription:
         if cursor.acked_end > reached:
             # It was read before, by a job whose checkpoint is gone: what is absent there is acked.
             cursor.ack_all_but(held, end=min(position, cursor.acked_end))
-        cursor.ack_all_but(held, end=position, absent=absent)
+        lost = max(0, min(first, position) - reached)
+        cursor.ack_all_but(held, end=position, absent=absent, lost=lost)
         cursor.seek(position, end=max(position, cursor.committed_offset))
         # Beyond what the step has read more may be staged.
         is_ahead = cursor.committed_offset > position
@@ -424,4 +433,4 @@ def _by_topic(ends: Mapping[SourcePartition, int]) -> dict[str, dict[int, int]]:
 def _marks(cursor: Cursor) -> tuple[int, ...]:
     """Return numbers that are others once the cursor has changed."""
     counts = cursor.counts
-    return cursor.mark_delete, cursor.read_position, counts.consumed, counts.absent
+    return cursor.mark_delete, cursor.read_position, counts.consumed, counts.absent, counts.lost

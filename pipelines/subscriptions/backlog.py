@@ -115,6 +115,7 @@ class Surveyor:
             held={name: found.cursors for name, found in stored.items()},
             epochs={name: found.state.epoch for name, found in stored.items()},
             damaged=damaged,
+            jobs=frozenset(name for name, found in stored.items() if found.state.checkpoint),
             of_gone_logs=frozenset(
                 (name, where)
                 for name, found in stored.items()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import CursorIdentity
 from sequitur.consumer._errors import UnknownSubscriptionError
-from sequitur.consumer.subscription.detection import Finding, FindingKind, detect
+from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
 from sequitur.consumer.subscription.expiry import is_unused
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.state import SubscriptionState
@@ -165,6 +165,8 @@ class Checks:
             self._publish(checks, survey.now_ms)
         findings += [_over_quota(one) for one in checks if one.is_exceeded]
         findings += _detected(survey)
+        findings += _lost(survey)
+        findings += self._near_deletion(survey)
         findings += [
             Finding(FindingKind.DAMAGED, None, name, f"{why}; only a deletion helps")
             for name, why in sorted(survey.damaged.items())
@@ -202,6 +204,21 @@ class Checks:
         except TopicError as error:  # such as a copy that is too large: others' checks go on
             return survey, [], [Finding(FindingKind.FAILED, None, record.name, str(error))]
         return survey, due, _acked(due)
+
+    def _near_deletion(self, survey: Survey) -> list[Finding]:
+        """Return what the topics' own retention will soon delete though it is not acked."""
+        found = []
+        for topic in survey.topics():
+            own = self._surveyor.topics.known_retention(topic)
+            for record in survey.registry.on(topic):
+                found += near_deletion(
+                    survey.backlog(topic),
+                    subscription=record.name,
+                    now_ms=survey.now_ms,
+                    time_ms=own.time_ms,
+                    size_bytes=own.size_bytes,
+                )
+        return found
 
     def _publish(self, checks: Sequence[QuotaCheck], now_ms: int) -> None:
         """Tell producers; of topics that have lost their quota the record is deleted."""
@@ -286,6 +303,22 @@ def _detected(survey: Survey) -> list[Finding]:
             found += detect(
                 backlog, cursors, thresholds, subscription=record.name, now_ms=survey.now_ms
             )
+    return found
+
+
+def _lost(survey: Survey) -> list[Finding]:
+    """Return what was deleted though it is not acked, and no consumer has passed yet."""
+    found = []
+    for where in sorted(survey.logs):
+        for record in survey.registry.on(where.topic):
+            if lost := survey.deleted_unacked(record.name, where):
+                start = survey.logs[where].start
+                sentence = (
+                    f"partition {where.partition} begins at {start}: at most {lost:,} messages "
+                    "were deleted before they were acked"
+                )
+                figures = {"partition": where.partition, "lostAtMost": lost}
+                found.append(Finding(FindingKind.LOST, where.topic, record.name, sentence, figures))
     return found
 
 

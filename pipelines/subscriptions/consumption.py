@@ -6,6 +6,7 @@ the lock, so a broker that is away stops receivers only once they have all that 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -41,6 +42,7 @@ PROVES_EACH_S: Final = 5.0
 """A process that has written nothing for so long writes all the same: by that alone it learns that
 a command has reset, skipped or deleted the subscription."""
 
+_logger: Final = logging.getLogger("sequitur.subscription")
 _of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
 
 
@@ -349,11 +351,18 @@ class Consumption:
     def _take_in(self, arrivals: Iterable[Arrival]) -> None:
         read = set()
         for arrival in arrivals:
-            where, first, offset, message = arrival
+            where, first, offset, message, is_deleted = arrival
             part = self._partitions[where]
             read.add(where)
-            if part.read(first, offset, arrival.size) and message is not None:
+            lost = part.cursor.counts.lost
+            is_new = part.read(first, offset, arrival.size, is_deleted=is_deleted)
+            if is_new and message is not None:
                 self._dispatch.add(where, offset, message.key(), message)
+            if lost := part.cursor.counts.lost - lost:
+                _logger.warning(
+                    "%s: %s-%d begins at %d: at most %d messages were deleted before they were "
+                    "acked", self.name, *where, offset, lost,
+                )  # fmt: skip
         for where in read:
             self._partitions[where].count_sizes()
         if read:

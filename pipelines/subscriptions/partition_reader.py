@@ -30,12 +30,14 @@ class Arrival(NamedTuple):
         first: From here on nothing is there, up to before `offset`.
         offset: That of the message; where reading has got to if there is none.
         message: The message; None if there is none.
+        is_deleted: Whether the log begins at `offset` now: what was before may have been messages.
     """
 
     where: SourcePartition
     first: int
     offset: int
     message: Message | None
+    is_deleted: bool = False
 
     @property
     def size(self) -> int | None:
@@ -134,4 +136,4 @@ class PartitionReader:
         self._next[where] = offset
         self._consumer.incremental_unassign([TopicPartition(*where)])
         self._consumer.incremental_assign([TopicPartition(*where, offset)])
-        return Arrival(where, first, offset, None)
+        return Arrival(where, first, offset, None, is_deleted=True)

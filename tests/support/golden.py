@@ -20,6 +20,11 @@ def golden_document(name: str) -> dict[str, Any]:
     return found
 
 
+def golden_text(name: str) -> str:
+    """Return a text of fb84216."""
+    return (_FB84216 / name).read_text()
+
+
 def make_golden_states(database: Path) -> None:
     """Make a database of fb84216: of transaction 2 one of two tasks has committed its part."""
     with closing(sqlite3.connect(database)) as connection:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from sequitur import Subscription
 from sequitur.consumer import SourcePartition
 from sequitur.consumer._errors import SubscriptionExistsError
 from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.documents import stats_document
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -22,6 +24,7 @@ from sequitur.pipelines._errors import SubscriptionFencedError, TopicError
 from sequitur.pipelines.subscriptions.backlog import log_sizes, read_spans, reader
 from sequitur.pipelines.subscriptions.checks import Checks
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from sequitur.pipelines.subscriptions.sights import take_sight
 from sequitur.pipelines.subscriptions.watch import watch
 from sequitur.producer import KafkaSettings
 from sequitur.producer.quota.control import CONTROL_TOPIC, ToDo, key_of
@@ -484,3 +487,28 @@ def test_a_leader_that_was_cut_off_may_not_tell_producers(
     new.run()
     old.close()
     new.close()
+
+
+def test_what_a_topics_own_retention_deletes_is_told(
+    topics: SubscribedTopics, make_topic: MakeTopic, name: str
+) -> None:
+    """First that it is near, then how much is lost; the consumer that comes counts it, too."""
+    topic = make_topic(1, retention_ms=100_000_000)
+    topics.fill(topic, 10, ages_s=lambda _one: 60_000)
+    topics.subscribe(name, topic)
+    topics.acks(name, topic, (0, 1), (3, 5))
+    kinds = {one.kind for one in topics.check().findings}
+    assert FindingKind.NEAR_DELETION in kinds
+    assert FindingKind.LOST not in kinds
+    topics.surveyor.topics.delete_before({SourcePartition(topic, 0): 7})
+    found = {one.kind: one for one in topics.check().findings}
+    assert found[FindingKind.LOST].figures["lostAtMost"] == 4
+    (stats,) = stats_document(take_sight(topics.surveyor), topic)["subscriptions"].values()
+    assert (stats["lostAtMost"], stats["msgBacklog"]) == (4, 3)
+    with Subscription(topics.kafka, name, topic) as subscription:
+        message = subscription.receive(60)
+        assert message is not None
+        assert message.offset == 7
+        counts = subscription.stats().cursors[topic, 0]
+        assert (counts.lost, counts.absent, counts.consumed) == (4, 0, 3)
+    assert FindingKind.LOST not in {one.kind for one in topics.check().findings}

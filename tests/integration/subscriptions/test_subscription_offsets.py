@@ -102,10 +102,10 @@ def test_compacted_offsets_count_as_acked(make_broker: MakeBroker, name: str) ->
         assert found.cursors[topic, 0].acked_ranges == 0
 
 
-def test_deleted_records_count_as_acked(
+def test_deleted_records_count_as_lost(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
-    """What retention deletes, while nobody reads or while it is read, is acked as absent."""
+    """What retention deletes, while nobody reads or while it is read, is acked as lost."""
     topic = make_topic(1)
     admin = AdminClient(kafka.librdkafka())
     fill(kafka, topic, 10)
@@ -121,7 +121,7 @@ def test_deleted_records_count_as_acked(
     with Subscription(kafka, name, topic, receiver_queue_size=2) as subscription:
         assert places(receive(subscription, 2)) == [(0, 4), (0, 5)]
         found = subscription.stats().cursors[topic, 0]
-        assert (found.mark_delete, found.absent) == (3, 4)
+        assert (found.mark_delete, found.lost, found.absent) == (3, 4, 0)
         subscription.acknowledge_cumulative("0:9")
         assert subscription.stats().backlog == 0
 

@@ -97,6 +97,7 @@ def test_internal_stats_are_those_of_the_article() -> None:
         "committedOffset": 4,
         "absentOffsets": 0,
         "repeatedAcks": 0,
+        "lostAtMost": 0,
     }
 
 

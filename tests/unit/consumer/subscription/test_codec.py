@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 from typing import TYPE_CHECKING
@@ -20,8 +21,10 @@ from sequitur.consumer import (
     decode_cursor,
     encode_cursor,
 )
-from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
+from sequitur.consumer.subscription.codec import CURSOR_VERSION
+from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, AckCounts
 from tests.support.cursors import state_of
+from tests.support.golden import golden_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +44,7 @@ def _cursor() -> Cursor:
     return cursor
 
 
-def _framed(body: bytes, *, version: int = 1, length: int = 0, unpacked: int = 0) -> bytes:
+def _framed(body: bytes, *, version: int = 2, length: int = 0, unpacked: int = 0) -> bytes:
     """Bytes with a sound checksum."""
     header = _HEADER.pack(
         b"SQCR", version, length or len(body), unpacked or len(zlib.decompress(body))
@@ -54,6 +57,7 @@ def _written(
     *,
     positions: tuple[int, int] = (9, 10),
     counts: tuple[int, int, int] = (0, 0, 0),
+    lost: int = 0,
     distances: Sequence[int] = (),
     lengths: Sequence[int] = (),
     ranges: int | None = None,
@@ -62,7 +66,7 @@ def _written(
     """A cursor that another program might have written; numbers in columns of eight bytes."""
     count = len(distances) if ranges is None else ranges
     meta = msgspec.msgpack.encode(
-        ["billing", "orders", 3, *positions, *counts, count, *widths, 0, b""]
+        ["billing", "orders", 3, *positions, *counts, count, *widths, 0, b"", lost]
     )
     columns = b"".join(
         bytes((number >> (8 * place)) & 255 for place in range(8) for number in numbers)
@@ -77,6 +81,8 @@ def test_a_cursor_comes_back_whole() -> None:
     stored = decode_cursor(encode_cursor(cursor, generation=7, carried=b"frontier"), IDENTITY)
     assert state_of(stored.cursor) == state_of(cursor)
     assert (stored.generation, stored.carried) == (7, b"frontier")
+    cursor.ack_lost(40, 41, end=100)
+    assert state_of(decode_cursor(encode_cursor(cursor), IDENTITY).cursor) == state_of(cursor)
 
 
 @pytest.mark.parametrize("start", [0, LARGEST_OFFSET])
@@ -139,8 +145,18 @@ def test_another_cursor_is_refused_by_name(other: CursorIdentity) -> None:
 
 def test_a_newer_format_is_refused_by_name() -> None:
     """Its checksum is sound, so that it is no damage."""
-    with pytest.raises(CursorVersionError, match="format 2; known is 1"):
-        decode_cursor(_framed(zlib.compress(b"whatever"), version=2), IDENTITY)
+    with pytest.raises(CursorVersionError, match="format 3; known are 1, 2"):
+        decode_cursor(_framed(zlib.compress(b"whatever"), version=3), IDENTITY)
+
+
+def test_a_cursor_of_fb84216_is_read() -> None:
+    """It has counted nothing as lost; written again it has the newer format."""
+    old = base64.b64decode(golden_text("cursor.b64"))
+    stored = decode_cursor(old, IDENTITY)
+    assert state_of(stored.cursor) == state_of(_cursor())
+    assert stored.cursor.counts == AckCounts((1 << 40) - 70_000 + 11, 2, 1, lost=0)
+    assert (stored.generation, stored.carried) == (7, b"carried")
+    assert (old[4], encode_cursor(stored.cursor)[4]) == (1, CURSOR_VERSION)
 
 
 @pytest.mark.parametrize("data", [b"", b"SQCR", b"x" * 500, b'{"version":1}' * 9])
@@ -165,6 +181,7 @@ def test_bytes_of_a_sound_form_are_read() -> None:
         pytest.param(_written(counts=(-1, 0, 0)), id="negative count consumed"),
         pytest.param(_written(counts=(0, -1, 0)), id="negative count absent"),
         pytest.param(_written(counts=(0, 0, -1)), id="negative count repeated"),
+        pytest.param(_written(lost=-1), id="negative count lost"),
         pytest.param(_written(distances=[0], lengths=[1]), id="range that touches the position"),
         pytest.param(_written(distances=[1, 0], lengths=[1, 1]), id="ranges that touch"),
         pytest.param(_written(distances=[1], lengths=[0]), id="empty range"),

@@ -28,6 +28,18 @@ def test_gaps_are_acked_as_absent() -> None:
     assert part.cursor.mark_delete == 19
 
 
+def test_what_was_deleted_before_it_was_acked_is_lost() -> None:
+    """Apart from what is absent, and less what was acked."""
+    part = ConsumedPartition.begin(IDENTITY, 10)
+    part.know_end(40)
+    part.cursor.ack_range(12, 15, end=40)
+    assert not part.read(10, 20, None, is_deleted=True)
+    assert part.read(20, 22, 5)
+    counts = part.cursor.counts
+    assert (counts.lost, counts.absent, counts.consumed, counts.repeated) == (7, 2, 3, 0)
+    assert part.cursor.stats(40).to_document()["lostAtMost"] == 7
+
+
 def test_what_is_read_again_is_no_repeated_ack() -> None:
     """A second life reads the gaps behind a hole again, and counts nothing of them."""
     part = ConsumedPartition.begin(IDENTITY, 0)

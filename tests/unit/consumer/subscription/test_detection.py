@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sequitur.consumer import Cursor, CursorIdentity
-from sequitur.consumer.subscription.detection import Finding, FindingKind, detect
+from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
 from sequitur.consumer.subscription.policies import DetectionThresholds
 from sequitur.consumer.subscription.quota import PartitionBacklog, TopicBacklog
 
@@ -90,3 +92,31 @@ def test_messages_that_are_out_are_limited() -> None:
     assert one.kind is FindingKind.UNACKED_LIMIT
     assert one.figures == {"unackedMessages": 350, "limit": 350}
     assert not _found(cursors, DetectionThresholds(0, 0, 0, 0, 351))
+
+
+def _near(
+    *, age_s: int, time_ms: int | None = None, size_bytes: int | None = None
+) -> list[Finding]:
+    """Of 100 messages 40 are acked; the others have 600 bytes."""
+    part = PartitionBacklog(
+        "sub1", "orders", 0, 40, 100, 60, size_bytes=600, oldest_ms=_NOW_MS - age_s * 1000
+    )
+    return near_deletion(
+        TopicBacklog("orders", (part, replace(part, subscription="sub2"))),
+        subscription="sub1",
+        now_ms=_NOW_MS,
+        time_ms=time_ms,
+        size_bytes=size_bytes,
+    )
+
+
+def test_what_is_past_half_of_a_topics_own_retention_is_told() -> None:
+    """By its age and by its bytes, of the subscription itself; nothing without a limit."""
+    assert not _near(age_s=9_000)
+    assert not _near(age_s=30, time_ms=60_000, size_bytes=1_200)
+    (by_age,) = _near(age_s=31, time_ms=60_000)
+    assert by_age.kind is FindingKind.NEAR_DELETION
+    assert "31,000 ms old of retention.ms = 60000" in by_age.sentence
+    (by_size,) = _near(age_s=31, size_bytes=1_199)
+    assert "600 bytes" in by_size.sentence
+    assert by_size.subscription == "sub1"

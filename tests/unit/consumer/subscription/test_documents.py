@@ -88,6 +88,7 @@ def test_the_articles_stats() -> None:
                 "msgBacklog": 3,
                 "backlogSize": 3072,
                 "unackedMessages": 3,
+                "lostAtMost": 0,
                 "type": "Shared",
                 "isDurable": True,
                 "connected": False,

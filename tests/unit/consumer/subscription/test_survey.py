@@ -168,3 +168,17 @@ def test_each_partition_of_each_topic_has_its_own_cursor() -> None:
         ("orders", 1, 4),
         ("bills", 0, 2),
     ]
+
+
+def test_what_was_deleted_and_not_acked_is_lost_at_most() -> None:
+    """Offsets 0 to 19 are deleted, five of them were acked; a job holds what it has read."""
+    held = _held((5, 10))
+    held.cursor.ack_lost(0, 2, end=100)
+    survey = _survey(held)
+    assert (survey.deleted_unacked("sub1", _HERE), survey.lost("sub1", _HERE)) == (13, 15)
+    held.cursor.seek(15, end=100)
+    of_job = replace(_survey(held), jobs=frozenset({"sub1"}))
+    assert (of_job.deleted_unacked("sub1", _HERE), of_job.lost("sub1", _HERE)) == (5, 7)
+    unknown = replace(_survey(held), of_gone_logs=frozenset({("sub1", _HERE)}))
+    assert unknown.deleted_unacked("sub1", _HERE) == 0
+    assert _survey(held, epoch=1).lost("sub1", _HERE) == 0

@@ -323,9 +323,9 @@ def test_metrics_of_a_subscription_are_what_it_has_not_acked() -> None:
     place = {"topic": "readings", "partition": "1"}
     found = {
         name: registry.get_sample_value(f"sequitur_subscription_{name}", place)
-        for name in ("backlog_rows", "acked_ranges", "committed_offset")
+        for name in ("backlog_rows", "acked_ranges", "committed_offset", "lost_rows")
     }
-    assert found == {"backlog_rows": 15, "acked_ranges": 2, "committed_offset": 20}
+    assert found == {"backlog_rows": 15, "acked_ranges": 2, "committed_offset": 20, "lost_rows": 0}
 
 
 def test_metrics_before_the_first_step_are_none() -> None:
