@@ -67,12 +67,22 @@ def _named(names: Iterable[str], kind: str) -> str:
     if not different:
         return f"and they have no {kind}s"
     more = len(different) - _MOST_NAMED
-    listed = ", ".join(different[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    listed = ", ".join(map(_in_line, different[:_MOST_NAMED]))
+    listed += f" and {more:,} more" if more > 0 else ""
     return f"and they have the {kind}{'s' if len(different) > 1 else ''} {listed}"
 
 
 def _example(text: str) -> str:
-    return f"where one has {text if len(text) <= _MOST_SHOWN else f'{text[:_MOST_SHOWN]}...'!r}"
+    return f"where one has {_cut(text)!r}"
+
+
+def _in_line(name: str) -> str:
+    """Return others' name as a line of a log can hold it."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in _cut(name))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _document(value: bytes | None) -> Any:

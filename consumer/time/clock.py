@@ -136,7 +136,8 @@ class PartitionClock:
             _first_look(look, now_ms),
             max_event_time_ms=known_ms,
             silent_ms=self.silent_ms + (passed_ms if is_watched or is_bounded else longest_ms),
-            silent_end=self.silent_end if is_watched or not is_bounded else look.end,
+            # Where brokers have lost records, it ends before what was seen.
+            silent_end=min(self.silent_end, look.end) if is_watched or not is_bounded else look.end,
         )
 
 

@@ -196,7 +196,7 @@ class Checkpoint(OwnedFolder):
             CheckpointError: What names them is gone.
         """
         files = files_of(self._storage, run)
-        if files is None:
+        if files is None and run.size_bytes:
             raise CheckpointError(
                 f"{self.root}/{files_document_name(run)}, which names the files of {run.rows} rows "
                 f"that were read and are still needed, is gone. Put the folder back, or "
@@ -204,7 +204,7 @@ class Checkpoint(OwnedFolder):
             )
         if not run.files:
             self._listed.add(run.name)
-        return replace(run, files=files)
+        return replace(run, files=files or {})
 
     def _list_files(self, *runs: Run) -> None:
         """Write down which files runs have, where that was not done yet."""

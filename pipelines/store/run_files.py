@@ -33,7 +33,7 @@ def files_document(run: Run) -> dict[str, Any]:
 def files_of(storage: SparkFolder, run: Run) -> Mapping[str, int] | None:
     """Return the files of a run, by name, and the rows of each; None where nothing says so.
 
-    An entry that was written before there were such documents names them itself.
+    An entry that was written before there were such documents names them itself, if there are any.
 
     Raises:
         CheckpointError: The document is damaged.

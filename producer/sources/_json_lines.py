@@ -80,12 +80,12 @@ class JsonField:
         return _json_string.decode(found).encode() if b"\\" in found else found[1:-1]
 
     def found_in(self, value: bytes | None) -> bytes | None:
-        """`text_of`, None also where there is no value, or no JSON."""
+        """`text_of`, None also where there is no value, or no JSON, or no UTF-8."""
         if value is None:
             return None
         try:
             return self.text_of(value)
-        except _NO_JSON:
+        except (UnicodeDecodeError, *_NO_JSON):
             return None
 
 

@@ -37,7 +37,9 @@ def step_entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) ->
     folder = checkpoint.location(f"runs/{name}")
     assert isinstance(folder, Path)
     staged(folder, ROWS, 0)
-    files = {Path(path).name: len(ROWS) for path in parquet_files(folder)}
+    paths = [Path(path) for path in parquet_files(folder)]
+    files = {path.name: len(ROWS) for path in paths}
+    size = sum(path.stat().st_size for path in paths)
     entry = StepEntry(
         step=step,
         kind=StepKind.BATCH,
@@ -45,7 +47,7 @@ def step_entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) ->
         previous_frontier_ms=0,
         clock=EventClock(),
         staged=Totals(read=len(ROWS)),
-        runs=(*runs, Run(step, len(ROWS), 0, 1 << 60, name=name, files=files)),
+        runs=(*runs, Run(step, len(ROWS), 0, 1 << 60, size_bytes=size, name=name, files=files)),
         before=Totals(),
         logged_ms=0,
     )

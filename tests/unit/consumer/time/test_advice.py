@@ -78,6 +78,13 @@ def test_fields_beyond_twenty_are_counted() -> None:
     assert found.endswith("f18, f19 and 1,980 more")
 
 
+def test_names_of_others_fit_into_a_line() -> None:
+    """However long they are, and whatever a terminal would make of them."""
+    value = b'{"a\\nb": 1, "\\u001b[2J": 2, "\\ud800": 3, "%s": 4}' % (b"x" * 900_000)
+    found = advice(parse_event_time_spec("json:at"), MISSING, [UnusableRow(value, ())])
+    assert found.endswith(r"fields a\nb, \x1b[2J, \ud800, " + "x" * 40 + "...")
+
+
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [

@@ -122,6 +122,15 @@ def test_run_that_ends_counts_all_time_since_the_run_before_and_reads_what_came(
         assert (A in idle) == is_idle
 
 
+def test_partition_whose_end_was_lost_becomes_idle() -> None:
+    """An unclean election leaves it shorter than it was seen: what is gone is not waited for."""
+    clock = _observe(_observe(EventClock(), A, 1000, now_ms=0), B, 400, now_ms=0, behind=10)
+    for now_ms in range(0, IDLE_MS + 1, 10):
+        clock = _observe(_observe(clock, A, 1000 + now_ms, now_ms=now_ms), B, None, now_ms=now_ms)
+    assert clock.idle(idle_timeout_ms=IDLE_MS) == {B}
+    assert clock.partitions[B].to_read_first == 0
+
+
 def test_clock_tells_what_the_frontier_was_computed_from() -> None:
     """Who was idle, and the delay of each, can be read from the log of a step."""
     clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=50)

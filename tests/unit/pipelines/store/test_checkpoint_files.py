@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from sequitur.consumer import (
+    BEFORE_ALL_TIME_MS,
     EventClock,
     Look,
     Run,
@@ -76,6 +77,20 @@ def test_log_of_the_format_before_is_read_and_gone_on_with(tmp_path: Path) -> No
     assert third.latest()[0] == following
     assert "part-" not in (tmp_path / "frontier" / f"{2:012d}").read_text()
     third.close()
+
+
+def test_batch_without_rows_of_the_format_before_has_no_files(tmp_path: Path) -> None:
+    """As of one with the markers of transactions alone; a process died before it was decided."""
+    first = claimed(tmp_path)
+    staged = staged_step(step_entry(first, 0))
+    run = Run(0, 0, BEFORE_ALL_TIME_MS, BEFORE_ALL_TIME_MS, name=first.new_name(0))
+    first.write_document(
+        f"staged/{0:012d}", {**staged.to_document(), "format": 6, "run": asdict(run)}
+    )
+    first.close()
+    second = claimed(tmp_path)
+    assert second.staged(None) == (replace(staged, run=run),)
+    second.close()
 
 
 def test_entry_grows_with_runs_and_not_with_their_files() -> None:

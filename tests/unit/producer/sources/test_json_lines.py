@@ -152,6 +152,14 @@ def test_a_field_is_found_as_written() -> None:
     assert field.text_of(b'{"at":"now"}') == b"now"
 
 
+@pytest.mark.parametrize(
+    "value", [None, b"", b"{", b"\xff", b'{"id":"\\n\xff"}', b'{"id":"\\ud800"}', b"[" * 100_000]
+)
+def test_a_field_is_not_found_where_it_cannot_be_read(value: bytes | None) -> None:
+    """Records that others wrote are of any bytes."""
+    assert JsonField("id").found_in(value) is None
+
+
 def test_lines_of_text_are_events_as_they_are() -> None:
     """Any bytes but a blank line; what is too long is refused, as ever."""
     lines = b"plain words\r\n\n \n\xff{\n" + b"x" * 30 + b"\nlast\n"
