@@ -103,6 +103,9 @@ def replay(
         list[str] | None,
         typer.Option(metavar="P:O", help="The one at this partition and offset; may be repeated"),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also those that were replayed before")
+    ] = False,
 ) -> None:
     """Replay events in the job, as first attempts and in the order of their event time.
 
@@ -110,21 +113,26 @@ def replay(
     The request is a file in the job's checkpoint, on a path, in an object store or in HDFS. The
     job reads it with its next step, or when it starts, and reads no request twice.
 
-    Replayed events stay in the dead-letter topic: a second request replays them once more, and
-    so does --all. An event that was given up several times is replayed once per request.
-    --reason and --key may be combined. Status 1 when nothing is selected.
+    Replayed events stay in the dead-letter topic. A letter that was replayed is passed over,
+    however it is selected; --again replays it once more. An event that was given up several
+    times is replayed once per request. --reason and --key may be combined. Status 1 when nothing
+    is selected, or all of it was replayed.
     """
     from sequitur._dead_letters import DeadLetter, Selection, request_rows  # noqa: PLC0415
+    from sequitur.pipelines.kafka.topics import KafkaTopics  # noqa: PLC0415
     from sequitur.pipelines.topology.replay_requests import (  # noqa: PLC0415
-        replays_folder,
+        REPLAYS_FOLDER,
+        checkpoint_of,
         write_request,
     )
+    from sequitur.pipelines.topology.replayed_letters import ReplayedLetters  # noqa: PLC0415
 
     filtered = reason is not None or key is not None
     if [everything, filtered, bool(record)].count(True) != 1:
         raise typer.BadParameter("give either --all, or --reason and --key, or --record")
-    folder = replays_folder(settings.reorder)
+    checkpoint = checkpoint_of(settings.reorder)
     topic = _topic(settings)
+    ids = KafkaTopics(settings.kafka).ids([topic])
     selection = Selection(reason, None if key is None else key.encode())
     if record:
         places = {_place(text) for text in record}
@@ -138,8 +146,16 @@ def replay(
     if not letters:
         typer.echo(f"nothing is selected in {topic}: nothing is requested")
         raise typer.Exit(NOTHING_SELECTED_EXIT_CODE)
+    new = ReplayedLetters(checkpoint, ids.get(topic, "")).take({_place_of(one) for one in letters})
+    before = sum(_place_of(one) not in new for one in letters)
+    if before and not again:
+        typer.echo(f"passed over, since they were replayed before (--again): {before:,}", err=True)
+        letters = [one for one in letters if _place_of(one) in new]
+        if not letters:
+            typer.echo("all that is selected was replayed before: nothing is requested")
+            raise typer.Exit(NOTHING_SELECTED_EXIT_CODE)
     rows = request_rows(_whole_letters(letters, settings))
-    path = write_request(folder, rows)
+    path = write_request(checkpoint.location(REPLAYS_FOLDER), rows)
     typer.echo(
         f"requested {len(rows):,} events of {len(letters):,} dead letters: {path}\n"
         "the job replays them with its next step, or when it starts"
@@ -150,14 +166,18 @@ def _whole_letters(letters: list[DeadLetter], settings: ProcessJob) -> list[Dead
     """Dead letters with their whole events, which may be in the job's checkpoint."""
     if all(letter.file is None for letter in letters):
         return letters
-    from sequitur.pipelines.topology.replay_requests import replays_folder  # noqa: PLC0415
+    from sequitur.pipelines.topology.replay_requests import checkpoint_of  # noqa: PLC0415
 
-    checkpoint = replays_folder(settings.reorder).parent
+    checkpoint = checkpoint_of(settings.reorder).location("")
     return [letter.whole(checkpoint) for letter in letters]
 
 
 def _topic(settings: ProcessJob) -> str:
     return settings.process.dead_letters(settings.reorder.output_topic)
+
+
+def _place_of(letter: DeadLetter) -> tuple[int, int]:
+    return letter.partition, letter.offset
 
 
 def _place(text: str) -> tuple[int, int]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Storage
 
 REPLAYS_FOLDER: Final = "replays"
 _REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
@@ -41,8 +42,8 @@ _IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
 """The order of events everywhere: ties of event time go by where they came from."""
 
 
-def replays_folder(settings: ReorderSettings) -> Location:
-    """Where the requests to the job with these settings go; it need not be there yet.
+def checkpoint_of(settings: ReorderSettings) -> Storage:
+    """The checkpoint of the job with these settings, to which requests are given.
 
     Raises:
         CheckpointError: The job's checkpoint is where only Hadoop reaches it, is not there, is
@@ -66,7 +67,16 @@ def replays_folder(settings: ReorderSettings) -> Location:
     check_identity(location, found, wanted)
     if found.get("topology") is None:
         raise CheckpointError(f"{location}: no topology runs there that events could be given to")
-    return storage.location(REPLAYS_FOLDER)
+    return storage
+
+
+def replays_folder(settings: ReorderSettings) -> Location:
+    """Where the requests to the job with these settings go; it need not be there yet.
+
+    Raises:
+        CheckpointError: See `checkpoint_of`.
+    """
+    return checkpoint_of(settings).location(REPLAYS_FOLDER)
 
 
 def write_request(folder: Location, rows: pa.Table) -> Location:

@@ -148,17 +148,24 @@ def test_replay_requests_events_in_the_order_of_their_time(dlq: Dlq) -> None:
         assert not {header["key"] for header in row["headers"]} & set(DEAD_HEADERS)
 
 
-def test_replay_takes_what_was_chosen(dlq: Dlq) -> None:
+def test_replay_takes_what_was_chosen_and_was_not_replayed_before(dlq: Dlq) -> None:
     """By record, by reason, by key: each a request of its own."""
     for chosen in (
         ("--record", "0:3", "--record", "0:0"),
         ("--reason", "exception"),
-        ("--key", "a"),
+        ("--key", "a", "--again"),
     ):
         run = dlq.run("replay", *chosen)
         assert run.returncode == 0, run.stderr
     found = [read_request(path)["offset"].to_pylist() for path in requests(dlq.replays)]
-    assert found == [[1, 3], [3, 2], [1]]
+    assert found == [[1, 3], [2], [1]]
+    run = dlq.run("replay", "--all")
+    assert run.returncode == 1
+    assert "passed over, since they were replayed before (--again): 3" in run.stderr
+    assert "all that is selected was replayed before" in run.stdout
+    assert len(requests(dlq.replays)) == 3
+    dlq.fill({"source_offset": 4})
+    assert "requested 1 events of 1 dead letters" in dlq.run("replay", "--all").stdout
 
 
 def test_replay_of_nothing_is_told_by_the_status(dlq: Dlq) -> None:
