@@ -83,7 +83,7 @@ EQUAL: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("values", EQUAL, ids=lambda values: ascii(values[0])[:40])
+@pytest.mark.parametrize("values", EQUAL)
 def test_equal_values_have_equal_hashes(values: tuple[Any, ...]) -> None:
     """Of whatever types Python has for them."""
     assert all(one == values[0] for one in values)
