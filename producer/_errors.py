@@ -17,6 +17,7 @@ ProducerError
     │   ├── BrokerUnreachableError  no broker answers
     │   └── BacklogQuotaError       the topic is over its backlog quota: the event was not accepted
     ├── OutcomeUnknownError     it may have succeeded
+    ├── UnreadableHeadersError  a record has a header whose name is no UTF-8
     └── FatalError              it will not succeed until rights, settings or versions change
         ├── RequestUnknownError     the broker does not know the request
         ├── TakenOverError          another process has taken over the producer's name
@@ -130,6 +131,10 @@ class BacklogQuotaError(RetriableError):
 
 class OutcomeUnknownError(BrokerError):
     """The request got no answer; it may have been carried out."""
+
+
+class UnreadableHeadersError(BrokerError):
+    """A record has a header whose name is no UTF-8: Kafka's clients do not agree on what it is."""
 
 
 class FatalError(BrokerError):

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur._errors import UnknownRecordError, UnknownTopicError
 from sequitur.producer._errors import BrokerUnreachableError
-from sequitur.producer.kafka.arrivals import arrivals
+from sequitur.producer.kafka.arrivals import arrivals, headers_of
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 from sequitur.producer.kafka.reach import require_broker
 
@@ -264,14 +264,13 @@ def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int
 
 
 def _record(message: Message) -> TopicRecord:
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
     return TopicRecord(
         partition=cast("int", message.partition()),
         offset=cast("int", message.offset()),
         timestamp_ms=message.timestamp()[1],
         key=message.key(),
         value=message.value(),
-        headers=tuple(headers or ()),
+        headers=tuple(headers_of(message)),
     )
 
 

@@ -115,6 +115,7 @@ from sequitur.producer._errors import (
     RetriableError,
     SendManyError,
     TakenOverError,
+    UnreadableHeadersError,
     WrongClusterError,
 )
 from sequitur.producer._event_id import MalformedEventIdError
@@ -256,6 +257,7 @@ __all__ = [
     "UnknownRecordError",
     "UnknownSubscriptionError",
     "UnknownTopicError",
+    "UnreadableHeadersError",
     "WrongBatchError",
     "WrongClusterError",
     "WrongRecordError",

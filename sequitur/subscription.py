@@ -28,6 +28,7 @@ from sequitur.pipelines.subscriptions.opening import SubscriptionOpening
 from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
 from sequitur.pipelines.subscriptions.skip_thread import SkipThread
 from sequitur.producer import KafkaSettings
+from sequitur.producer.kafka.arrivals import headers_of
 from sequitur.producer.kafka.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -417,14 +418,13 @@ class Subscription:
 
 
 def _message(message: KafkaMessage, redelivery_count: int) -> Message:
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
     return Message(
         topic=cast("str", message.topic()),
         partition=cast("int", message.partition()),
         offset=cast("int", message.offset()),
         key=message.key(),
         value=message.value(),
-        headers=tuple(headers or ()),
+        headers=tuple(headers_of(message)),
         timestamp_ms=message.timestamp()[1],
         redelivery_count=redelivery_count,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, spread
 from sequitur.pipelines.spark.tasks import text_of
 from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
+from sequitur.producer.kafka.arrivals import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,13 +68,14 @@ def read_spans(job: JobContext, spans: Spans, partitions: int) -> Iterator[pa.Re
         while left:
             found: list[Message] = []
             for one in reader.read(_ROWS, _POLL_S):
-                heard_s = time.monotonic()
-                stop = left.get(one.where, 0)
+                if one.where not in left:
+                    continue  # what has come since, and is not waited for
+                heard_s, stop = time.monotonic(), left[one.where]
                 if one.message is not None and one.offset < stop:
                     found.append(one.message)
                 # The last offsets may be markers: then its end, or a later record, says so.
                 if one.offset + (one.message is not None) >= stop:
-                    left.pop(one.where, None)
+                    del left[one.where]
             if found:
                 yield from spread(_table(found), partitions).cast(_SCHEMA).to_batches()
             elif time.monotonic() - heard_s > _SILENCE_S:
@@ -87,7 +89,7 @@ def read_spans(job: JobContext, spans: Spans, partitions: int) -> Iterator[pa.Re
 
 
 def _table(found: Sequence[Message]) -> pa.Table:
-    headers = [cast("list[tuple[str, bytes | None]] | None", one.headers()) for one in found]
+    headers = [headers_of(one) for one in found]
     return pa.table(
         {
             "topic": [one.topic() for one in found],

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from sequitur.producer._errors import UnreadableHeadersError
+from sequitur.producer.kafka.arrivals import headers_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -94,8 +97,9 @@ def _mean_bytes(consumer: Consumer, places: list[TopicPartition]) -> float:
                 if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its documented name
                     left.discard((record.topic(), record.partition()))
             else:
-                headers = record.headers() or ()
-                parts = [record.key(), record.value(), *(header[1] for header in headers)]
+                parts = [record.key(), record.value()]
+                with contextlib.suppress(UnreadableHeadersError):  # Spark's client reads them
+                    parts += [value for _, value in headers_of(record)]
                 count += 1
                 size += sum(len(part) for part in parts if part)
     return size / max(1, count)

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import SubscriptionError, TopicError
+from sequitur.producer.kafka.arrivals import headers_of
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ class Arrival(NamedTuple):
         message = self.message
         if message is None:
             return None
-        headers = cast("list[tuple[str, bytes | None]] | None", message.headers()) or ()
         size = len(message.key() or b"") + len(message.value() or b"")
-        return size + sum(len(name) + len(value or b"") for name, value in headers)
+        return size + sum(len(name) + len(value or b"") for name, value in headers_of(message))
 
 
 class PartitionReader:

@@ -15,6 +15,7 @@ from sequitur.pipelines.kafka.connections import kept_connections
 from sequitur.pipelines.subscriptions.backlog import read_spans, reader
 from sequitur.pipelines.subscriptions.standing import standing_of
 from sequitur.producer import FatalError, RetriableError
+from sequitur.producer.kafka.arrivals import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -165,5 +166,5 @@ def _peeked(message: Message, where: SourcePartition) -> PeekedMessage:
         timestamp_ms=message.timestamp()[1],
         key=message.key(),
         value=message.value(),
-        headers=tuple(message.headers() or ()),  # type: ignore[arg-type] # a list of pairs
+        headers=tuple(headers_of(message)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException, Producer
 
@@ -14,6 +14,7 @@ from sequitur.consumer import (
 )
 from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.subscriptions.backlog import read_spans, reader
+from sequitur.producer.kafka.arrivals import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,9 +87,8 @@ def _copy(
     subscription: str,
     delivered: Callable[[KafkaError | None, Message], None],
 ) -> None:
-    kept = cast("list[tuple[str, str | bytes | None]] | None", message.headers())
     headers: list[tuple[str, str | bytes | None]] = [
-        *(kept or ()),
+        *headers_of(message),
         (SOURCE_TOPIC_HEADER, str(message.topic())),
         (SOURCE_PARTITION_HEADER, str(message.partition())),
         (SOURCE_OFFSET_HEADER, str(message.offset())),

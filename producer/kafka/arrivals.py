@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from sequitur.producer._errors import UnreadableHeadersError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+
+    Headers = list[tuple[str, bytes | None]]
 
 
 def arrivals(consumer: Consumer, at_most: int, *, timeout_s: float) -> list[Message]:
@@ -24,3 +28,18 @@ def arrivals(consumer: Consumer, at_most: int, *, timeout_s: float) -> list[Mess
     """
     first = consumer.consume(1, timeout=timeout_s)
     return [*first, *consumer.consume(at_most - 1, timeout=0)] if first else []
+
+
+def headers_of(message: Message) -> Headers:
+    """Return a record's headers; to be called once for each record.
+
+    Raises:
+        UnreadableHeadersError: One has a name that is no UTF-8, which brokers do not look at.
+    """
+    try:
+        return cast("Headers | None", message.headers()) or []
+    except SystemError as error:  # so the client ends it, and each further call gives null pointers
+        raise UnreadableHeadersError(
+            f"{message.topic()}-{message.partition()}, offset {message.offset()}: a header has a "
+            "name that is no UTF-8"
+        ) from error

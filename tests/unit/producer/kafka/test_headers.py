@@ -1,0 +1,63 @@
+"""Headers that others wrote: their names may be of any bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.produce import ProduceRequest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sequitur.consumer import SourcePartition
+from sequitur.errors import UnreadableHeadersError
+from sequitur.pipelines.ordering.row_probe import mean_row_bytes
+from sequitur.producer import KafkaSettings
+from sequitur.producer.kafka.arrivals import headers_of
+from sequitur.producer.kafka.record_batch import NO_STAMP, new_builder, stamped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOPIC = "names"
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """A broker that librdkafka plays."""
+    player = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = player.list_topics(_TOPIC, timeout=10).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+    player.flush(0)
+
+
+async def _send_latin_name(address: str) -> None:
+    """Write a record with a header whose name is in Latin-1."""
+    builder = new_builder(1 << 10)
+    builder.append(0, 1, b"key", b"value", [("é", b"1"), ("plain", b"2")])
+    batch = stamped(bytes(builder.build()).replace("é".encode(), b"\xe9\xe9"), NO_STAMP)
+    client = AIOKafkaClient(bootstrap_servers=address)
+    try:
+        await client.bootstrap()
+        (node,) = (broker.nodeId for broker in client.cluster.brokers())
+        answer = await client.send(node, ProduceRequest(None, 1, 5_000, [(_TOPIC, [(0, batch)])]))
+        ((_, ((_, code, *_),)),) = answer.topics
+        assert code == 0
+    finally:
+        await client.close()
+
+
+async def test_header_whose_name_is_no_utf8_is_refused_by_its_record(address: str) -> None:
+    """The client's own error names nothing; a look at sizes of rows goes without its headers."""
+    await _send_latin_name(address)
+    kafka = KafkaSettings(bootstrap_servers=address)
+    reader = Consumer({**kafka.librdkafka(), "group.id": "names"})
+    try:
+        reader.assign([TopicPartition(_TOPIC, 0, 0)])
+        (message,) = reader.consume(1, timeout=10)
+        assert message.value() == b"value"
+        with pytest.raises(UnreadableHeadersError, match="names-0, offset 0: a header has a name"):
+            headers_of(message)
+    finally:
+        reader.close()
+    assert mean_row_bytes(kafka, {SourcePartition(_TOPIC, 0): (0, 1)}) == len(b"keyvalue")
