@@ -173,8 +173,7 @@ _SHOWN: Final = (
 )
 """What of /api/v1 says most; Spark's pages are made of it."""
 _EACH: Final = (
-    (EXECUTOR_KILLED, SPECULATION),
-    (DRIVER_KILLED,),
+    (EXECUTOR_KILLED, SPECULATION, DRIVER_KILLED),
     (DYNAMIC_ALLOCATION,),
 )
 
@@ -242,7 +241,7 @@ def test_passwords_are_nowhere_to_be_seen(
         job.feed()
         options = {"spark.ui.enabled": "true", "spark.ui.port": str(page)}
         with on_cluster(job, cluster, tmp_path, is_bounded=False, options=options) as life:
-            life.wait(job.is_all_read)
+            life.wait(job.done)
             address = f"http://{_ports.HOST}:{page}/api/v1/applications/{life.number}"
             said = [read_page(f"{address}/{name}") for name in _SHOWN]
             said += [" ".join(words_of(one)) for one in psutil.process_iter()]
