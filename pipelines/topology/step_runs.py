@@ -303,6 +303,7 @@ class StepRuns:
                 topic: (*prepared.records.get(topic, ()), *added.get(topic, ()))
                 for topic in {**prepared.records, **added}
             },
+            unfinished=(*prepared.unfinished, *committed.unfinished),
             states=states,
             tasks={component: self.tasks[component] for component, _, _ in states},
             totals=_added(prepared.totals, counts),

@@ -88,6 +88,17 @@ class BoltTasks:
                 None if state is None else pickle.loads(state)  # noqa: S301 - from `snapshots`
             )
 
+    def renew(self, place: tuple[str, int]) -> None:
+        """Have a task go on with another copy of its bolt, as its batch began.
+
+        Raises:
+            BoltError: The bolt's `prepare` or `restore` raised.
+        """
+        runner, state = self.runners[place], self._states.get(place)
+        clean_up(runner.bolt)
+        runner.renew(_copy_of(self._topology.components[place[0]]))
+        runner.prepare(None if state is None else pickle.loads(state))  # noqa: S301 - our own
+
     def snapshots(self) -> dict[tuple[str, int], Any]:
         """Return what tasks want kept until the next batch, pickled.
 
@@ -141,7 +152,7 @@ class BoltTasks:
                 config=self._topology.config,
                 task_counts=self._tasks,
             )
-            bolt = pickle.loads(pickle.dumps(component.bolt))  # noqa: S301 - a copy for each task
+            bolt = _copy_of(component)
             self._unprepared.append(place)
         else:
             context, bolt = kept.context, kept.bolt
@@ -167,3 +178,7 @@ class BoltTasks:
         if has_calls:
             return ConcurrentTransactionRunner(environment, context, bolt, self._pool, component)
         return TransactionRunner(environment, context, bolt)
+
+
+def _copy_of(component: Component) -> Any:
+    return pickle.loads(pickle.dumps(component.bolt))  # noqa: S301 - a copy for each task

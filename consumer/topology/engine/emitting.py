@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Target: TypeAlias = Here | Elsewhere | Output
     Trees: TypeAlias = tuple[tuple[Root, int], ...]
 
-_OF_BATCH: Final = 1 << 63
+OF_BATCH: Final = 1 << 63
 """Ids of roots from here on are those of batches; an event's are smaller."""
 
 
@@ -154,7 +154,7 @@ class TaskOutput:
             return Root(0, current.root.event, is_tracked=False)
         if self._of_batch is None:
             number = next(self._numbers)
-            self._of_batch = Root(_OF_BATCH | number, self._trees.event, is_tracked=False)
+            self._of_batch = Root(OF_BATCH | number, self._trees.event, is_tracked=False)
         return self._of_batch
 
     @staticmethod

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology._errors import EmitError
@@ -25,11 +26,17 @@ from sequitur.consumer.topology.engine.emission import (
     Sent,
     unpacked,
 )
+from sequitur.consumer.topology.engine.emitting import OF_BATCH
 from sequitur.consumer.topology.engine.environment import Environment
 from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.open_trees import OpenTrees
 from sequitur.consumer.topology.engine.spout_output import SpoutOutput
-from sequitur.consumer.topology.engine.tracked import TrackedEvent, TrackedTuple, multi_anchored
+from sequitur.consumer.topology.engine.tracked import (
+    FAILED,
+    TrackedEvent,
+    TrackedTuple,
+    multi_anchored,
+)
 from sequitur.consumer.topology.engine.trees import TreeTracker
 from sequitur.consumer.topology.engine.wiring import Wiring
 from sequitur.consumer.topology.settling.root import Root
@@ -135,6 +142,7 @@ class Executor:
         # Unanchored tuples of a batch without events are attributed to one of the batch's time.
         self._trees = TreeTracker(of_trees, clock, self._no_event(moment.now_ms))
         self._fed: list[Root] | None = None if topology.hook is None else []
+        self._unsent: list[Callable[[], None]] | None = None
         self._acked = 0  # those that were done as soon as they were fed
         self._received: dict[int, Root] = {}
         self._shared: list[tuple[Root, ...]] = []
@@ -168,7 +176,8 @@ class Executor:
         self._runners = self._tasks.runners
         self._wiring = Wiring(
             topology, placement, rules, self._runners,
-            write=write, send=send, shared=self._shared, users=self._users, turn=moment.number,
+            write=write, send=self._sends(send), shared=self._shared, users=self._users,
+            turn=moment.number,
         )  # fmt: skip
         self._from_spout = SpoutOutput(topology, placement, environment, self._wiring)
         self._tasks.prepare()
@@ -294,7 +303,10 @@ class Executor:
         self._trees.block(key, order)
 
     def tick(self, bolts: Sequence[str] | None = None) -> None:
-        """Give bolts the ticks that are due; these belong to no tree.
+        """Give bolts the ticks that are due, before anything else; these belong to no tree.
+
+        If a bolt refuses one, nothing counts of what it did, and it is asked once more, as it was
+        when the batch began. What it does then counts, whether it refuses again or not.
 
         Args:
             bolts: Which of the bolts; None for all.
@@ -304,10 +316,32 @@ class Executor:
         for component in moment.ticks if bolts is None else bolts:
             interval_ms = moment.ticks[component]
             for task in self._placement.here.get(component, ()):
-                root = Root(0, self._no_event(time_ms), is_tracked=False)
-                owner = self._runners[component, task]
-                self._queue.append(TrackedTuple((interval_ms / 1000,), TICK, root, 0, None, owner))
+                place = component, task
+                if not self._takes_tick(place, interval_ms, time_ms):
+                    self._takes_tick(place, interval_ms, time_ms, is_last=True)
         self.drain()
+
+    def _takes_tick(
+        self, place: tuple[str, int], interval_ms: int, time_ms: int, *, is_last: bool = False
+    ) -> bool:
+        """Return whether a call at a tick counts; what is emitted waits until all have theirs."""
+        environment, queue, pool = self._environment, self._queue, self._pool
+        root = Root(OF_BATCH | next(environment.numbers), self._no_event(time_ms), is_tracked=False)
+        tick = TrackedTuple((interval_ms / 1000,), TICK, root, 0, None, self._runners[place])
+        before, self._unsent = len(queue), []
+        self._runners[place].run(tick)
+        while not pool.is_idle:
+            pool.complete_some()
+        unsent, self._unsent = self._unsent, None
+        if tick.owner is FAILED and not is_last:
+            while len(queue) > before:
+                queue.pop()
+            environment.dropped.append(root.id)
+            self._tasks.renew(place)
+            return False
+        for send in unsent:
+            send()
+        return True
 
     def give_up_tick(self, bolt: str, failure: TreeFailure) -> None:
         """Fail a bolt's tick without giving it to the bolt; it is logged, as it has no tree."""
@@ -388,6 +422,21 @@ class Executor:
             and transaction.phase is Phase.PROCESSING
             and any(component in commit_phase for component in self._placement.here)
         )
+
+    def _sends(
+        self, send: Callable[[str, int, Sent], None] | None
+    ) -> Callable[[str, int, Sent], None] | None:
+        """Return what takes tuples for tasks elsewhere: while a bolt has a tick, they wait."""
+        if send is None or not self._moment.ticks:
+            return send
+
+        def held(component: str, task: int, sent: Sent) -> None:
+            if self._unsent is None:
+                send(component, task, sent)
+            else:
+                self._unsent.append(partial(send, component, task, sent))
+
+        return held
 
     def _complete_calls(self) -> None:
         """Wait for all concurrent calls, and for those that follow from them."""

@@ -73,18 +73,24 @@ class Runner:
         self._trace = environment.trace
         self._trees = environment.trees
         self._users = environment.user_code
-        if isinstance(bolt, FunctionBolt):
-            self._call: Callable[[TrackedTuple], Any] = bolt.function
-        elif isinstance(bolt, BasicBolt):
-            self._call = self._basic
-        elif isinstance(bolt, Bolt):
-            self._call = bolt.process
+        self.renew(bolt)
         self._acks = isinstance(bolt, FunctionBolt | BasicBolt)
         self._holds = not self._acks
 
     def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
         """Set the readers of each stream that the bolt emits to."""
         self._output.connect(streams)
+
+    def renew(self, bolt: BaseBolt) -> None:
+        """Go on with another copy of the bolt, which is in the middle of nothing."""
+        self.bolt, self.is_broken = bolt, False
+        self._held.clear()
+        if isinstance(bolt, FunctionBolt):
+            self._call: Callable[[TrackedTuple], Any] = bolt.function
+        elif isinstance(bolt, BasicBolt):
+            self._call = self._basic
+        elif isinstance(bolt, Bolt):
+            self._call = bolt.process
 
     def take_over(self, kept: Instance) -> None:
         """Take over a bolt from the runner of an earlier batch."""

@@ -297,4 +297,13 @@ def merged(
     states = {place: one for place, one in prepared.states.items() if place[0] not in commit_phase}
     states.update(committed.states)
     runs = (*prepared.runs, *committed.runs)
-    return replace(prepared, records=records, states=states, counts=counts, sent=[], runs=runs)
+    unfinished = [*prepared.unfinished, *committed.unfinished]
+    return replace(
+        prepared,
+        records=records,
+        unfinished=unfinished,
+        states=states,
+        counts=counts,
+        sent=[],
+        runs=runs,
+    )

@@ -152,16 +152,15 @@ def test_the_watermark_waits_for_events_that_are_tried_again() -> None:
 
 
 def test_a_tick_that_a_bolt_refuses_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody waits for it, so nobody else would hear of it."""
+    """Each time of two: nobody waits for it, so nobody else would hear of it."""
     tester = TopologyTester(_one(refuse_once, tick_interval=1))
     tester.run()
     tester.advance(1)
     tester.run([("k", "v")])
-    assert tester.untracked_failures == 1
+    assert tester.untracked_failures == 2
     assert len(tester.acked) == 1
-    (record,) = caplog.records
-    assert record.name == "sequitur.topology.ticks.work.0"
-    assert "ValueError: refused" in record.getMessage()
+    assert [one.name for one in caplog.records] == ["sequitur.topology.ticks.work.0"] * 2
+    assert all("ValueError: refused" in one.getMessage() for one in caplog.records)
 
 
 @pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
