@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AclOperation,
+    AdminClient,
+)
 
 from sequitur.consumer import SourcePartition
+from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.kafka.admin_answers import action_to, answered
+from sequitur.pipelines.kafka.connections import kept_connections
 from sequitur.pipelines.kafka.outages import brief_outages
+from sequitur.producer import FatalError, RetriableError
 from sequitur.producer.kafka.error_codes import Action, Request
+from sequitur.producer.kafka.list_groups import listed_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _TIMEOUT_S: Final = 30.0
+_SHARE: Final = "share"
 
 
 class ConsumerGroups:
@@ -33,6 +42,7 @@ class ConsumerGroups:
     """
 
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
+        self._kafka = kafka
         self._admin = AdminClient(kafka.librdkafka())
         self._outages = outages or brief_outages()
 
@@ -46,6 +56,35 @@ class ConsumerGroups:
             return sorted(one.group_id for one in found.valid)
 
         return self._told("the brokers do not list consumer groups", ask)
+
+    def of_all_kinds(self) -> dict[str, bool]:
+        """Return the groups of all kinds, and whether each commits offsets; share groups do not."""
+
+        def ask() -> dict[str, str]:
+            brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
+            try:
+                connections = kept_connections(self._kafka)
+                asks = [partial(connections.wire.ask, node) for node in brokers]
+                told = [connections.run(listed_groups(one)) for one in asks]
+            except RetriableError as error:
+                raise TimeoutError from error
+            except FatalError as error:
+                raise TopicError(f"the brokers do not list groups: {error}") from error
+            return {name: kind for one in told for name, kind in one.items()}
+
+        found = self._told("the brokers do not list groups", ask)
+        return {name: kind != _SHARE for name, kind in sorted(found.items())}
+
+    def are_all_listed(self) -> bool:
+        """Tell whether brokers list all groups: without Describe on Cluster some are left out."""
+
+        def ask() -> bool:
+            asked = self._admin.describe_cluster(
+                include_authorized_operations=True, request_timeout=_TIMEOUT_S
+            )
+            return AclOperation.DESCRIBE in (asked.result(_TIMEOUT_S).authorized_operations or ())
+
+        return self._told("the brokers do not tell what this user may do", ask)
 
     def connected(self, groups: Iterable[str]) -> set[str]:
         """Return which of some groups have a member."""

@@ -82,6 +82,7 @@ class JobSubscription:
         self._changed: set[SourcePartition] = set()
         self._removed: set[SourcePartition] = set()
         self._skips_held = False
+        self._planned: frozenset[str] = frozenset()
         self.former = NO_FORMER_JOB
         self._begin_with(stored)
 
@@ -254,6 +255,7 @@ class JobSubscription:
         """
         found = {}
         with self._lock:
+            self._planned |= {where.topic for where in planned}
             for where, stop in planned.items():
                 one = self._cursors.get(where)
                 if one is None:
@@ -262,6 +264,11 @@ class JobSubscription:
                 if len(ranges[0]):
                     found[where] = ranges
         return found
+
+    @property
+    def planned_topics(self) -> frozenset[str]:
+        """The topics that batches were read from: of a pattern they become more."""
+        return self._planned
 
     @property
     def skips_held(self) -> bool:

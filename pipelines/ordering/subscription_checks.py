@@ -99,6 +99,13 @@ class SubscriptionChecks:
         # A reset whose process died before it had said so in the registry.
         finish_reset(self._surveyor.registry, name, self._subscription.state)
 
+    def _register_planned(self) -> None:
+        """Note topics that a pattern has come to match, so that nothing of them is deleted."""
+        topics = {*self._topics, *self._subscription.planned_topics}
+        if len(topics) > len(self._topics):
+            self._topics = sorted(topics)
+            self._register()
+
     def _run(self) -> None:
         make = partial(Checks, self._surveyor, copy_to=self._copy_to)
         with Leadership(self._kafka) as leadership, LedChecks(make) as checks:
@@ -111,6 +118,7 @@ class SubscriptionChecks:
                     continue
                 due_s = time.monotonic() + INTERVAL_S
                 try:
+                    self._register_planned()
                     self._skip_due()
                     for found in checks.run().findings if leads else ():
                         if found.kind is not FindingKind.OWNED:

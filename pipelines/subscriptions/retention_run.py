@@ -3,13 +3,16 @@
 Kafka deletes by DeleteRecords, up to an offset of a partition; its segments go when all of them is
 before it. Nothing is deleted that a subscription has not acked. Two more things are refused unless
 the caller says otherwise by name: topics whose own retention deletes messages whether they are
-acked or not, and cuts in front of what another consumer group has committed.
+acked or not, and cuts in front of what another consumer group has committed. Of a group whose
+offsets cannot be asked for, such as a share group, it is not known which records it needs: nothing
+is deleted then.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.retention import (
@@ -19,6 +22,7 @@ from sequitur.consumer.subscription.retention import (
     held_back,
     plan_partition,
 )
+from sequitur.pipelines._errors import TopicError, UnansweredError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.survey import Survey
     from sequitur.pipelines.kafka.topics import OwnRetention
     from sequitur.pipelines.subscriptions.backlog import Surveyor
+
+_HOW: Final = "or give --despite-other-groups"
+_UNTOLD: Final = f"which records it needs is not known; delete it, {_HOW}"
+_UNLISTED: Final = f"groups that are not listed may need any record; grant it, {_HOW}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ def run_retention(
         TopicError: The brokers refuse, or do not answer.
     """
     survey = surveyor.survey(topics, now_ms=now_ms)
-    committed = {} if despite_other_groups else _committed_by_others(surveyor, survey)
+    others = _Others() if despite_other_groups else _others(surveyor, survey)
     plans: list[PartitionPlan] = []
     refusals: list[Refusal] = []
     for topic in sorted({where.topic for where in survey.logs}):
@@ -124,9 +132,13 @@ def run_retention(
         if refused is not None:
             refusals.append(refused)
             planned = [held_back(one, one.before, Holder.TOPIC, None) for one in planned]
+        if others.unknown is not None and any(one.deletes for one in planned):
+            group, why = others.unknown
+            refusals.append(Refusal(topic, Holder.GROUP, f"topic {topic!r}: {why}"))
+            planned = [held_back(one, one.before, Holder.GROUP, group) for one in planned]
         for one in planned:
             plan = one
-            for group, offsets in committed.items():
+            for group, offsets in others.committed.items():
                 offset = offsets.get(SourcePartition(one.topic, one.partition))
                 if offset is not None and offset < plan.after:
                     plan = held_back(plan, offset, Holder.GROUP, group)
@@ -174,12 +186,36 @@ def _plans(surveyor: Surveyor, survey: Survey, topic: str) -> list[PartitionPlan
     return plans
 
 
-def _committed_by_others(
-    surveyor: Surveyor, survey: Survey
-) -> dict[str, dict[SourcePartition, int]]:
-    """Return what groups have committed that are no subscriptions."""
-    others = (one for one in surveyor.groups.names() if one not in survey.registry.subscriptions)
-    return {group: surveyor.groups.committed(group) for group in others}
+class _Others(NamedTuple):
+    """What groups need that are no subscriptions.
+
+    Attributes:
+        committed: What each has committed.
+        unknown: A group, if there is one, that may need any record, and why; the group is None
+            where there may be some that are not listed.
+    """
+
+    committed: Mapping[str, Mapping[SourcePartition, int]] = MappingProxyType({})
+    unknown: tuple[str | None, str] | None = None
+
+
+def _others(surveyor: Surveyor, survey: Survey) -> _Others:
+    groups, committed = surveyor.groups, {}
+    if not groups.are_all_listed():
+        return _Others(unknown=(None, f"the right Describe on Cluster is missing: {_UNLISTED}"))
+    for group, commits in groups.of_all_kinds().items():
+        if group in survey.registry.subscriptions:
+            continue
+        if not commits:
+            why = f"group {group!r} commits no offsets, as share groups do not: {_UNTOLD}"
+            return _Others(unknown=(group, why))
+        try:
+            committed[group] = groups.committed(group)
+        except UnansweredError:
+            raise
+        except TopicError as error:
+            return _Others(unknown=(group, f"{error}: {_UNTOLD}"))
+    return _Others(committed)
 
 
 def _refused_topic(

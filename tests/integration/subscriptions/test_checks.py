@@ -21,9 +21,13 @@ from sequitur.consumer.subscription.policies import (
 )
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
 from sequitur.pipelines._errors import SubscriptionFencedError, TopicError
+from sequitur.pipelines.kafka.outages import brief_outages
+from sequitur.pipelines.ordering.subscribed import JobSubscription
+from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
 from sequitur.pipelines.subscriptions.backlog import log_sizes, read_spans, reader
 from sequitur.pipelines.subscriptions.checks import Checks
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from sequitur.pipelines.subscriptions.retention_run import run_retention
 from sequitur.pipelines.subscriptions.sights import take_sight
 from sequitur.pipelines.subscriptions.watch import watch
 from sequitur.producer import KafkaSettings
@@ -33,6 +37,7 @@ from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_un
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.pipelines.subscriptions.checks import CheckRound
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
     from tests.conftest import MakeBroker, MakeTopic
 
 
@@ -512,3 +517,31 @@ def test_what_a_topics_own_retention_deletes_is_told(
         counts = subscription.stats().cursors[topic, 0]
         assert (counts.lost, counts.absent, counts.consumed) == (4, 0, 3)
     assert FindingKind.LOST not in {one.kind for one in topics.check().findings}
+
+
+def test_topics_that_a_pattern_comes_to_match_are_registered(
+    topics: SubscribedTopics, make_topic: MakeTopic, name: str
+) -> None:
+    """With the first batch that is planned of them, while the job runs."""
+    first, second = make_topic(1), make_topic(1)
+    topics.fill(second, 10)
+    topics.subscribe("other", second)
+    topics.acks("other", second, (0, 10))
+
+    def take() -> CursorOwner:
+        raise AssertionError("nothing is written here")
+
+    outages = brief_outages()
+    job = JobSubscription(name, None, take, topics.surveyor.topics, outages)
+
+    def registered() -> set[str]:
+        return set(topics.surveyor.registry.read().require(name).topics)
+
+    with SubscriptionChecks(
+        topics.kafka, job, [first], outages, copy_to=None, replication_factor=1
+    ):
+        assert registered() == {first}
+        assert not job.acked({}, {SourcePartition(first, 0): 0, SourcePartition(second, 0): 10})
+        wait_until(lambda: registered() == {first, second})
+    (plan,) = run_retention(topics.surveyor, [second], dry_run=True).plans
+    assert (plan.records, plan.holder) == (0, name)

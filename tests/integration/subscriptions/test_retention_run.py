@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -14,11 +14,13 @@ from sequitur.consumer.subscription.policies import Retention, TopicPolicies
 from sequitur.consumer.subscription.position import Position, ToPositions
 from sequitur.consumer.subscription.retention import Holder
 from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
 from sequitur.pipelines.subscriptions.retention_run import RetentionRun, run_retention
 from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
+    from sequitur.consumer import SourcePartition
     from tests.conftest import MakeTopic
 
 _MB = 1 << 20
@@ -97,14 +99,14 @@ def test_a_reset_while_it_is_planned_keeps_what_is_replayed(
     topics.fill(topic, 10)
     topics.subscribe("goes-back", topic)
     topics.acks("goes-back", topic, (0, 4))
-    names = topics.surveyor.groups.names
+    of_all_kinds = topics.surveyor.groups.of_all_kinds
 
-    def reset_meanwhile() -> list[str]:
+    def reset_meanwhile() -> dict[str, bool]:
         moves = CursorMoves(topics.surveyor)
         moves.carry_out(moves.plan_reset("goes-back", ToPositions((Position(0, 2, topic),))))
-        return names()
+        return of_all_kinds()
 
-    monkeypatch.setattr(topics.surveyor.groups, "names", reset_meanwhile)
+    monkeypatch.setattr(topics.surveyor.groups, "of_all_kinds", reset_meanwhile)
     (plan,) = run_retention(topics.surveyor, [topic]).plans
     assert (plan.after, plan.holder) == (2, "goes-back")
     assert topics.start_of(topic) == 2
@@ -182,6 +184,64 @@ def test_a_cut_in_front_of_another_group_is_refused(topics: SubscribedTopics, to
     assert topics.start_of(topic) == 4
 
 
+def test_records_that_a_share_group_may_hold_are_kept(
+    topics: SubscribedTopics, topic: str, name: str
+) -> None:
+    """It commits no offsets, and is in no list of consumer groups."""
+    topics.fill(topic, 10)
+    topics.subscribe(name, topic)
+    topics.acks(name, topic, (0, 10))
+    group = f"share-{name}"
+    shares = ShareConsumer({**topics.kafka.librdkafka(), "group.id": group})
+    shares.subscribe([topic])
+    try:
+        wait_until(lambda: (shares.poll(0.1), group in topics.surveyor.groups.of_all_kinds())[1])
+        run = run_retention(topics.surveyor, [topic])
+        assert [(one.after, one.held_by, one.holder) for one in run.plans] == [
+            (0, Holder.GROUP, group)
+        ]
+        (why,) = run.refusals
+        assert f"{group!r} commits no offsets" in why.sentence
+        assert topics.start_of(topic) == 0
+        assert run_retention(topics.surveyor, [topic], despite_other_groups=True).records == 10
+    finally:
+        shares.close()
+        admin = AdminClient(topics.kafka.librdkafka())
+        wait_until(lambda: _is_deleted(admin, group))
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [(False, "Describe on Cluster is missing"), (True, "not authorized: which records")],
+)
+def test_what_groups_need_that_may_not_be_described_is_kept(
+    topics: SubscribedTopics,
+    topic: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    told: str,
+    *,
+    listed: bool,
+) -> None:
+    """Groups that are not listed, or whose offsets are not told, may need any record."""
+    topics.fill(topic, 10)
+    topics.subscribe(name, topic)
+    topics.acks(name, topic, (0, 10))
+
+    def refuse(_group: str) -> dict[SourcePartition, int]:
+        raise TopicError("not authorized")
+
+    groups = topics.surveyor.groups
+    monkeypatch.setattr(groups, "are_all_listed", lambda: listed)
+    monkeypatch.setattr(groups, "of_all_kinds", lambda: {"secret": True})
+    monkeypatch.setattr(groups, "committed", refuse)
+    run = run_retention(topics.surveyor, [topic])
+    assert run.records == 0
+    (why,) = run.refusals
+    assert told in why.sentence
+    assert topics.start_of(topic) == 0
+
+
 def test_a_subscription_that_has_stored_nothing_holds_everything(
     topics: SubscribedTopics, topic: str
 ) -> None:
@@ -213,3 +273,12 @@ def test_a_slow_subscription_among_caught_up_partitions(
     document = run.to_document()
     assert document["records"] == 96
     assert document["partitions"][19]["heldBy"] == "subscription"
+
+
+def _is_deleted(admin: AdminClient, group: str) -> bool:
+    """Delete a share group; False while it has a member."""
+    try:
+        admin.delete_consumer_groups([group])[group].result(30)
+    except KafkaException:
+        return False
+    return True
