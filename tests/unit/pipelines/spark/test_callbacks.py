@@ -30,6 +30,7 @@ def test_a_function_is_forgotten_and_others_stay() -> None:
     pool.put(SimpleNamespace(func=ours))
     kept = [pool.put(SimpleNamespace(func=theirs)), pool.put(SimpleNamespace())]
     spark = _session(pool, SimpleNamespace(socket=end[0]))
+    end[1].settimeout(10)
     with end[0], end[1]:
         forget(spark, ours, calling_connection(spark))
         assert [*pool.dict] == kept
