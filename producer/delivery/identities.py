@@ -81,13 +81,13 @@ class Identities:
         return self.current
 
     def still_ours(self, identity: Identity) -> bool:
-        """Return whether no other producer has an identity of a former life, on this cluster.
+        """Return whether no other producer has an identity of this life or a former one.
 
         If none has, the broker's answers about it are about batches of this producer, and those may
         be sent under it.
         """
         return self._are_ours is None or (
-            identity.epoch < self._are_ours.get(identity.producer_id, -1)
+            identity.epoch <= self._are_ours.get(identity.producer_id, -1)
         )
 
     async def newer_than(self, identity: Identity, *, fenced: bool) -> Identity:
@@ -109,6 +109,8 @@ class Identities:
             if stale:
                 bumped = None if fenced or self._name is not None else identity.bumped()
                 self.current = bumped or await self._ask(identity)
+                if self._are_ours and self.current.producer_id in self._are_ours:
+                    self._are_ours[self.current.producer_id] = self.current.epoch
             return self.current
 
     def _check_cluster(self) -> bool:

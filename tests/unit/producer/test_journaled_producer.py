@@ -29,7 +29,7 @@ from sequitur.producer.journal.errors import (
     JournalFullError,
 )
 from sequitur.producer.journal.journal import Journal
-from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
+from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire, Fault
 from tests.support.golden import make_golden_journal
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, kill, let_pass, scripted, values_of
@@ -95,6 +95,21 @@ async def test_a_journal_of_fb84216_is_gone_on_with(
     assert values_of(wire) == [b"%d" % number for number in range(8)]
     async with make() as producer:
         assert producer.statistics().recovered == 0
+
+
+@pytest.mark.parametrize("before", [[], [47]])
+async def test_a_request_that_arrives_after_the_broker_was_asked_doubles_nothing(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], before: list[Fault]
+) -> None:
+    """What this life sent keeps its number, so the late one is the same batch; renewed or not."""
+    wire.on_judged = wire.deliver
+    wire.fault = scripted(*before, None, DELAYED, 45)
+    async with asyncio.timeout(60), make() as producer:
+        await producer.send_and_wait("t", b"0")
+        assert isinstance(await producer.send_and_wait("t", b"1"), Persisted)
+        assert not wire.delayed
+        assert producer.statistics().renewals == len(before)
+    assert values_of(wire) == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("fault", [LOST, DROPPED])
