@@ -326,7 +326,7 @@ class Subscription:
             CumulativeAckError: The type is `Shared` or `Key_Shared`: an earlier message may still
                 be with another receiver.
             AckBeyondEndError: There is no message at that position yet.
-            MarkDeleteBackError: All up to a later position is acked.
+            MarkDeleteBackError: All up to a later position is acked, and not by a time to live.
             PositionRangeError: The subscription is not on that topic or partition.
             SubscriptionClosedError: The subscription was closed.
             SubscriptionFencedError: Another process has taken it over.

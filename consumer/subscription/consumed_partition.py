@@ -27,7 +27,7 @@ class ConsumedPartition:
         acks: How many acks were given.
     """
 
-    __slots__ = ("_counted", "_sizes", "acks", "changes", "cursor", "end")
+    __slots__ = ("_counted", "_passed", "_sizes", "acks", "changes", "cursor", "end")
 
     def __init__(self, cursor: Cursor, sizes: CountedSizes, *, end: int) -> None:
         self.cursor = cursor
@@ -36,6 +36,7 @@ class ConsumedPartition:
         self.acks = 0
         self._sizes = sizes
         self._counted = 0
+        self._passed = 0
         cursor.rewind()
 
     @classmethod
@@ -106,11 +107,20 @@ class ConsumedPartition:
 
         Raises:
             AckBeyondEndError: The partition has no such offset yet.
-            MarkDeleteBackError: It is before the mark-delete position.
+            MarkDeleteBackError: It is before the mark-delete position, and not since `pass_over`
+                has moved that.
         """
-        added = self.cursor.ack_cumulative(offset, end=self.end)
+        if offset < min(self._passed, self.cursor.committed_offset):
+            added = self.cursor.ack(offset, end=self.end)
+        else:
+            added = self.cursor.ack_cumulative(offset, end=self.end)
         self._acked()
         return added
+
+    def pass_over(self, stop: int) -> None:
+        """Ack all before an offset by nobody's ack: a time to live is over, or a quota evicts."""
+        self.ack_cumulative(stop - 1)
+        self._passed = max(self._passed, stop)
 
     def _acked(self) -> None:
         """Note an ack, also a repeated one: these are counted in the cursor."""

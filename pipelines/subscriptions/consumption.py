@@ -226,7 +226,7 @@ class Consumption:
             if part is None or stop <= part.cursor.committed_offset:
                 return
             part.know_end(end)
-            part.ack_cumulative(stop - 1)
+            part.pass_over(stop)
             self._dispatch.ack_cumulative(where, stop - 1)
             self._let_go_on()
 

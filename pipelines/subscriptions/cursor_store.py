@@ -20,7 +20,13 @@ from sequitur.consumer import ConsumerError, SourcePartition
 from sequitur.consumer._errors import CursorError
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.stored_pieces import in_metadata
-from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError, TopicError
+from sequitur.pipelines._errors import (
+    SubscriptionError,
+    SubscriptionFencedError,
+    TopicError,
+    UnansweredError,
+)
+from sequitur.pipelines.kafka.outages import brief_outages
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
 from sequitur.pipelines.subscriptions.group_member import GroupMember
@@ -180,7 +186,9 @@ class CursorOwner:
     ) -> None:
         self.subscription = subscription
         self._kafka = kafka
-        self._outages = outages
+        self._outages = outages or brief_outages()
+        self._is_taken = False
+        self._is_proven = True
         self._topic = topic
         self._partition = topic.partition_of(subscription)
         self._claim = uuid.uuid4().hex.encode()
@@ -204,7 +212,7 @@ class CursorOwner:
     @property
     def is_fenced(self) -> bool:
         """Whether somebody else is known to have taken the subscription over."""
-        return self._writer.is_fenced or self._member.is_fenced
+        return self._is_taken or self._member.is_fenced
 
     def check(self) -> None:
         """Check that nobody is known to have taken the subscription over.
@@ -291,21 +299,44 @@ class CursorOwner:
         self._writer.close()
 
     def _write(self, records: Sequence[TopicWrite]) -> None:
-        while True:
-            try:
-                self._writer.write(records)
-            except SubscriptionFencedError as error:
-                if self._member.is_fenced or not self._is_claimed():
-                    raise self._lost() from error
-                # Nobody else: brokers were away for longer than a transaction may take, and have
-                # ended it in the same way. Others may have come meanwhile: their claim tells.
-                self._writer.close()
-                self._writer = self._new_writer()
-                if not self._is_claimed():
-                    self._writer.is_fenced = True
-                    raise self._lost() from error
-            else:
-                return
+        """Write records, by another client where one's transaction failed, as long as that passes.
+
+        Raises:
+            SubscriptionFencedError: Somebody else has taken the subscription over.
+        """
+
+        def attempt() -> None:
+            while True:
+                if self._writer.is_over:
+                    # First: a new client ends what the failed one has left open, which hides the
+                    # claim. Whoever this takes the id from has the claim, and takes it back.
+                    self._writer.close()
+                    self._writer = self._new_writer()
+                    self._is_proven = False
+                if not self._is_proven:
+                    self._require_claim()
+                    self._is_proven = True
+                try:
+                    self._writer.write(records)
+                except SubscriptionFencedError:
+                    # By another process, or by a broker that ended what took too long.
+                    self._require_claim()
+                else:
+                    return
+
+        self._outages.outlast(
+            attempt, lambda error: str(error) if isinstance(error, UnansweredError) else None
+        )
+
+    def _require_claim(self) -> None:
+        """Check that nobody has claimed the subscription since.
+
+        Raises:
+            SubscriptionFencedError: Somebody has.
+        """
+        if self._member.is_fenced or not self._is_claimed():
+            self._is_taken = True
+            raise self._lost()
 
     def _take_over(self, *, to_remove: bool) -> None:
         """Read what is stored, and claim the subscription.
@@ -325,9 +356,13 @@ class CursorOwner:
             self._chunks = known.chunks(self.subscription)
             try:
                 self._writer.write([self._record(key, self._claim)])
-            except SubscriptionFencedError:
-                claim = self._topic.read(self._partition).get(key)
-                if claim != found.get(key) or time.monotonic() > deadline_s:
+            except (SubscriptionFencedError, UnansweredError) as error:
+                is_over = time.monotonic() > deadline_s
+                # What another process has fenced is ended, and hides no claim.
+                if not is_over and isinstance(error, SubscriptionFencedError):
+                    claim = self._topic.read(self._partition).get(key)
+                    is_over = claim not in {found.get(key), self._claim}
+                if is_over:
                     raise
                 failures += 1
                 time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
@@ -366,6 +401,7 @@ class CursorOwner:
             self._kafka,
             transactional_id(self.subscription),
             name=f"subscription {self.subscription!r}",
+            writes_to=(self._topic.name, self._partition),
             outages=self._outages,
         )
 

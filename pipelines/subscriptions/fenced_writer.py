@@ -7,16 +7,21 @@ owners write, so a process that was paused, or that is cut off, changes nothing 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException, Producer
 
-from sequitur.pipelines._errors import SubscriptionFencedError, TopicError, UnansweredError
+from sequitur.pipelines._errors import (
+    ReorderError,
+    SubscriptionFencedError,
+    TopicError,
+    UnansweredError,
+)
 from sequitur.pipelines.kafka.outages import brief_outages
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from confluent_kafka import KafkaError
 
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """After so long a broker ends the transaction of a process that died."""
 _CALL_S: Final = 10.0
+_NO_KEY: Final = b'["none","none"]'
+"""Of a record that is never committed."""
 
 
 class TopicWrite(NamedTuple):
@@ -38,13 +45,19 @@ class TopicWrite(NamedTuple):
 
 
 class FencedWriter:
-    """The owner of a transactional id, from its creation on.
+    """The owner of a transactional id, from its creation on, for as long as its writes succeed.
+
+    A client whose transaction failed is over: what is known of it here and at the broker may differ
+    for good (INVALID_TXN_STATE after a broker's restart). Whoever goes on makes another writer,
+    which ends what the failed one left, and first looks whether that one was taken over from.
 
     Args:
         kafka: How to reach the brokers.
         transactional_id: What is owned.
         name: What that is, for errors, such as ``subscription 'billing'``.
+        writes_to: Topic and partition in which nothing that a former client wrote may stay open.
         outages: How long what passes is waited for.
+        client: Makes the client.
 
     Raises:
         TopicError: The brokers refuse, or do not answer.
@@ -56,13 +69,14 @@ class FencedWriter:
         transactional_id: str,
         *,
         name: str,
+        writes_to: tuple[str, int] | None = None,
         outages: Outages | None = None,
+        client: Callable[[dict[str, Any]], Producer] = Producer,
     ) -> None:
         self._name = name
         self._outages = outages or brief_outages()
-        self._begun = False
-        self.is_fenced = False
-        self._producer = Producer(
+        self._failure: ReorderError | None = None
+        self._producer = client(
             {
                 **kafka.librdkafka(),
                 "transactional.id": transactional_id,
@@ -70,47 +84,65 @@ class FencedWriter:
                 "linger.ms": 0,
             }
         )
-        self._asked(lambda: self._producer.init_transactions(_CALL_S))
+        with self._told(another_may=False):
+            self._again(lambda: self._producer.init_transactions(_CALL_S))
+        if writes_to is not None:
+            with self._told(another_may=True):
+                self._end_hanging(*writes_to)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a transaction has failed: each further write fails of the same."""
+        return self._failure is not None
 
     def write(self, records: Iterable[TopicWrite]) -> None:
         """Write records, all or nothing.
 
         Raises:
-            SubscriptionFencedError: Somebody else has begun to write.
-            TopicError: The brokers refuse, or do not answer; nothing is written, or all.
+            SubscriptionFencedError: Somebody else has begun to write, or the broker has ended what
+                took too long.
+            UnansweredError: The transaction failed, and another writer may get through; nothing is
+                written, or all.
+            TopicError: The brokers refuse.
         """
+        if self._failure is not None:
+            raise self._failure
         wanted = list(records)
-
-        def attempt() -> None:
-            self._end_begun()
-            self._producer.begin_transaction()
-            self._begun = True
-            for one in wanted:
-                self._produce(one)
-            self._again(lambda: self._producer.commit_transaction(_CALL_S))
-            self._begun = False
-
-        self._asked(attempt)
+        try:
+            with self._told(another_may=True):
+                self._producer.begin_transaction()
+                for one in wanted:
+                    self._produce(one)
+                self._again(lambda: self._producer.commit_transaction(_CALL_S))
+        except ReorderError as error:
+            self._failure = error
+            raise
 
     def close(self) -> None:
         """Let go of the connection; what is owned stays owned until somebody else asks."""
         with contextlib.suppress(KafkaException):  # one that is fenced says so once more
             self._producer.purge()
 
+    def _end_hanging(self, topic: str, partition: int) -> None:
+        """End what a broker's partition holds open, and its coordinator has forgotten.
+
+        After a SIGKILL of the broker this was seen: a record in the log, the transaction in no
+        coordinator's, so that readers would wait for its end for ever. The marker of any later
+        transaction of this producer id ends it.
+        """
+        self._producer.begin_transaction()
+        self._producer.produce(topic, value=None, key=_NO_KEY, partition=partition)
+        self._producer.flush(_CALL_S)
+        self._producer.abort_transaction(_CALL_S)
+
     def _produce(self, one: TopicWrite) -> None:
         try:
             self._producer.produce(one.topic, value=one.value, key=one.key, partition=one.partition)
         except KafkaException:
             # Where a record before has met what ends the client, this tells what it was.
-            self._end_begun()
-            raise
-
-    def _end_begun(self) -> None:
-        """Take back what a failed attempt has begun."""
-        if self._begun:
             self._producer.purge()
             self._producer.abort_transaction(_CALL_S)
-            self._begun = False
+            raise
 
     def _again(self, call: Callable[[], object]) -> None:
         """Make a call until it is carried out: of one that timed out nobody knows what it did."""
@@ -122,36 +154,28 @@ class FencedWriter:
 
         self._outages.outlast(call, passes)
 
-    def _asked(self, attempt: Callable[[], object]) -> None:
-        """Make an attempt, and others while what it fails of may pass."""
+    @contextlib.contextmanager
+    def _told(self, *, another_may: bool) -> Iterator[None]:
+        """Tell of a client's error in our words.
 
-        def passes(error: Exception) -> str | None:
-            if not isinstance(error, KafkaException):
-                return None
-            reason = error.args[0]
-            return self._said(error) if _may_pass(reason) else None
-
+        Args:
+            another_may: Whether another client may get through where this one is over.
+        """
         try:
-            self._outages.outlast(attempt, passes)
+            yield
         except KafkaException as error:
             reason = error.args[0]
             if _follows(reason) is Action.FENCED:
-                self.is_fenced = True
                 raise SubscriptionFencedError(
                     f"{self._name} was taken over by another process, which goes on from what was "
                     "acked last; nothing was written"
                 ) from error
-            kind = UnansweredError if _may_pass(reason) else TopicError
-            raise kind(self._said(error)) from error
+            ends_client = reason.fatal() or reason.txn_requires_abort()
+            passes = another_may if ends_client else _passes(reason)
+            raise (UnansweredError if passes else TopicError)(self._said(error)) from error
 
     def _said(self, error: KafkaException) -> str:
         return f"{self._name} cannot be written: {error.args[0].str()}"
-
-
-def _may_pass(reason: KafkaError) -> bool:
-    """Tell whether another attempt may get through, with a transaction of its own."""
-    is_over = reason.fatal() or _follows(reason) is Action.FENCED
-    return not is_over and (reason.txn_requires_abort() or _passes(reason))
 
 
 def _passes(reason: KafkaError) -> bool:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer.subscription.registry import Registry
-from sequitur.pipelines._errors import SubscriptionFencedError
+from sequitur.pipelines._errors import SubscriptionFencedError, UnansweredError
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
 from sequitur.producer._errors import ControlRecordError
@@ -102,27 +102,45 @@ class RegistryStore:
         """
         self.ensure()
         deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
+        tried: list[tuple[Registry, Changes]] = []
         while True:
             try:
-                return self._changed(make)
-            except SubscriptionFencedError:
-                if time.monotonic() > deadline_s:
+                return self._changed(make, tried)
+            except (SubscriptionFencedError, UnansweredError) as error:
+                is_lost = bool(tried) or isinstance(error, SubscriptionFencedError)
+                if not is_lost or time.monotonic() > deadline_s:
                     raise
                 failures += 1
                 time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
 
-    def _changed(self, make: Callable[[Registry], Changes]) -> Registry:
+    def _changed(
+        self, make: Callable[[Registry], Changes], tried: list[tuple[Registry, Changes]]
+    ) -> Registry:
+        """Make a change; `tried` holds those of which nobody knows whether they were written."""
         writer = FencedWriter(
-            self._kafka, REGISTRY_ID, name="the registry of subscriptions", outages=self._outages
+            self._kafka,
+            REGISTRY_ID,
+            name="the registry of subscriptions",
+            writes_to=(CONTROL_TOPIC, _PARTITION),
+            outages=self._outages,
         )
         try:
-            registry = self.read()
+            records = self._topic.read()
+            for before, changes in tried:
+                if all(records.get(key) == value for key, value in changes.items()):
+                    return before
+            registry = Registry.of(records)
             changes = make(registry)
             if changes:
                 writer.write(
                     TopicWrite(CONTROL_TOPIC, _PARTITION, key, value)
                     for key, value in changes.items()
                 )
+        except UnansweredError:
+            if writer.is_over:
+                tried.append((registry, changes))
+            raise
+        else:
             return registry
         finally:
             writer.close()
@@ -140,7 +158,9 @@ class BacklogStates:
     """
 
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
-        self._writer = FencedWriter(kafka, BACKLOG_ID, name="states of backlogs", outages=outages)
+        self._kafka = kafka
+        self._outages = outages
+        self._writer = self._new_writer()
 
     def write(self, states: Mapping[str, BacklogState | None]) -> None:
         """Write the state of topics; None deletes that of a topic without a quota.
@@ -155,9 +175,25 @@ class BacklogStates:
             )
             for topic, state in states.items()
         ]
-        if records:
+        if not records:
+            return
+        try:
+            self._writer.write(records)
+        except UnansweredError:
+            # The client may be over; one that was fenced is not replaced.
+            self._writer.close()
+            self._writer = self._new_writer()
             self._writer.write(records)
 
     def close(self) -> None:
         """Let go of the connection."""
         self._writer.close()
+
+    def _new_writer(self) -> FencedWriter:
+        return FencedWriter(
+            self._kafka,
+            BACKLOG_ID,
+            name="states of backlogs",
+            writes_to=(CONTROL_TOPIC, _PARTITION),
+            outages=self._outages,
+        )

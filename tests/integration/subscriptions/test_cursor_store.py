@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError
+from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError, UnansweredError
 from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.subscriptions import fenced_writer
 from sequitur.pipelines.subscriptions.cursor_store import CursorStore, transactional_id
@@ -29,7 +30,7 @@ from tests.support.open_subscriptions import group_commit
 from tests.support.subscribed_topics import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tests.conftest import MakeBroker
 
@@ -140,7 +141,7 @@ def test_former_owner_is_fenced_between_two_records(
     for _ in range(2):
         with pytest.raises(SubscriptionFencedError, match=f"'{name}' was taken over"):
             first.write(records)
-    assert first.is_fenced
+    assert first.is_over
     first.close()
 
 
@@ -299,6 +300,32 @@ def test_brokers_that_restart_are_waited_for(make_broker: MakeBroker, name: str)
     assert stored.state.step == 2
 
 
+def test_each_write_beside_restarts_of_the_broker_is_stored(
+    make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that is cut off by a restart may end the client, and never the owner."""
+    monkeypatch.setattr(fenced_writer, "TRANSACTION_TIMEOUT_MS", 1_000)
+    broker = make_broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    written = 0
+    with _patient(kafka).take(name) as owner, ThreadPoolExecutor(1) as restarts:
+        for end in (broker.stop, broker.kill, broker.stop):
+
+            def restart(end: Callable[[], object] = end) -> None:
+                end()
+                broker.start()
+
+            restarted, before = restarts.submit(restart), written
+            while not restarted.done() or written < before + 20:
+                written += 1
+                owner.write(SubscriptionState(step=written), _of_the_topic_itself(name, 0))
+            restarted.result()
+        assert not owner.is_fenced
+    stored = CursorStore(kafka).read(name)
+    assert stored is not None
+    assert stored.state.step == written
+
+
 def test_transaction_that_brokers_ended_is_no_takeover(
     make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +343,7 @@ def test_transaction_that_brokers_ended_is_no_takeover(
         producer.flush(30)
         assert not _is_ended(kafka)
         wait_until(lambda: _is_ended(kafka))
-        owner._writer._begun = True  # as an attempt leaves it that got no answer
+        owner._writer._failure = UnansweredError("as an attempt leaves it that got no answer")
         owner.write(SubscriptionState(step=2), _of_the_topic_itself(name, 0, 1))
         assert not owner.is_fenced
         with store.take(name) as other:

@@ -62,6 +62,8 @@ def test_what_expires_while_it_is_open_is_acked_and_not_handed_out(
         wait_until(lambda: subscription.stats().messages_expired == 20)
         assert _receive(subscription, 10) == list(range(20, 30))
         assert not subscription.acknowledge(f"{topic}:0:4")
+        if kind.takes_cumulative_acks:
+            assert subscription.acknowledge_cumulative(f"{topic}:0:3") == 0
         assert subscription.stats().backlog == 10
         # It is stored though nothing was acked by the caller, and says so.
         wait_until(lambda: topics.committed(name, topic) == 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequitur.consumer import AckBeyondEndError, Cursor, CursorIdentity
+from sequitur.consumer import AckBeyondEndError, Cursor, CursorIdentity, MarkDeleteBackError
 from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
 from sequitur.consumer.subscription.sizes import CountedSizes
 from tests.support.cursors import state_of
@@ -128,3 +128,17 @@ def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
         part.read(first, offset, 5)
         found.append(part.changes)
     assert found == [1, 1, 3, 4]
+
+
+def test_cumulative_ack_of_what_was_passed_over_acks_nothing() -> None:
+    """A message was out when its time to live ended: to ack it is no mistake of the caller's."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.know_end(20)
+    part.pass_over(10)
+    assert part.ack_cumulative(3) == 0
+    assert part.ack_cumulative(9) == 0
+    assert part.cursor.counts.repeated == 2
+    assert part.ack_cumulative(14) == 5
+    assert part.ack_cumulative(3) == 0
+    with pytest.raises(MarkDeleteBackError):
+        part.ack_cumulative(12)
