@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.registry import Registry
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.subscriptions.stored_records import StoredSubscriptions
+    from sequitur.pipelines.subscriptions.stored_records import (
+        StoredSubscription,
+        StoredSubscriptions,
+    )
     from sequitur.producer import KafkaSettings
 
 _POLL_S: Final = 0.1
@@ -116,12 +119,7 @@ class Surveyor:
             epochs={name: found.state.epoch for name, found in stored.items()},
             damaged=damaged,
             jobs=frozenset(name for name, found in stored.items() if found.state.checkpoint),
-            of_gone_logs=frozenset(
-                (name, where)
-                for name, found in stored.items()
-                for where, one in found.cursors.items()
-                if where in logs and _is_of_gone_log(found.state, one, logs[where], ids)
-            ),
+            of_gone_logs=gone_logs(stored, logs, ids),
         )
         return self.with_oldest(survey)
 
@@ -164,6 +162,20 @@ class Surveyor:
         starts, ends = self.topics.low_watermarks(wanted), self.topics.high_watermarks(wanted)
         sizes = log_sizes(self.kafka, wanted)
         return {one: Log(starts[one], ends[one], sizes.get(one)) for one in wanted}
+
+
+def gone_logs(
+    stored: Mapping[str, StoredSubscription],
+    logs: Mapping[SourcePartition, Log],
+    ids: Mapping[str, str],
+) -> frozenset[tuple[str, SourcePartition]]:
+    """Return subscription and partition of the cursors that are those of an earlier topic."""
+    return frozenset(
+        (name, where)
+        for name, found in stored.items()
+        for where, one in found.cursors.items()
+        if where in logs and _is_of_gone_log(found.state, one, logs[where], ids)
+    )
 
 
 def _is_of_gone_log(

@@ -106,6 +106,16 @@ class CompactedTopic:
 
     def read_records(self, partition: int | None = None) -> dict[bytes, KeptRecord]:
         """Return the newest record of each key, and where it stands; see `read`."""
+        found: dict[bytes, KeptRecord] = {}
+        for records in self.read_apart(partition).values():
+            found |= records
+        return found
+
+    def read_apart(self, partition: int | None = None) -> dict[int, dict[bytes, KeptRecord]]:
+        """Return the newest record of each key by partition; see `read`.
+
+        A topic that has grown may hold a key in two of them.
+        """
         there = self._topics.partitions(self.name)
         if there is None:
             return {}
@@ -117,8 +127,8 @@ class CompactedTopic:
         ends = self._topics.high_watermarks(wanted)
         return self._read({one: ends[one] for one in wanted if first[one] < ends[one]})
 
-    def _read(self, ends: dict[SourcePartition, int]) -> dict[bytes, KeptRecord]:
-        found: dict[bytes, KeptRecord] = {}
+    def _read(self, ends: dict[SourcePartition, int]) -> dict[int, dict[bytes, KeptRecord]]:
+        found: dict[int, dict[bytes, KeptRecord]] = {one.partition: {} for one in ends}
         if not ends:
             return found
         consumer = Consumer(
@@ -144,11 +154,11 @@ class CompactedTopic:
                     key, value = message.key(), message.value()
                     if key is None:
                         continue
+                    place = cast("int", message.partition()), cast("int", message.offset())
                     if value is None:
-                        found.pop(key, None)
+                        found[place[0]].pop(key, None)
                     else:
-                        place = cast("int", message.partition()), cast("int", message.offset())
-                        found[key] = KeptRecord(value, *place)
+                        found[place[0]][key] = KeptRecord(value, *place)
                 if time.monotonic() > deadline_s:
                     raise UnansweredError(
                         f"topic {self.name!r} is not read to its end in {_PATIENCE_S:g} s: no "

@@ -289,7 +289,10 @@ class CursorMoves:
         return Plan(kind, standing, tuple(make(standing)), make)
 
     def _begins(self, standing: Standing, target: ResetTarget) -> dict[SourcePartition, int]:
-        """Return where cursors are to begin; partitions that stay as they are are left out."""
+        """Return where cursors are to begin; partitions that stay as they are are left out.
+
+        Of a topic that was created anew none stays: what is acked is of messages that are gone.
+        """
         logs = standing.survey.logs
         if isinstance(target, Edge):
             earliest = target is Edge.EARLIEST
@@ -297,7 +300,8 @@ class CursorMoves:
         if isinstance(target, ToTime):
             found = self._surveyor.topics.offsets_since(standing.partitions, target.time_ms)
             return {where: min(found[where], log.end) for where, log in logs.items()}
-        return places_of(target.positions, standing.record.topics, logs.keys())
+        gone = {where: logs[where].start for _name, where in standing.survey.of_gone_logs}
+        return gone | places_of(target.positions, standing.record.topics, logs.keys())
 
 
 def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:

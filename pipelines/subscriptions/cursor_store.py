@@ -39,12 +39,13 @@ from sequitur.pipelines.subscriptions.stored_records import (
     cursor_value,
     is_record_of,
     owner_key,
+    place_of,
     state_key,
 )
 from sequitur.producer.kafka.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.state import SubscriptionState
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 CURSOR_TOPIC: Final = "sequitur-cursors"
 _PARTITIONS: Final = 8
+_NOTHING: Final = StoredRecords({})
 _FEW: Final = 4
 """Of more partitions than these the topic is read whole."""
 _PATIENCE_S: Final = 60.0
@@ -91,8 +93,7 @@ class CursorStore:
         """
         if not self._topic.exists():
             return None
-        partition = self._topic.partition_of(subscription)
-        return StoredRecords(self._topic.read(partition)).subscription(subscription)
+        return self._place(subscription)[1].subscription(subscription)
 
     def read_all(self, names: Collection[str]) -> StoredSubscriptions:
         """Return what is stored of subscriptions.
@@ -115,16 +116,31 @@ class CursorStore:
         """Return the records among which those of each subscription are; none is read twice."""
         if not names or not self._topic.exists():
             return
-        of_partitions: dict[int, list[str]] = {}
-        for name in sorted(names):
-            of_partitions.setdefault(self._topic.partition_of(name), []).append(name)
-        if len(of_partitions) > _FEW:
-            records = StoredRecords(self._topic.read())
-            yield from ((name, records) for name in sorted(names))
-            return
-        for partition, some in of_partitions.items():
-            records = StoredRecords(self._topic.read(partition))
-            yield from ((name, records) for name in some)
+        homes = {name: self._topic.partition_of(name) for name in sorted(names)}
+        wanted = set(homes.values())
+        read: dict[int, StoredRecords] = {}
+        if len(wanted) <= _FEW:
+            for partition in wanted:
+                read |= self._read(partition)
+        if not all(home in read and read[home].holds(name) for name, home in homes.items()):
+            read = self._read()
+        for name, home in homes.items():
+            yield name, read.get(place_of(read, name, home), _NOTHING)
+
+    def _place(self, name: str) -> tuple[int, StoredRecords]:
+        """Return the partition of a subscription's records, and what is there."""
+        home = self._topic.partition_of(name)
+        read = self._read(home)
+        if home not in read or not read[home].holds(name):
+            read = self._read()
+        place = place_of(read, name, home)
+        return place, read.get(place, _NOTHING)
+
+    def _read(self, partition: int | None = None) -> dict[int, StoredRecords]:
+        return {
+            one: StoredRecords({key: kept.value for key, kept in records.items()})
+            for one, records in self._topic.read_apart(partition).items()
+        }
 
     def places(self, subscription: str) -> dict[SourcePartition, Position]:
         """Return the partition and offset of the record that each stored cursor is in.
@@ -134,7 +150,7 @@ class CursorStore:
         """
         if not self._topic.exists():
             return {}
-        found = self._topic.read_records(self._topic.partition_of(subscription))
+        found = self._topic.read_records(self._place(subscription)[0])
         places = {}
         for key, record in found.items():
             match cursor_of_key(key):
@@ -160,6 +176,7 @@ class CursorStore:
         return CursorOwner(
             self._kafka,
             self._topic,
+            self._place,
             subscription,
             topics=topics,
             to_remove=to_remove,
@@ -178,6 +195,7 @@ class CursorOwner:
         self,
         kafka: KafkaSettings,
         topic: CompactedTopic,
+        place: Callable[[str], tuple[int, StoredRecords]],
         subscription: str,
         *,
         topics: Sequence[str],
@@ -197,6 +215,8 @@ class CursorOwner:
         self._chunks: dict[SourcePartition, frozenset[bytes]] = {}
         self._writer = self._new_writer()
         try:
+            # Behind the id: what a former owner has left open is ended, and hides nothing.
+            self._partition = place(subscription)[0]
             self._take_over(to_remove=to_remove)
             self._member = GroupMember(kafka, subscription, topics)
         except BaseException:
@@ -287,9 +307,14 @@ class CursorOwner:
             TopicError: The brokers refuse, or do not answer.
         """
         self.check()
-        found = self._topic.read(self._partition)
+        # Of a topic that has grown other partitions may hold older ones.
         self._write(
-            [self._record(key, None) for key in found if is_record_of(key, self.subscription)]
+            [
+                self._record(key, None)._replace(partition=partition)
+                for partition, found in self._topic.read_apart().items()
+                for key in found
+                if is_record_of(key, self.subscription)
+            ]
         )
         self.stored, self._chunks = None, {}
 

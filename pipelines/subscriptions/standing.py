@@ -10,6 +10,7 @@ from sequitur.consumer._errors import SubscriptionConnectedError
 from sequitur.consumer.subscription.registry import Registry
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
+from sequitur.pipelines.subscriptions.backlog import gone_logs
 from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ def _standing(
         logs=logs_of(surveyor.topics, record.topics),
     )
     if stored is not None:
-        survey = survey.with_held(name, stored.cursors, epoch=epoch)
+        survey = replace(
+            survey.with_held(name, stored.cursors, epoch=epoch),
+            of_gone_logs=gone_logs({name: stored}, survey.logs, surveyor.topics.ids(record.topics)),
+        )
     return Standing(record, stored, survey)
 
 

@@ -8,10 +8,11 @@ and the metadata beside it, a line each.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sequitur.consumer import CursorIdentity, SourcePartition
+from sequitur.consumer import ConsumerError, CursorIdentity, SourcePartition
 from sequitur.consumer._errors import CursorDamagedError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.sizes import CountedSizes
@@ -102,6 +103,10 @@ class StoredRecords:
                 name, where = cursor
                 self._cursors.setdefault(name, {})[where] = value
 
+    def holds(self, subscription: str) -> bool:
+        """Tell whether anything is stored of a subscription but a claim."""
+        return state_key(subscription) in self._found
+
     def owner(self, subscription: str) -> bytes | None:
         """Return the claim of a subscription's newest owner."""
         return self._found.get(owner_key(subscription))
@@ -159,6 +164,29 @@ class StoredRecords:
                 )
             committed[where] = int(offset), metadata
         return committed
+
+
+def place_of(read: Mapping[int, StoredRecords], name: str, home: int) -> int:
+    """Return the partition of the topic that a subscription's records are in, or are to be.
+
+    Args:
+        read: The records of each partition that was read.
+        name: The subscription.
+        home: The one that new ones of its name go to. Those from before the topic has grown stay
+            where they are; of several the newest count, and what cannot be read counts as such.
+    """
+
+    def written_ms(partition: int) -> float:
+        try:
+            state = read[partition].state(name)
+        except ConsumerError:
+            return math.inf
+        return -math.inf if state is None else state.written_ms
+
+    if home in read and read[home].holds(name):
+        return home
+    holders = (one for one, records in read.items() if records.holds(name))
+    return max(holders, key=written_ms, default=home)
 
 
 def _key(*parts: str | int) -> bytes:

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli import app
-from sequitur.consumer import SourcePartition
+from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer._errors import SubscriptionChangedError, SubscriptionConnectedError
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge, Position, ToPositions
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
 from sequitur.consumer.subscription.state import SubscriptionState
@@ -168,6 +169,26 @@ def test_a_skip_that_was_planned_for_other_cursors_is_told(
     with pytest.raises(SubscriptionChangedError, match="have moved meanwhile"):
         moves.carry_out(two)
     assert topics.committed(name, orders) == 7
+
+
+def test_positions_of_a_topic_made_anew_leave_nothing_acked(
+    topics: SubscribedTopics, make_topic: MakeTopic, name: str
+) -> None:
+    """A reset of one partition; the other was acked in a topic of the name that is gone."""
+    topic = make_topic(2)
+    name = f"{name}-of-two"
+    for partition in range(2):
+        topics.fill(topic, 20, partition=partition)
+    topics.subscribe(name, topic)
+    with topics.surveyor.cursors.take(name) as owner:
+        acked = [Cursor(CursorIdentity(name, topic, partition), start=10) for partition in range(2)]
+        of_another = SubscriptionState(topics={topic: "that-is-gone"})
+        owner.write(of_another, [PartitionCursor(one) for one in acked])
+    moves = CursorMoves(topics.surveyor)
+    plan = moves.plan_reset(name, ToPositions((Position(0, 5),)))
+    assert [(one.where.partition, one.target) for one in plan.moves] == [(0, 5), (1, 0)]
+    moves.carry_out(plan)
+    assert [topics.committed(name, topic, partition) for partition in range(2)] == [5, 0]
 
 
 def test_two_administrators_at_once(topics: SubscribedTopics, orders: str, name: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
+    NewPartitions,
     OffsetSpec,
 )
 
@@ -324,6 +325,36 @@ def test_each_write_beside_restarts_of_the_broker_is_stored(
     stored = CursorStore(kafka).read(name)
     assert stored is not None
     assert stored.state.step == written
+
+
+def test_cursors_of_a_topic_that_has_grown_are_found_and_removed(make_broker: MakeBroker) -> None:
+    """Which partition new names go to changes with the number; what is stored stays where it is."""
+    kafka = KafkaSettings(bootstrap_servers=make_broker().bootstrap_servers)
+    store, names = CursorStore(kafka), [f"grown-{number}" for number in range(4)]
+    for step, name in enumerate(names):
+        with store.take(name) as owner:
+            owner.write(SubscriptionState(step=step), _of_the_topic_itself(name, 0, 1))
+    before = [store._topic.partition_of(name) for name in names]
+    admin = AdminClient(kafka.librdkafka())
+    admin.create_partitions([NewPartitions("sequitur-cursors", 13)])["sequitur-cursors"].result(30)
+    wait_until(lambda: [store._topic.partition_of(name) for name in names] != before)
+    stored, damaged = store.read_all(names)
+    assert not damaged
+    assert [stored[name].state.step for name in names] == [0, 1, 2, 3]
+    for name, found in stored.items():
+        assert len(store.places(name)) == 1
+        with store.take(name) as owner:
+            assert owner.stored is not None
+            assert owner.stored.state == found.state
+            (cursor,) = owner.stored.cursors.values()
+            assert cursor.cursor.committed_offset == 2
+            owner.write(SubscriptionState(step=9), _of_the_topic_itself(name, 0, 1, 2))
+        again = store.read(name)
+        assert again is not None
+        assert again.state.step == 9
+        with store.take(name) as owner:
+            owner.remove()
+        assert store.read(name) is None
 
 
 def test_transaction_that_brokers_ended_is_no_takeover(
