@@ -38,6 +38,8 @@ class FindingKind(StrEnum):
     """A topic's own retention will soon delete messages that are not acked."""
     DAMAGED = "damaged cursors"
     """What is stored of a subscription cannot be read."""
+    UNKNOWN = "unknown"
+    """Brokers do not tell what is to be known, or a record is of another version."""
     FAILED = "not done"
     """The brokers refused what was to be done; the next round tries it again."""
     OWNED = "owned by a job"

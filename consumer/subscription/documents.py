@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _OPEN: Final = "Open"
 _NO_LEDGER: Final = "NoLedger"
 _UNINITIALIZED: Final = "Uninitialized"
+_UNKNOWN: Final = "Unknown"
 _DAMAGED: Final = "Damaged"
 
 
@@ -97,6 +98,10 @@ def listed(sight: Sight) -> list[dict[str, Any]]:
         else:
             document |= _listed_backlog(survey, record)
         documents.append(document)
+    documents += [
+        {"name": name, "type": _UNKNOWN, "topics": [], "connected": False, "damaged": why}
+        for name, why in sorted(survey.registry.unread.items())
+    ]
     return documents
 
 

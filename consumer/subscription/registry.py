@@ -21,7 +21,12 @@ from sequitur.consumer._errors import (
     SubscriptionNameError,
     UnknownSubscriptionError,
 )
-from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.policies import (
+    BacklogQuota,
+    DetectionThresholds,
+    Retention,
+    TopicPolicies,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,6 +154,12 @@ class SubscriptionRecord:
             )
 
 
+_KEEPS: Final = TopicPolicies(
+    BacklogQuota(), 0, 0, Retention(time_minutes=-1, size_mb=-1), DetectionThresholds()
+)
+"""What holds where policies cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registry:
     """All that is registered at one moment.
@@ -156,6 +167,10 @@ class Registry:
     Attributes:
         subscriptions: Each by its name.
         policies: What is set, by topic; under None that of the namespace.
+        unread: The subscriptions whose records cannot be read, and why: of another version, as a
+            rule. Which topics they are on is not known, so nothing is deleted while there are some.
+        unread_policies: The topics whose policies cannot be read. Nothing of them expires, is
+            evicted or deleted.
     """
 
     subscriptions: Mapping[str, SubscriptionRecord] = field(
@@ -164,39 +179,50 @@ class Registry:
     policies: Mapping[str | None, TopicPolicies] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    unread: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    unread_policies: frozenset[str | None] = frozenset()
 
     @classmethod
     def of(cls, records: Mapping[bytes, bytes]) -> Self:
         """Read the records of the topic.
 
         Those of other kinds, such as backlogs, are passed over, and so are those whose key nobody
-        here writes: one bad record stops nobody.
-
-        Raises:
-            StateFormatError: A value is not what this version writes.
+        here writes. One that cannot be read is named, and stops no other.
         """
         subscriptions: dict[str, SubscriptionRecord] = {}
         policies: dict[str | None, TopicPolicies] = {}
+        unread: dict[str, str] = {}
+        unread_policies: set[str | None] = set()
         for key, value in records.items():
             try:
                 kind, name = read_key(key)
             except StateFormatError:
                 continue
-            if kind == _SUBSCRIPTION:
-                record = SubscriptionRecord.decode(value)
-                if record.name != name:
-                    raise StateFormatError(f"the record of {record.name!r} has the key of {name!r}")
-                subscriptions[record.name] = record
-            elif kind == _POLICIES:
-                policies[name] = TopicPolicies.from_document(_loaded(value, "policies"))
-        return cls(MappingProxyType(subscriptions), MappingProxyType(policies))
+            try:
+                if kind == _SUBSCRIPTION and name is not None:
+                    subscriptions[name] = _record_of(name, value)
+                elif kind == _POLICIES:
+                    policies[name] = TopicPolicies.from_document(_loaded(value, "policies"))
+            except StateFormatError as error:
+                if kind == _SUBSCRIPTION and name is not None:
+                    unread[name] = str(error)
+                else:
+                    unread_policies.add(name)
+        return cls(
+            MappingProxyType(subscriptions),
+            MappingProxyType(policies),
+            MappingProxyType(unread),
+            frozenset(unread_policies),
+        )
 
     def require(self, name: str) -> SubscriptionRecord:
         """Return a subscription.
 
         Raises:
+            StateFormatError: Its record cannot be read.
             UnknownSubscriptionError: There is none of that name.
         """
+        self._check_read(name)
         found = self.subscriptions.get(name)
         if found is None:
             raise UnknownSubscriptionError(f"there is no subscription {name!r}")
@@ -216,7 +242,14 @@ class Registry:
         return self.policies.get(topic, TopicPolicies())
 
     def policies_of(self, topic: str) -> PoliciesInForce:
-        """Return what holds for a topic: its own, then the namespace's, else nothing."""
+        """Return what holds for a topic: its own, then the namespace's, else nothing.
+
+        In the place of what cannot be read, all is kept.
+        """
+        if topic in self.unread_policies:
+            return _KEEPS.in_force()
+        if None in self.unread_policies:
+            return self.set_policies(topic).over(_KEEPS).in_force()
         return self.set_policies(topic).over(self.set_policies(None)).in_force()
 
     def expiration_minutes(self, record: SubscriptionRecord) -> int:
@@ -235,8 +268,10 @@ class Registry:
         """Return what creates a subscription.
 
         Raises:
+            StateFormatError: There is one of that name, and its record cannot be read.
             SubscriptionExistsError: There is one of that name.
         """
+        self._check_read(record.name)
         if record.name in self.subscriptions:
             raise SubscriptionExistsError(f"there is a subscription {record.name!r} already")
         return {record.key: record.encode()}
@@ -287,10 +322,27 @@ class Registry:
             return {}
         return _changed(replace(record, epoch=epoch, reset_ms=now_ms))
 
+    def _check_read(self, name: str) -> None:
+        if name in self.unread:
+            raise StateFormatError(f"subscription {name!r}: {self.unread[name]}")
+
     def with_policies(self, topic: str | None, policies: TopicPolicies) -> Changes:
-        """Return what sets all policies of a topic, or of the namespace."""
+        """Return what sets all policies of a topic, or of the namespace.
+
+        Raises:
+            StateFormatError: Those that are set cannot be read, and would be lost.
+        """
+        if topic in self.unread_policies:
+            raise StateFormatError(f"the policies of {topic or 'the namespace'} cannot be read")
         value = None if policies.is_empty else _json(policies.to_document())
         return {_key(_POLICIES, topic): value}
+
+
+def _record_of(name: str, value: bytes) -> SubscriptionRecord:
+    record = SubscriptionRecord.decode(value)
+    if record.name != name:
+        raise StateFormatError(f"the record of {record.name!r} has the key of {name!r}")
+    return record
 
 
 def read_key(key: bytes) -> tuple[str, str | None]:

@@ -91,6 +91,9 @@ class Survey:
         of_gone_logs: The subscriptions and partitions whose cursors are those of an earlier topic
             of the name, which was deleted.
         jobs: The subscriptions of Spark jobs: what these have read they hold themselves.
+        untold: The subscriptions of which the brokers do not tell whether they have a consumer, and
+            why. They are not taken over, and do not expire.
+        leaderless: Partitions that have no leader now; they are none of `logs`.
     """
 
     now_ms: int
@@ -103,6 +106,8 @@ class Survey:
     damaged: Mapping[str, str] = field(default_factory=dict)
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
     jobs: frozenset[str] = frozenset()
+    untold: Mapping[str, str] = field(default_factory=dict)
+    leaderless: frozenset[SourcePartition] = frozenset()
 
     def with_held(
         self, subscription: str, held: Mapping[SourcePartition, PartitionCursor], *, epoch: int
@@ -185,6 +190,18 @@ class Survey:
             if record.name not in self.damaged
             for where in self.partitions(topic)
         ]
+        return TopicBacklog(topic, tuple(parts))
+
+    def settled_backlog(self, topic: str) -> TopicBacklog:
+        """Return `backlog` without the subscriptions that are being reset.
+
+        What those will have acked is not known, so no producer waits for them.
+        """
+        whole = self.backlog(topic)
+        subscriptions = self.registry.subscriptions
+        parts = (
+            one for one in whole.parts if not self.is_being_reset(subscriptions[one.subscription])
+        )
         return TopicBacklog(topic, tuple(parts))
 
     def _part(self, subscription: str, where: SourcePartition) -> PartitionBacklog:

@@ -88,23 +88,34 @@ class ConsumerGroups:
 
     def connected(self, groups: Iterable[str]) -> set[str]:
         """Return which of some groups have a member."""
+        found, untold = self.members_of(groups)
+        if untold:
+            raise TopicError(min(untold.values()))
+        return found
+
+    def members_of(self, groups: Iterable[str]) -> tuple[set[str], dict[str, str]]:
+        """Return which of some groups have a member, and of which that is not told, and why."""
         wanted = sorted(groups)
         if not wanted:
-            return set()
+            return set(), {}
 
-        def ask() -> set[str]:
+        def ask() -> tuple[set[str], dict[str, str]]:
             asked = self._admin.describe_consumer_groups(wanted, request_timeout=_TIMEOUT_S)
-            found = set()
+            found, untold = set(), {}
             for name, answer in asked.items():
                 try:
                     members = answer.result(_TIMEOUT_S).members
                 except KafkaException as error:
-                    if not _is_unknown(error):
-                        raise
-                    continue
+                    match action_to(Request.GROUPS, error):
+                        case Action.GO_WITHOUT:
+                            continue
+                        case Action.FAIL:
+                            untold[name] = f"group {name!r} is not described: {error}"
+                            continue
+                    raise
                 if members:
                     found.add(name)
-            return found
+            return found, untold
 
         return self._told("the brokers do not describe consumer groups", ask)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
@@ -157,6 +157,16 @@ class KafkaTopics:
         there = self._all()
         return {topic: there[topic] for topic in topics if topic in there}
 
+    def placed(self, topics: Iterable[str]) -> dict[SourcePartition, bool]:
+        """Return the partitions of topics that are there, and whether each has a leader now."""
+        wanted = set(topics)
+        return {
+            SourcePartition(topic, number): one.leader >= 0
+            for topic, found in self._listed().items()
+            if topic in wanted
+            for number, one in found.partitions.items()
+        }
+
     def matching(
         self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
     ) -> dict[str, int]:
@@ -181,12 +191,15 @@ class KafkaTopics:
             raise TopicError(f"input_pattern {pattern!r} matches no topic")
         return found
 
-    def _all(self) -> dict[str, int]:
-        topics = self._told(
+    def _listed(self) -> dict[str, Any]:
+        return self._told(
             Request.TOPICS,
             "the brokers do not list their topics",
             lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
         )
+
+    def _all(self) -> dict[str, int]:
+        topics = self._listed()
         # For a topic with partitions an error only means that leaders are unknown for now.
         return {
             name: len(found.partitions)

@@ -109,11 +109,15 @@ class Surveyor:
         names = sorted({one.name for topic in topics for one in registry.on(topic)})
         # Cursors before ends: else an ack could lie beyond the end that was asked.
         stored, damaged = self.cursors.read_all(names) if known is None else known
-        ids, logs = self.topics.ids(topics), self._logs(topics)
+        ids, placed = self.topics.ids(topics), self.topics.placed(topics)
+        logs = self._logs(where for where, is_led in placed.items() if is_led)
+        connected, untold = self.groups.members_of(names)
         survey = Survey(
             now_ms=wall_clock_ms() if now_ms is None else now_ms,
             registry=registry,
-            connected=frozenset(self.groups.connected(names)),
+            connected=frozenset(connected),
+            untold=untold,
+            leaderless=frozenset(where for where, is_led in placed.items() if not is_led),
             logs=logs,
             held={name: found.cursors for name, found in stored.items()},
             epochs={name: found.state.epoch for name, found in stored.items()},
@@ -153,12 +157,8 @@ class Surveyor:
             owner.remove()
         self.groups.delete(subscription)
 
-    def _logs(self, topics: Iterable[str]) -> dict[SourcePartition, Log]:
-        wanted = [
-            SourcePartition(topic, number)
-            for topic, count in self.topics.counts(topics).items()
-            for number in range(count)
-        ]
+    def _logs(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, Log]:
+        wanted = sorted(partitions)
         starts, ends = self.topics.low_watermarks(wanted), self.topics.high_watermarks(wanted)
         sizes = log_sizes(self.kafka, wanted)
         return {one: Log(starts[one], ends[one], sizes.get(one)) for one in wanted}

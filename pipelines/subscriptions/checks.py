@@ -153,7 +153,7 @@ class Checks:
         acked, findings = [], []
         wanted = cuts(survey, self._surveyor.topics)
         for record in list(survey.registry.subscriptions.values()):
-            if not due_acks(survey, record, wanted):
+            if record.name in survey.untold or not due_acks(survey, record, wanted):
                 continue
             survey, done, found = self._ack(survey, record, wanted)
             acked += done
@@ -171,6 +171,7 @@ class Checks:
             Finding(FindingKind.DAMAGED, None, name, f"{why}; only a deletion helps")
             for name, why in sorted(survey.damaged.items())
         ]
+        findings += _unknown(survey)
         expired = self._expire(survey)
         findings += [
             Finding(FindingKind.EXPIRED_SUBSCRIPTION, None, name, "nobody used it")
@@ -241,7 +242,7 @@ class Checks:
         """Delete the subscriptions that nobody uses; return their names."""
         expired = []
         for record in survey.registry.subscriptions.values():
-            is_connected = record.name in survey.connected
+            is_connected = record.name in survey.connected or record.name in survey.untold
             if not is_unused(
                 survey.registry, record, is_connected=is_connected, now_ms=survey.now_ms
             ):
@@ -303,6 +304,25 @@ def _detected(survey: Survey) -> list[Finding]:
             found += detect(
                 backlog, cursors, thresholds, subscription=record.name, now_ms=survey.now_ms
             )
+    return found
+
+
+def _unknown(survey: Survey) -> list[Finding]:
+    """Return what cannot be judged; the rest is."""
+    kind, registry = FindingKind.UNKNOWN, survey.registry
+    of_subscriptions = {**registry.unread, **survey.untold}
+    found = [
+        Finding(kind, None, name, f"{why}; nothing of it expires, is evicted or deleted")
+        for name, why in sorted(of_subscriptions.items())
+    ]
+    found += [
+        Finding(kind, topic, None, "its policies cannot be read; nothing expires or is deleted")
+        for topic in sorted(registry.unread_policies, key=str)
+    ]
+    found += [
+        Finding(kind, where.topic, None, f"partition {where.partition} has no leader")
+        for where in sorted(survey.leaderless)
+    ]
     return found
 
 

@@ -132,6 +132,13 @@ def run_retention(
         if refused is not None:
             refusals.append(refused)
             planned = [held_back(one, one.before, Holder.TOPIC, None) for one in planned]
+        for name, why in survey.registry.unread.items() if any(x.deletes for x in planned) else ():
+            sentence = (
+                f"topic {topic!r}: subscription {name!r} may be on it: {why}; run the version that "
+                "has written it"
+            )
+            refusals.append(Refusal(topic, Holder.SUBSCRIPTION, sentence))
+            planned = [held_back(x, x.before, Holder.SUBSCRIPTION, name) for x in planned]
         if others.unknown is not None and any(one.deletes for one in planned):
             group, why = others.unknown
             refusals.append(Refusal(topic, Holder.GROUP, f"topic {topic!r}: {why}"))
@@ -160,6 +167,8 @@ def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[Partit
     for one in plans:
         plan = one
         where = SourcePartition(one.topic, one.partition)
+        if where not in now.logs:  # it has lost its leader
+            plan = held_back(plan, plan.before, Holder.SUBSCRIPTION, None)
         for record in now.registry.on(one.topic) if where in now.logs else ():
             offset = now.needed_from(record.name, where)
             plan = held_back(plan, offset, Holder.SUBSCRIPTION, record.name)

@@ -54,7 +54,7 @@ def quota_checks(survey: Survey) -> list[QuotaCheck]:
     """Return the backlog of each topic beside its quota."""
     return [
         check_quota(
-            survey.backlog(topic),
+            survey.settled_backlog(topic),
             survey.registry.policies_of(topic).backlog_quota,
             now_ms=survey.now_ms,
         )
@@ -84,7 +84,7 @@ def cuts(survey: Survey, topics: KafkaTopics) -> Cuts:
         if not check.evicts:
             continue
         if check.is_too_large and check.quota.limit_bytes is not None:
-            by_size = cuts_by_size(survey.backlog(check.topic), check.quota.limit_bytes)
+            by_size = cuts_by_size(survey.settled_backlog(check.topic), check.quota.limit_bytes)
             evicted |= {
                 one: by_size[one.partition] for one in partitions if one.partition in by_size
             }

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from sequitur import Subscription
+from sequitur.consumer import SourcePartition
+from sequitur.consumer._errors import StateFormatError
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
 from sequitur.consumer.subscription.policies import (
@@ -21,12 +24,16 @@ from sequitur.consumer.subscription.position import Edge
 from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
 from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
+from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
 from sequitur.pipelines.subscriptions.retention_run import run_retention
 from sequitur.pipelines.subscriptions.sights import take_sight
+from sequitur.producer.quota.control import CONTROL_TOPIC
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.subscribed_topics import SubscribedTopics
+
+_UNKNOWN = FindingKind.UNKNOWN
 
 
 @pytest.fixture
@@ -115,3 +122,72 @@ def test_a_damaged_one_is_created_anew_once_it_is_deleted(
     topics.surveyor.registry.change(lambda found: found.deleted(name, is_connected=False))
     admin.create(record, at=Edge.EARLIEST)
     assert topics.committed(name, topic) == 0
+
+
+def test_a_registered_subscription_of_a_newer_version_stops_no_other(
+    topics: SubscribedTopics, topic: str, name: str
+) -> None:
+    """It is named, not created anew, and nothing is deleted that it may need."""
+    topics.fill(topic, 10)
+    topics.subscribe(name, topic)
+    topics.acks(name, topic, (0, 10))
+    newer = f"{name}-newer"
+    writer = FencedWriter(topics.kafka, f"{name}-writes", name="a newer version")
+    key = json.dumps(["subscription", newer], separators=(",", ":")).encode()
+    try:
+        writer.write([TopicWrite(CONTROL_TOPIC, 0, key, b'{"format":99}')])
+        unknown = {one.subscription for one in topics.check().findings if one.kind is _UNKNOWN}
+        assert unknown == {newer}
+        assert [one["name"] for one in listed(take_sight(topics.surveyor))] == [name, newer]
+        with Subscription(topics.kafka, f"{name}-other", topic, position="latest"):
+            pass
+        with pytest.raises(StateFormatError, match=f"{newer}.*unknown format"):
+            Subscription(topics.kafka, newer, topic)
+        run = run_retention(topics.surveyor, [topic])
+        assert [(one.records, one.holder) for one in run.plans] == [(0, newer)]
+        assert f"{newer!r} may be on it" in run.refusals[0].sentence
+    finally:
+        writer.write([TopicWrite(CONTROL_TOPIC, 0, key, None)])
+        writer.close()
+    assert run_retention(topics.surveyor, [topic]).records == 10
+
+
+def test_a_group_that_may_not_be_described_stops_no_other(
+    topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have a consumer: nothing of it expires, and it is not deleted."""
+    topics.fill(topic, 10)
+    other = f"{name}-other"
+    for one in (name, other):
+        topics.subscribe(one, topic)
+        topics.acks(one, topic, (0, 1))
+    expires = TopicPolicies(message_ttl_s=60, subscription_expiration_time_minutes=1_000)
+    topics.policies(topic, expires)
+    why = {name: "not authorized"}
+    groups = topics.surveyor.groups
+    monkeypatch.setattr(groups, "members_of", lambda names: (set(), why if name in names else {}))
+    found = topics.check(after_s=3_600)
+    assert [one.subscription for one in found.acked] == [other]
+    assert [one.subscription for one in found.findings if one.kind is _UNKNOWN] == [name]
+    assert topics.check(after_s=1_000 * 3_600).expired == (other,)
+    assert topics.committed(name, topic) == 1
+
+
+def test_a_partition_without_a_leader_stops_no_other(
+    topics: SubscribedTopics, make_topic: MakeTopic, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, and brokers are asked nothing of it that only a leader can tell."""
+    topic = make_topic(2, retention_ms=-1)
+    led, leaderless = SourcePartition(topic, 0), SourcePartition(topic, 1)
+    assert topics.surveyor.topics.placed([topic]) == {led: True, leaderless: True}
+    for partition in (0, 1):
+        topics.fill(topic, 10, partition=partition)
+    topics.subscribe(name, topic)
+    topics.acks_up_to(name, topic, [10, 10])
+    placed = {led: True, leaderless: False}
+    monkeypatch.setattr(topics.surveyor.topics, "placed", lambda _topics: placed)
+    found = [one for one in topics.check().findings if one.kind is _UNKNOWN]
+    assert [(one.topic, one.sentence) for one in found] == [(topic, "partition 1 has no leader")]
+    run = run_retention(topics.surveyor, [topic])
+    assert [(one.partition, one.records) for one in run.plans] == [(0, 10)]
+    assert topics.start_of(topic, 1) == 0

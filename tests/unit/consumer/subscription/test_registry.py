@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,7 @@ from sequitur.consumer._errors import (
     SubscriptionNameError,
     UnknownSubscriptionError,
 )
-from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.policies import Retention, TopicPolicies
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
@@ -226,10 +228,37 @@ def test_subscriptions_and_topics_are_found() -> None:
         pytest.param(b'["policies","a"]', b"[" * 100_000, "^policies is no JSON", id="deep"),
     ],
 )
-def test_records_that_are_none_are_refused(key: bytes, value: bytes, why: str) -> None:
-    """By name: a registry that is half understood would let messages be deleted."""
-    with pytest.raises(StateFormatError, match=why):
-        Registry.of({key: value})
+def test_records_that_cannot_be_read_are_named_and_stop_no_other(
+    key: bytes, value: bytes, why: str
+) -> None:
+    """What they say is unknown: no such subscription is created anew, and nothing is deleted."""
+    other = _record()
+    registry = Registry.of({key: value, other.key: other.encode()})
+    assert list(registry.subscriptions) == [other.name]
+    if b"policies" in key:
+        assert registry.unread_policies == {"a"}
+        in_force = registry.policies_of("a")
+        assert (in_force.message_ttl_s, in_force.subscription_expiration_time_minutes) == (0, 0)
+        assert in_force.retention == Retention(-1, -1)
+        assert registry.policies_of("b").retention == Retention()
+        return
+    assert re.search(why, registry.unread["a"])
+    for refused in (
+        lambda: registry.require("a"),
+        lambda: registry.created(replace(other, name="a")),
+        lambda: registry.deleted("a", is_connected=False),
+    ):
+        with pytest.raises(StateFormatError, match="subscription 'a': "):
+            refused()
+
+
+def test_policies_of_the_namespace_that_cannot_be_read_keep_all_that_no_topic_sets() -> None:
+    """A topic's own policies are known, and hold."""
+    key = b'["policies",null]'
+    own = Registry().with_policies("a", TopicPolicies(message_ttl_s=60))
+    registry = Registry.of({key: b"{}", **{name: one for name, one in own.items() if one}})
+    assert registry.policies_of("a").message_ttl_s == 60
+    assert registry.policies_of("a").retention == Retention(-1, -1)
 
 
 @pytest.mark.parametrize(
@@ -258,5 +287,6 @@ def test_keys_that_nobody_here_writes_are_passed_over(key: bytes) -> None:
 
 def test_a_record_under_anothers_key_is_refused() -> None:
     """It would be deleted with the other."""
-    with pytest.raises(StateFormatError, match="has the key of"):
-        Registry.of({b'["subscription","other"]': _record().encode()})
+    registry = Registry.of({b'["subscription","other"]': _record().encode()})
+    assert "has the key of" in registry.unread["other"]
+    assert not registry.subscriptions

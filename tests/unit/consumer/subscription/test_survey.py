@@ -182,3 +182,12 @@ def test_what_was_deleted_and_not_acked_is_lost_at_most() -> None:
     unknown = replace(_survey(held), of_gone_logs=frozenset({("sub1", _HERE)}))
     assert unknown.deleted_unacked("sub1", _HERE) == 0
     assert _survey(held, epoch=1).lost("sub1", _HERE) == 0
+
+
+def test_a_reset_that_is_not_finished_holds_no_producer() -> None:
+    """What it will have acked is not known; its messages are kept."""
+    survey = _survey(_held((0, 100)), epoch=3)
+    assert survey.settled_backlog("orders").parts == ()
+    assert survey.needed_from("sub1", _HERE) == 20
+    (part,) = _survey(_held((0, 50))).settled_backlog("orders").parts
+    assert part.messages == 50
