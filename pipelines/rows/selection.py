@@ -279,6 +279,11 @@ class Roots:
         found = [rows["root"].to_numpy() for rows in pieces]
         self._roots = np.concatenate([np.empty(0, np.uint64), *found])
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """The roots' ids."""
+        return frozenset(self._roots.tolist())
+
     def without(self, rows: pa.Table) -> pa.Table:
         """Return the other rows."""
         if not len(self._roots) or not len(rows):

@@ -19,6 +19,7 @@ from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
+from sequitur.pipelines.rows.selection import Roots
 from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.dead_letter import dead_letter
@@ -163,6 +164,10 @@ class FileBatch(StepBatch):
         with PartFile(self.folder / "unfinished", _UNFINISHED_SCHEMA) as file:
             file.write(pa.table({"root": roots}, schema=_UNFINISHED_SCHEMA))
         return file.location
+
+    def read_unfinished(self, unfinished: Sequence[Location]) -> frozenset[int]:
+        """See `StepBatch`."""
+        return Roots(tuple(unfinished)).ids
 
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Location]

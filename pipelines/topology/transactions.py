@@ -364,7 +364,14 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         one = self._in_phase(begun, attempt, Phase.COMMIT, prepared.batch)
         # What the step before has left: this one may have been processed before that was known.
         before = self._work.before.states_by_task()
-        result = CommitRun(one.batch, prepared.sent, before, one.tasks, is_new=is_new).run()
+        result = CommitRun(
+            one.batch,
+            prepared.sent,
+            before,
+            one.tasks,
+            is_new=is_new,
+            unfinished=prepared.processed.unfinished,
+        ).run()
         self._runs.count(self._work, result)
         delete_all(one.batch.folder / "work")
         return Committed(one.name, result)

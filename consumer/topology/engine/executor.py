@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,7 @@ class ExecutorResult:
         dropped: Ids of roots, of no event, whose records may not go out.
         has_to_blame: Whether events have no further attempt by what a `finish_batch` raised for
             several.
+        blocked: By key, the first event that waits.
         batch: How the try at a transaction went here; None in other topologies.
     """
 
@@ -85,6 +86,7 @@ class ExecutorResult:
     emitted: int
     dropped: Sequence[int] = ()
     has_to_blame: bool = False
+    blocked: Mapping[bytes, Order] = field(default_factory=dict)
     batch: BatchOutcome | None = None
 
 
@@ -393,6 +395,7 @@ class Executor:
             emitted=self._wiring.emitted,
             dropped=self._environment.dropped,
             has_to_blame=self.has_to_blame,
+            blocked=self._trees.blocked,
             batch=self._outcome,
         )
 

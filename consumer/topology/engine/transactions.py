@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from sequitur.consumer.topology._errors import BoltTimeoutError, EmitError
+from sequitur.consumer.topology.api.bolt import BaseBolt
 from sequitur.consumer.topology.api.failure import FailReason
 from sequitur.consumer.topology.api.groupings import task_of_group
+from sequitur.consumer.topology.engine.bolt_copies import BoltCopies
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
 from sequitur.consumer.topology.engine.runner import Runner, detail_of
 from sequitur.consumer.topology.engine.tracked import FAILED, TrackedTuple
@@ -24,7 +28,7 @@ from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sequitur.consumer.topology.api.bolt import BaseBolt
+    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.state.kinds import State
     from sequitur.consumer.topology.transactional.bolts import TransactionContext
@@ -49,6 +53,12 @@ def writer_of(topology: str, transaction: Transaction, component: str, task: int
     )
 
 
+def _keep(given: TrackedTuple, count: int) -> None:
+    """Note that a task keeps something of a tuple's events, or does not any more."""
+    for root, _ in given.trees():
+        root.kept += count
+
+
 def _as_key(value: Any, keys: Collection[Any]) -> Any:
     """Return a tuple's value as it may be a state's key."""
     if isinstance(value, bytes) and value not in keys:
@@ -58,6 +68,12 @@ def _as_key(value: Any, keys: Collection[Any]) -> Any:
 
 class _InTransaction(Runner):
     """What fails of the batch itself, and not of an event of it, fails this try at the batch."""
+
+    def run(self, given: TrackedTuple) -> None:
+        """See `Runner`; what a snapshot may have of a tuple is kept, also if it fails."""
+        if type(self.bolt).snapshot is not BaseBolt.snapshot:
+            _keep(given, 1)
+        super().run(given)
 
     @property
     def _outcome(self) -> BatchOutcome:
@@ -145,12 +161,86 @@ class BatchRunner(_InTransaction):
         self._acks, self._holds = True, False
         self._batch_collector = BatchOutputCollector(self)
         self._given: list[TrackedTuple] | None = [] if self._transaction.is_trial else None
+        self._copies: BoltCopies | None = None
+        self._has_emitted = self._is_again = False
 
     def run(self, given: TrackedTuple) -> None:
-        """See `Runner`; a trial has to know which events a key came with."""
+        """See `Runner`; a trial has to know which events a key came with.
+
+        In the processing phase the bolt goes on as if it had not been given a tuple that fails in
+        it, where it can be copied.
+        """
         if self._given is not None:
             self._given.append(given)
+        if self._transaction.phase is Phase.COMMIT or given.is_tick:
+            super().run(given)
+            return
+        copies = self._copies
+        if copies is None:
+            shared = (self.context, self._batch_collector, self._transaction.attempt)
+            copies = self._copies = BoltCopies(self.bolt, shared)
+        self._has_emitted = False
         super().run(given)
+        _keep(given, 1)
+        if given.owner is not FAILED:
+            if self._has_emitted:
+                copies.drop()
+            copies.add(self.bolt, given)
+        elif copies.can_go_back:
+            _keep(given, -1)
+            self._go_back(copies)
+
+    def _go_back(self, copies: BoltCopies) -> None:
+        """Go on from the newest copy, with the tuples since then: without any that fails now."""
+        bolt, since = copies.back()
+        self.renew(bolt)
+        again = deque(since)
+        while again:
+            given = again.popleft()
+            if self._passes_again(given):
+                copies.add(self.bolt, given)
+                continue
+            _keep(given, -1)
+            bolt, since = copies.back()
+            self.renew(bolt)
+            again.extendleft(reversed(since))
+        copies.take(self.bolt)
+
+    def _passes_again(self, given: TrackedTuple) -> bool:
+        """Call the bolt for a tuple that it was given before; whether it passes."""
+        users = self._users
+        users.call, self._is_again = given, True
+        try:
+            users.running = given
+            returned = self._call(given)
+            if returned is not None:
+                self._emit_all(returned, given)
+            users.running = None
+        except BoltTimeoutError:
+            users.running = None
+            self.gave_up(given)
+            return False
+        except BaseException as error:  # whatever a bolt raises fails its tuple
+            users.running = None
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            self.raised(given, error)
+            return False
+        finally:
+            self._is_again = False
+        return True
+
+    def emit(
+        self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
+    ) -> list[TaskId]:
+        """See `Runner`."""
+        if self._is_again:
+            raise EmitError(
+                f"bolt {self._component!r} emitted for a tuple for which it had not emitted when "
+                "it was given it before"
+            )
+        self._has_emitted = True
+        return super().emit(values, anchors, stream, task)
 
     def roots_of(self, error: StateValueError) -> tuple[int, ...]:
         """See `_InTransaction`."""

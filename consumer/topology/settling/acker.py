@@ -42,6 +42,8 @@ class AckFlag(IntFlag):
     """A tuple of its tree was failed."""
     HELD = 4
     """A tuple of its tree was skipped, since an earlier event of its key failed."""
+    KEPT = 8
+    """A tuple of its tree is in what a bolt of a transaction keeps of its batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Acker:
         A root that was never initialised is among the unfinished.
         """
         self._merge()
-        is_done = (self._values == 0) & (self._flags == AckFlag.INIT)
+        known = self._flags & np.uint8(AckFlag.INIT | AckFlag.FAILED | AckFlag.HELD)
+        is_done = (self._values == 0) & (known == AckFlag.INIT)
         left = ~is_done
         return TreeOutcomes(
             acked=int(np.count_nonzero(is_done)),
@@ -165,6 +168,7 @@ def columns(roots: Iterable[Any]) -> tuple[Numbers, Numbers, Flags]:
         [
             (AckFlag.FAILED if root.failure is not None else 0)
             | (AckFlag.HELD if root.is_held else 0)
+            | (AckFlag.KEPT if root.kept else 0)
             for root in tracked
         ],
         np.uint8,

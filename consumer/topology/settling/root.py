@@ -29,6 +29,7 @@ class Root(msgspec.Struct, eq=False):
         is_held: Whether a tuple of it was skipped, since an earlier event of its key failed.
         begun_s: When this task first saw it, in seconds of the executor's clock.
         is_tracked: Whether its tree is tracked.
+        kept: How many of its tuples are in what bolts of a transaction keep of their batch.
     """
 
     id: int
@@ -39,6 +40,7 @@ class Root(msgspec.Struct, eq=False):
     value: int = 0
     failure: TreeFailure | None = None
     is_held: bool = False
+    kept: int = 0
 
     @property
     def key(self) -> bytes | None:

@@ -248,6 +248,10 @@ class StepBatch(ABC):
         """Leave the ids of roots whose records may not go out."""
 
     @abstractmethod
+    def read_unfinished(self, unfinished: Sequence[Handle]) -> frozenset[int]:
+        """Read what `write_unfinished` has left."""
+
+    @abstractmethod
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Handle]
     ) -> Mapping[tuple[str, int], Handle]:

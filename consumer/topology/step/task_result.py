@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.consumer.topology.api.failure import TreeFailure
+    from sequitur.consumer.topology.engine.trees import Order
     from sequitur.consumer.topology.step.batch import Handle
     from sequitur.consumer.topology.transactional.phase import BatchOutcome
 
@@ -40,6 +41,7 @@ class TaskResult:
         acks_file: What it knows of roots, where ackers decide.
         failures: Why roots failed, where ackers decide.
         shared: Roots of outputs of several, where ackers decide.
+        blocked: By key, the first event that waits, of a transaction's task.
         tuples_file: The tuples it sent.
         tuples: Where in it those for a component's task stand.
         has_to_blame: Whether events have no further attempt by what a `finish_batch` raised for
@@ -70,6 +72,7 @@ class TaskResult:
     acks_file: Handle = None
     failures: dict[int, TreeFailure] = field(default_factory=dict)
     shared: list[tuple[int, ...]] = field(default_factory=list)
+    blocked: Mapping[bytes, Order] = field(default_factory=dict)
     tuples_file: Handle = None
     tuples: Mapping[tuple[str, int], Any] = field(default_factory=dict)
     has_to_blame: bool = False

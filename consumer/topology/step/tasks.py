@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.engine.executor import ExecutorResult
     from sequitur.consumer.topology.engine.plan import Stage
+    from sequitur.consumer.topology.engine.trees import Order
     from sequitur.consumer.topology.step.batch import (
         Exchange,
         Handle,
@@ -247,6 +248,8 @@ class StageTask:
         trial: Which part of its input is given to its bolts.
         wave: The wave of the step that it is in; only the first has ticks.
         blames: See `SpoutTask`.
+        unfinished: Roots that are known not to be done: their tuples are left out.
+        blocked: By key, the first event that is known to wait.
     """
 
     batch: StepBatch
@@ -257,6 +260,8 @@ class StageTask:
     trial: Trial = WHOLE
     wave: int = 0
     blames: bool = True
+    unfinished: Sequence[Handle] = ()
+    blocked: Mapping[bytes, Order] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
@@ -279,15 +284,7 @@ class StageTask:
         result = TaskResult(is_rehearsal=is_rehearsal)
         with _running(executor, batch):
             _give_ticks(executor, self._ticks, self.trial)
-            trial = self.trial.after(len(self._ticks))
-            blamed = dict(trial.blamed)
-            for place, (component, sent) in trial.of(batch.tuples_in_order(self.sources)):
-                if place in trial.poison:
-                    executor.give_up(sent, crashed((*sent.path, component)))
-                elif place in blamed:
-                    executor.give_up(sent, blamed[place])
-                else:
-                    executor.receive(component, self.task, sent)
+            self._receive(executor)
             executor.finish()
             if not is_rehearsal:
                 result.states = batch.write_states(executor.snapshots(), self.states)
@@ -304,9 +301,51 @@ class StageTask:
             result.unfinished_file = batch.write_unfinished(found.dropped)
         return result
 
+    def _receive(self, executor: Executor) -> None:
+        """Give bolts the tuples of this part, but those that are known to fail."""
+        batch, trial = self.batch, self.trial.after(len(self._ticks))
+        blamed = dict(trial.blamed)
+        left_out = batch.read_unfinished(self.unfinished) if self.unfinished else frozenset()
+        for key, order in self.blocked.items():
+            executor.hold_back(key, order)
+        for place, (component, sent) in trial.of(batch.tuples_in_order(self.sources)):
+            if left_out and any(root.id in left_out for root, _ in sent.trees):
+                continue
+            if place in trial.poison:
+                executor.give_up(sent, crashed((*sent.path, component)))
+            elif place in blamed:
+                executor.give_up(sent, blamed[place])
+            else:
+                executor.receive(component, self.task, sent)
+
     @property
     def _ticks(self) -> tuple[str, ...]:
         return () if self.wave else self.batch.ticks_of(self.stage)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTask:
+    """Tells whether bolts of a transaction keep anything of some roots, of those of an acker.
+
+    Attributes:
+        acks: What tasks know of roots.
+        acker: Its number.
+        read: See `AckerTask`.
+        roots: The roots' ids.
+    """
+
+    acks: Sequence[Handle]
+    acker: int
+    read: Callable[[Handle, int], tuple[Any, Any, Any]]
+    roots: Any
+
+    def __call__(self) -> bool:
+        """Return it."""
+        columns_of = (self.read(one, self.acker) for one in self.acks)
+        return any(
+            bool(np.isin(ids[(flags & np.uint8(AckFlag.KEPT)) != 0], self.roots).any())
+            for ids, _, flags in columns_of
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +441,10 @@ def _tell_ackers(
     is_spout: bool,
 ) -> None:
     ids, values, flags = columns(roots)
+    if result.is_rehearsal:
+        flags &= ~np.uint8(AckFlag.KEPT)
+    if batch.transaction is not None:
+        result.blocked = found.blocked
     if is_spout:
         flags |= np.uint8(AckFlag.INIT)
         result.roots_file = batch.write_roots(roots)

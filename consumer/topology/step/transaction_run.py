@@ -1,8 +1,8 @@
 """The two phases of a transaction: what bolts make of a step's events, and its commit.
 
 What the processing phase leaves is what every try at the commit begins with, so that a commit which
-is repeated commits the same. It holds no event that has failed: where one does, the phase is run
-again without it, until none fails.
+is repeated commits the same. It holds no event that has failed: what such an event has sent is left
+out, and where bolts keep something of it, the phase is run again without it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from sequitur.consumer._errors import ConservationError
 from sequitur.consumer.topology._errors import TransactionError
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.settling.settlement import EventOutcome
 from sequitur.consumer.topology.step.events import EventVerdict
 from sequitur.consumer.topology.step.run import StepRun
+from sequitur.consumer.topology.step.tasks import KeptTask
 from sequitur.consumer.topology.step.write_task import WriteTask
 from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from sequitur.consumer.topology.engine.trees import Order
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
     from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
@@ -104,17 +108,19 @@ class ProcessingRun(StepRun):
             spouts, results = self._all_stages(verdicts)
             _check(results, but=Cause.RAISED)
             acked, found = self._verdicts(spouts, results)
-            if not any(found):
-                # What a bolt raises over a part of an event would be no fault without the event.
-                failed = _failed(results)
-                refusal = self._refusal(results) if failed is None else None
-                if failed is not None:
-                    found = self._blamed(verdicts, spouts, failed)
-                elif refusal is not None:
-                    found = self._refused_events(verdicts, spouts, refusal)
-                else:
-                    break
-            verdicts = [[*had, *new] for had, new in zip(verdicts, found, strict=True)]
+            verdicts = _joined(verdicts, found)
+            # What a bolt raises over a part of an event would be no fault without the event.
+            failed = _failed(results)
+            if any(found) and (failed is not None or self._is_kept(found, results)):
+                continue
+            refusal = self._refusal(results, verdicts) if failed is None else None
+            if failed is not None:
+                verdicts = _joined(verdicts, self._blamed(verdicts, spouts, failed))
+            elif refusal is not None:
+                more = self._refused_events(verdicts, spouts, refusal)
+                verdicts = _joined(verdicts, more)
+            else:
+                break
         kept = {
             place: state
             for place, state in self._result.states.items()
@@ -126,7 +132,42 @@ class ProcessingRun(StepRun):
         self._result.counts["acked"] += acked
         self._leave(verdicts, [one.roots_file for one in spouts], (0, None))
         self._result.sent = self._sent(results)
-        return self._finished()
+        result = self._finished()
+        if any(found):
+            result.runs = ()  # bolts have seen events that are not in what they came to
+        return result
+
+    def _is_kept(
+        self, found: Sequence[Sequence[EventVerdict]], results: Sequence[TaskResult]
+    ) -> bool:
+        """Whether any of the events is in what bolts keep of the batch."""
+        batch = self._batch
+        roots = np.array([one.id for own in found for one in own], np.uint64)
+        acks = tuple(one.acks_file for one in results if one.acks_file is not None)
+        return any(
+            self._tasks.repeat(
+                [KeptTask(acks, number, batch.read_acks, roots) for number in range(batch.ackers)]
+            )
+        )
+
+    def _with_later_stages(self, spouts: Sequence[TaskResult], wave: int) -> list[TaskResult]:
+        """See `StepRun`; what has failed in one stage is not given to the next."""
+        results = list(spouts)
+        for stage in self._batch.plan.stages[1:]:
+            failed = [root for one in results for root in one.failures]
+            unfinished = [self._batch.write_unfinished(failed)] if failed else ()
+            blocked: dict[bytes, Order] = {}
+            for one in results:
+                for key, order in one.blocked.items():
+                    blocked[key] = min(order, blocked.get(key, order))
+            sent = [(one.tuples_file, one.tuples) for one in results]
+            results += self._run(
+                [
+                    replace(task, unfinished=unfinished, blocked=blocked)
+                    for task in self._stage_tasks(stage, sent, wave)
+                ]
+            )
+        return results
 
     def _sent(self, results: Sequence[TaskResult]) -> list[SentTuples]:
         """Return the tuples for the commit phase."""
@@ -136,8 +177,14 @@ class ProcessingRun(StepRun):
             if not one.is_rehearsal and (wanted := self._for_commit(one))
         ]
 
-    def _refusal(self, results: Sequence[TaskResult]) -> BatchFailedError | None:
+    def _refusal(
+        self, results: Sequence[TaskResult], verdicts: Sequence[Sequence[EventVerdict]]
+    ) -> BatchFailedError | None:
         """Try the commit of what a run came to: what states refuse of it, None for nothing.
+
+        Args:
+            results: Of all its tasks.
+            verdicts: What became of events that are not done, by task.
 
         Raises:
             BatchFailedError: It failed for something else.
@@ -146,7 +193,14 @@ class ProcessingRun(StepRun):
             return None
         # No bolt of it goes on in a commit that counts.
         batch = replace(self._batch, run=f"{self._batch.run}.commit")
-        commit = CommitRun(batch, self._sent(results), self._result.states, self._tasks)
+        left_out = [one.id for own in verdicts for one in own]
+        commit = CommitRun(
+            batch,
+            self._sent(results),
+            self._result.states,
+            self._tasks,
+            unfinished=[batch.write_unfinished(left_out)] if left_out else (),
+        )
         try:
             commit.try_out()
         except BatchFailedError as error:
@@ -168,17 +222,18 @@ class ProcessingRun(StepRun):
             BatchFailedError: No event is to blame.
         """
         emitted = self._batch.emitted_roots([one.roots_file for one in spouts])
-        ids: list[int] = emitted.ids.tolist()
+        ids = _not_among(verdicts, emitted)
         first = refusal.failures[0]
         suspects = set(first.roots)
         if not (suspects and first.is_key):
 
             def fails(left_out: Sequence[int]) -> bool:
                 tried = _given_up_all(left_out, emitted, refusal)
-                spouts, results = self._all_stages(_joined(verdicts, tried))
+                without = _joined(verdicts, tried)
+                spouts, results = self._all_stages(without)
                 _check(results)
                 return any(map(any, self._verdicts(spouts, results)[1])) or (
-                    self._refusal(results) is not None
+                    self._refusal(results, without) is not None
                 )
 
             among = [root for root in ids if root in suspects]
@@ -220,7 +275,7 @@ class ProcessingRun(StepRun):
             BatchFailedError: No event is to blame, or there is another try.
         """
         emitted = self._batch.emitted_roots([one.roots_file for one in spouts])
-        ids = emitted.ids.tolist()
+        ids = _not_among(verdicts, emitted)
 
         def fails(left_out: Sequence[int]) -> bool:
             tried = _given_up_all(left_out, emitted, failed)
@@ -261,6 +316,7 @@ class CommitRun(StepRun):
         tasks: Runs the tasks.
         is_new: Whether nothing of it can have been written. Then, where several write, all of them
             compute first, and databases try what comes of it; only then any writes it.
+        unfinished: Roots of events that are not done: nothing of them is committed.
     """
 
     def __init__(
@@ -271,9 +327,11 @@ class CommitRun(StepRun):
         tasks: Tasks,
         *,
         is_new: bool = False,
+        unfinished: Sequence[Handle] = (),
     ) -> None:
         super().__init__(batch, (), states, tasks)
         self._sent = sent
+        self._unfinished = unfinished
         self._is_tried = is_new and batch.can_try_commit and batch.writers > 1
 
     def run(self) -> StepResult:
@@ -326,7 +384,8 @@ class CommitRun(StepRun):
         for stage in self._batch.plan.stages:
             if not stage.is_commit:
                 continue
-            done = self._tasks.once(self._stage_tasks(stage, sent, 0))
+            tasks = self._stage_tasks(stage, sent, 0)
+            done = self._tasks.once([replace(one, unfinished=self._unfinished) for one in tasks])
             if done is None:
                 died = BatchFailure("", Cause.DIED, f"a process of {stage.components} died")
                 assert self._batch.transaction is not None
@@ -393,6 +452,12 @@ def _joined(
     verdicts: Sequence[Sequence[EventVerdict]], more: Sequence[Sequence[EventVerdict]]
 ) -> list[list[EventVerdict]]:
     return [[*had, *new] for had, new in zip(verdicts, more, strict=True)]
+
+
+def _not_among(verdicts: Sequence[Sequence[EventVerdict]], emitted: EmittedRoots) -> list[int]:
+    """Return the ids of the other roots that were emitted, in their order."""
+    known = {one.id for own in verdicts for one in own}
+    return [root for root in emitted.ids.tolist() if root not in known]
 
 
 def _first_to_blame(ids: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> int | None:

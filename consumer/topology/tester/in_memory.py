@@ -181,6 +181,10 @@ class InMemoryBatch(StepBatch):
         """See `StepBatch`."""
         return list(roots)
 
+    def read_unfinished(self, unfinished: Sequence[Sequence[int]]) -> frozenset[int]:
+        """See `StepBatch`."""
+        return frozenset(root for several in unfinished for root in several)
+
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], bytes]
     ) -> Mapping[tuple[str, int], bytes]:

@@ -258,9 +258,14 @@ class _Tries(TransactionTries[StepResult, StepResult]):
     def commit(
         self, prepared: StepResult, attempt: TransactionAttempt, *, is_new: bool
     ) -> StepResult:
-        batch = self._in_phase(attempt, Phase.COMMIT)
-        tasks = TasksHere()
-        return CommitRun(batch, prepared.sent, prepared.states, tasks, is_new=is_new).run()
+        return CommitRun(
+            self._in_phase(attempt, Phase.COMMIT),
+            prepared.sent,
+            prepared.states,
+            TasksHere(),
+            is_new=is_new,
+            unfinished=prepared.unfinished,
+        ).run()
 
     def discard(self, prepared: StepResult, attempt: TransactionAttempt) -> bool:
         """See `TransactionTries`; no earlier try is alive in this process."""

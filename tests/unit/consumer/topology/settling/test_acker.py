@@ -178,23 +178,23 @@ def test_many_messages_are_merged_before_anybody_asks(monkeypatch: pytest.Monkey
 
 
 def test_roots_are_told_as_columns() -> None:
-    """Each with its value, and whether it failed or is held; those that are not tracked are not."""
-    tracked = {"is_tracked": True, "is_held": False, "failure": None}
+    """Each with its value, and if it failed, is held or kept; untracked ones are left out."""
+    tracked = {"is_tracked": True, "is_held": False, "failure": None, "kept": 0}
     roots = [
         SimpleNamespace(**tracked, id=5, value=3),
         SimpleNamespace(**(tracked | {"failure": "bad"}), id=6, value=2),
         SimpleNamespace(is_tracked=False),
-        SimpleNamespace(**(tracked | {"is_held": True}), id=2**64 - 1, value=1),
+        SimpleNamespace(**(tracked | {"is_held": True, "kept": 2}), id=2**64 - 1, value=1),
     ]
     ids, values, flags = columns(roots)
     assert (ids.tolist(), values.tolist()) == ([5, 6, 2**64 - 1], [3, 2, 1])
-    assert flags.tolist() == [0, _FAILED, _HELD]
+    assert flags.tolist() == [0, _FAILED, _HELD | AckFlag.KEPT]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_columns_of_roots_have_their_width(number: int) -> None:
     """Also without any root: 17 bytes each, as tasks write them and an acker XORs them."""
-    root = SimpleNamespace(is_tracked=True, is_held=False, failure=None, id=1, value=2)
+    root = SimpleNamespace(is_tracked=True, is_held=False, failure=None, kept=0, id=1, value=2)
     assert [column.dtype for column in columns([root] * number)] == [np.uint64, np.uint64, np.uint8]
 
 

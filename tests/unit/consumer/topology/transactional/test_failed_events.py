@@ -129,7 +129,7 @@ def test_an_event_that_never_passes_is_dead_lettered(point: str, tmp_path: Path)
 def test_two_waves_of_failures(tmp_path: Path) -> None:
     """Some fail once the others are without the first that failed: they are taken out, too."""
     journal, store = Journal(), store_in(tmp_path)
-    journal.faults["a.first"] = [_FAILURE]
+    journal.faults["sum.first"] = [_FAILURE]
     journal.faults["sum.second"] = [None, _FAILURE]
     journal.faults["after.third"] = [None, None, _FAILURE]
     tester = _tester(journal, store)
@@ -147,7 +147,7 @@ def test_two_waves_of_failures(tmp_path: Path) -> None:
 def test_a_wave_holds_back_what_ran_in_the_one_before(tmp_path: Path) -> None:
     """An event fails only in the second wave: later ones of its key, done in the first, wait."""
     journal, store = Journal(), store_in(tmp_path)
-    journal.faults["a.elsewhere"] = [_FAILURE]
+    journal.faults["sum.elsewhere"] = [_FAILURE]
     journal.faults["after.bad"] = [None, _FAILURE]
     tester = _tester(journal, store)
     tester.run(keyed(("m", "elsewhere"), ("k", "bad"), ("k", "later"), ("n", "x")))
