@@ -62,7 +62,7 @@ class _Plain:
             "mark_delete": self.committed - 1,
             "read_position": self.read,
             "ranges": list(zip(edges[0::2], edges[1::2], strict=True)),
-            "counts": (self.consumed, self.absent, self.repeated),
+            "counts": (self.consumed, self.absent, self.repeated, 0),
         }
 
 
