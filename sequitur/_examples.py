@@ -23,7 +23,7 @@ EXAMPLES: Final = {
     "journal show": "sequitur journal show ~/.local/state/sequitur/producers/app-1.journal",
     "journal verify": "sequitur journal verify ~/.local/state/sequitur/producers/app-1.journal",
     "subscription list": "sequitur subscription list",
-    "subscription create": "sequitur subscription create billing --topic orders",
+    "subscription create": "sequitur subscription create billing --topic orders --position latest",
     "subscription delete": "sequitur subscription delete billing",
     "subscription stats": "sequitur subscription stats billing --rates-over 10",
     "subscription stats-internal": "sequitur subscription stats-internal billing",

@@ -76,9 +76,7 @@ def create(
     settings: KafkaJob,
     name: Name,
     topic: Annotated[list[str], typer.Option("--topic", help="A topic; may be repeated")],
-    position: Annotated[
-        Begin, typer.Option(help="Where its cursors begin: earliest or latest")
-    ] = Begin.LATEST,
+    position: Annotated[Begin, typer.Option(help="Where its cursors begin: earliest or latest")],
     kind: Annotated[
         SubscriptionType,
         typer.Option("--type", help="Exclusive, Failover, Shared or Key_Shared"),

@@ -174,7 +174,8 @@ class Subscription:
         topics: The topic, or several.
         type: As in Pulsar. Several receivers are threads of one process.
         position: Where a new subscription begins: at the first message that is there, or behind
-            the last one. One that is there goes on where it was. Partitions that are added later
+            the last one. A new one is refused without it; one that is there ignores it, and goes on
+            where it was. Partitions that are added later
             are read from their beginning.
         negative_ack_backoff: After how long a message that failed comes again.
         ack_timeout: A message without an ack for so long has failed; None for never, as in Pulsar.
@@ -189,7 +190,8 @@ class Subscription:
 
     Raises:
         CursorError: What is stored was changed, or is of another version.
-        SubscriptionError: It is on other topics, of another type, or a Spark job's.
+        SubscriptionError: It is on other topics, of another type, or a Spark job's; or it is new,
+            and there is no `position`.
         SubscriptionNameError: The name may not be one.
         TopicError: A topic does not exist, or the brokers do not answer.
         ValueError: A setting is out of range.
@@ -204,7 +206,7 @@ class Subscription:
         type: SubscriptionType | Literal["Exclusive", "Failover", "Shared", "Key_Shared"] = (  # noqa: A002 - Pulsar's word
             SubscriptionType.EXCLUSIVE
         ),
-        position: Edge | Literal["earliest", "latest"] = Edge.EARLIEST,
+        position: Edge | Literal["earliest", "latest"] | None = None,
         negative_ack_backoff: Backoff = NEGATIVE_ACK_BACKOFF,
         ack_timeout: timedelta | None = None,
         receiver_queue_size: int = 1_000,
@@ -235,7 +237,7 @@ class Subscription:
             )
         if evicted_topic is not None:
             opening.topics.require(evicted_topic)
-        opened = opening.open(Edge(position))
+        opened = opening.open(None if position is None else Edge(position))
         self._consumption = Consumption(
             opening,
             opened,

@@ -74,21 +74,27 @@ class SubscriptionOpening:
         self.topics = self.surveyor.topics
         self._record = SubscriptionRecord(name, topics, type, created_ms=0)
 
-    def open(self, position: Edge) -> OpenedSubscription:
+    def open(self, position: Edge | None) -> OpenedSubscription:
         """Take the subscription over; create it if there is none of its name.
 
         Args:
-            position: Where topics begin of which it has no cursor.
+            position: Where a new one begins; None: a new one is refused.
 
         Raises:
             CursorError: What is stored was changed, or is of another version.
-            SubscriptionError: It is on other topics, of another type, or a Spark job's.
+            SubscriptionError: It is on other topics, of another type, or a Spark job's; or it is
+                new, and there is no position.
             TopicError: A topic is not there, or the brokers do not answer.
         """
         stored = self.surveyor.cursors.read(self._record.name)
         ids = self.topics.ids(self._record.topics)
         self._check(stored, ids)  # before whoever has it is fenced
-        starts = self._starts(position)
+        if stored is None and position is None:
+            raise SubscriptionError(
+                f"nothing is stored of subscription {self._record.name!r}: say where it begins "
+                "(position = 'earliest' or 'latest')"
+            )
+        starts = self._starts(position or Edge.EARLIEST)
         record = self._register(0 if stored is None else stored.state.epoch)
         owner = self.surveyor.cursors.take(record.name, record.topics)
         try:

@@ -101,6 +101,7 @@ def _receive(bootstrap_servers: str, name: str, topic: str, type_: str, seed: st
         type=SubscriptionType(type_),
         negative_ack_backoff=backoff,
         write_interval=_OFTEN,
+        position="earliest",
     ) as subscription:
         acked: list[Position] = []
         while True:

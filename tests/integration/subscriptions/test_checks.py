@@ -510,7 +510,7 @@ def test_what_a_topics_own_retention_deletes_is_told(
     assert found[FindingKind.LOST].figures["lostAtMost"] == 4
     (stats,) = stats_document(take_sight(topics.surveyor), topic)["subscriptions"].values()
     assert (stats["lostAtMost"], stats["msgBacklog"]) == (4, 3)
-    with Subscription(topics.kafka, name, topic) as subscription:
+    with Subscription(topics.kafka, name, topic, position="earliest") as subscription:
         message = subscription.receive(60)
         assert message is not None
         assert message.offset == 7

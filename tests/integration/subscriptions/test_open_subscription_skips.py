@@ -56,7 +56,7 @@ def test_what_expires_while_it_is_open_is_acked_and_not_handed_out(
 ) -> None:
     """Of 30 read ahead 20 expire, five of them out; an ack of one of those comes too late."""
     topics.fill(topic, 30, ages_s=lambda one: 3_600 if one < 20 else 0)
-    with Subscription(topics.kafka, name, topic, type=kind) as subscription:
+    with Subscription(topics.kafka, name, topic, type=kind, position="earliest") as subscription:
         assert _receive(subscription, 5) == [0, 1, 2, 3, 4]
         topics.policies(topic, TopicPolicies(message_ttl_s=600))
         wait_until(lambda: subscription.stats().messages_expired == 20)
@@ -68,7 +68,7 @@ def test_what_expires_while_it_is_open_is_acked_and_not_handed_out(
         # It is stored though nothing was acked by the caller, and says so.
         wait_until(lambda: topics.committed(name, topic) == 20)
         assert subscription.stats().to_document()["totalMsgExpired"] == 20
-    with Subscription(topics.kafka, name, topic, type=kind) as subscription:
+    with Subscription(topics.kafka, name, topic, type=kind, position="earliest") as subscription:
         assert _receive(subscription, 1) == [20]
 
 
@@ -92,7 +92,9 @@ def test_what_it_was_reset_to_is_handed_out_though_its_own_acks_are_newer(
 
     monkeypatch.setattr(skip_thread, "skip_due", look)
     stores_late = timedelta(minutes=10)
-    with Subscription(topics.kafka, name, topic, write_interval=stores_late) as subscription:
+    with Subscription(
+        topics.kafka, name, topic, write_interval=stores_late, position="earliest"
+    ) as subscription:
         assert _receive(subscription, 10) == list(range(10))
         subscription.acknowledge_cumulative(f"{topic}:0:9")
         seen = looks
@@ -108,7 +110,9 @@ def test_what_a_quota_evicts_is_copied_and_counted(
     """Behind what is acked by the caller, and none of that is copied."""
     copies = make_topic(1)
     topics.fill(topic, 100, size=1_000)
-    with Subscription(topics.kafka, name, topic, evicted_topic=copies) as subscription:
+    with Subscription(
+        topics.kafka, name, topic, evicted_topic=copies, position="earliest"
+    ) as subscription:
         for message in _receive(subscription, 10):
             assert subscription.acknowledge(f"{topic}:0:{message}")
         topics.policies(topic, TopicPolicies(backlog_quota=_EVICTS))
@@ -129,7 +133,7 @@ def test_a_topic_for_copies_that_is_not_there_is_named(
 ) -> None:
     """Before anything is taken over."""
     with pytest.raises(TopicError, match="no-such-topic"):
-        Subscription(topics.kafka, name, topic, evicted_topic="no-such-topic")
+        Subscription(topics.kafka, name, topic, evicted_topic="no-such-topic", position="earliest")
     assert topics.surveyor.cursors.read(name) is None
 
 
@@ -138,7 +142,7 @@ def test_a_topic_for_copies_is_not_the_subscriptions_own(
 ) -> None:
     """What is copied there would be evicted, and copied, for ever."""
     with pytest.raises(ValueError, match="would be evicted again"):
-        Subscription(topics.kafka, name, topic, evicted_topic=topic)
+        Subscription(topics.kafka, name, topic, evicted_topic=topic, position="earliest")
     assert topics.surveyor.cursors.read(name) is None
 
 
@@ -154,7 +158,7 @@ def test_receivers_are_told_of_the_end_while_the_checks_wait(
         return []
 
     monkeypatch.setattr(skip_thread, "skip_due", wait)
-    subscription = Subscription(topics.kafka, name, topic)
+    subscription = Subscription(topics.kafka, name, topic, position="earliest")
     assert waits.wait(_TIMEOUT_S)
     closing = threading.Thread(target=subscription.close)
     closing.start()
@@ -179,7 +183,9 @@ def test_a_failure_of_the_checks_does_not_end_it(
     topics.fill(topic, 100, size=1_000)
     with (
         caplog.at_level(logging.WARNING, "sequitur.subscription"),
-        Subscription(topics.kafka, name, topic, evicted_topic=copies) as subscription,
+        Subscription(
+            topics.kafka, name, topic, evicted_topic=copies, position="earliest"
+        ) as subscription,
     ):
         admin = AdminClient(topics.kafka.librdkafka())
         admin.delete_topics([copies])[copies].result(30)

@@ -85,7 +85,7 @@ def test_an_open_subscription_notes_which_topic_its_cursors_are_of(
     topics: SubscribedTopics, topic: str
 ) -> None:
     """So that those of a topic that was deleted are told from those of another of its name."""
-    with Subscription(topics.kafka.bootstrap_servers, f"{topic}-own", topic):
+    with Subscription(topics.kafka.bootstrap_servers, f"{topic}-own", topic, position="earliest"):
         pass
     stored = topics.surveyor.cursors.read(f"{topic}-own")
     assert stored is not None

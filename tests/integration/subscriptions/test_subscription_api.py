@@ -26,6 +26,7 @@ from sequitur.errors import (
     SubscriptionNameError,
     TopicError,
 )
+from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from tests.support.open_subscriptions import (
     OFTEN,
@@ -52,7 +53,7 @@ def test_what_is_acked_does_not_come_again(
     fill(kafka, topic, 300, partitions=3)
     random, left = Random(3), set(itertools.product(range(3), range(100)))
     for _ in range(3):
-        with Subscription(kafka, name, topic) as subscription:
+        with Subscription(kafka, name, topic, position="earliest") as subscription:
             messages = receive(subscription, len(left))
             assert places(messages) == sorted(left)
             assert subscription.receive(0) is None
@@ -69,7 +70,7 @@ def test_message_is_as_it_was_sent(kafka: KafkaSettings, name: str, topic: str) 
     client.produce(topic, b"value", b"key", 2, timestamp=1_700_000_000_000, headers=headers)
     client.produce(topic, None, b"key", 2, timestamp=1_700_000_000_001)
     client.flush(30)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         one, two = receive(subscription, 2)
         assert one == Message(
             topic, 2, 0, b"key", b"value", (("a", b"1"), ("a", None)), 1_700_000_000_000, 0
@@ -86,7 +87,7 @@ def test_hole_at_three(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -
     """All but message 3 is acked: the cursor stands before it, and so do Kafka's own tools."""
     topic = make_topic(1)
     fill(kafka, topic, 10)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         for message in receive(subscription, 10):
             if message.offset != 3:
                 subscription.acknowledge(message)
@@ -95,7 +96,7 @@ def test_hole_at_three(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -
         found = subscription.stats().cursors[topic, 0]
         assert (found.mark_delete, found.backlog, found.acked_ranges) == (2, 1, 1)
         assert found.individually_deleted == "[(0:3..0:9]]"
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         (message,) = receive(subscription, 1)
         assert message.position == Position(0, 3, topic)
         subscription.acknowledge(message)
@@ -110,7 +111,7 @@ def test_acks_by_position(kafka: KafkaSettings, name: str, make_topic: MakeTopic
     """Messages that were not received are acked by position; what is no position is refused."""
     topic = make_topic(2)
     fill(kafka, topic, 20, partitions=2)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         assert subscription.acknowledge("0:0")
         assert subscription.acknowledge(Position(0, 1))
         assert subscription.acknowledge_cumulative(f"{topic}:1:7") == 8
@@ -126,7 +127,7 @@ def test_acks_by_position(kafka: KafkaSettings, name: str, make_topic: MakeTopic
             subscription.acknowledge("2:0")
         with pytest.raises(PositionRangeError):
             subscription.acknowledge("other:0:0")
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         wanted = [(0, offset) for offset in range(2, 10)] + [(1, 8), (1, 9)]
         assert places(receive(subscription, 10)) == wanted
 
@@ -137,7 +138,7 @@ def test_cumulative_ack_is_refused_where_receivers_share(
 ) -> None:
     """Another receiver may have an earlier message, so one ack for all is refused, as in Pulsar."""
     fill(kafka, topic, 3)
-    with Subscription(kafka, name, topic, type=type_) as subscription:
+    with Subscription(kafka, name, topic, type=type_, position="earliest") as subscription:
         messages = receive(subscription, 3)
         with pytest.raises(CumulativeAckError, match=f"is of type {type_}"):
             subscription.acknowledge_cumulative(messages[2])
@@ -150,7 +151,9 @@ def test_failed_message_comes_before_the_later_ones_of_its_key(
     """Exclusive: what was out behind a failed message comes again behind it; other keys go on."""
     topic = make_topic(1)
     fill(kafka, topic, 6, keys=2)  # key-0: 0, 2, 4; key-1: 1, 3, 5
-    with Subscription(kafka, name, topic, negative_ack_backoff=SOON) as subscription:
+    with Subscription(
+        kafka, name, topic, negative_ack_backoff=SOON, position="earliest"
+    ) as subscription:
         messages = receive(subscription, 6)
         assert subscription.negative_acknowledge(messages[0])
         assert not subscription.negative_acknowledge(messages[2])  # it was taken back
@@ -193,7 +196,13 @@ def test_order_of_each_key_outlives_failures(
                 assert subscription.acknowledge(message)
 
     with Subscription(
-        kafka, name, topic, type=type_, negative_ack_backoff=SOON, write_interval=OFTEN
+        kafka,
+        name,
+        topic,
+        type=type_,
+        negative_ack_backoff=SOON,
+        write_interval=OFTEN,
+        position="earliest",
     ) as subscription:
         receivers = 4 if type_ == "Key_Shared" else 1
         threads = [threading.Thread(target=work, args=[subscription]) for _ in range(receivers)]
@@ -212,7 +221,12 @@ def test_ack_timeout(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> 
     topic = make_topic(1)
     fill(kafka, topic, 1)
     with Subscription(
-        kafka, name, topic, ack_timeout=timedelta(milliseconds=50), negative_ack_backoff=SOON
+        kafka,
+        name,
+        topic,
+        ack_timeout=timedelta(milliseconds=50),
+        negative_ack_backoff=SOON,
+        position="earliest",
     ) as subscription:
         (first,) = receive(subscription, 1)
         (second,) = receive(subscription, 1)
@@ -226,7 +240,9 @@ def test_ack_timeout(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> 
 def test_limit_of_unacked_messages(kafka: KafkaSettings, name: str, topic: str) -> None:
     """No more is handed out than may be unacked, and it says so; an ack lets one more out."""
     fill(kafka, topic, 20, partitions=4)
-    with Subscription(kafka, name, topic, max_unacked_messages=5) as subscription:
+    with Subscription(
+        kafka, name, topic, max_unacked_messages=5, position="earliest"
+    ) as subscription:
         messages = receive(subscription, 5)
         assert subscription.receive(0.3) is None
         found = subscription.stats()
@@ -241,7 +257,9 @@ def test_small_receiver_queue_reads_all(
     """A topic is read to its end through a queue of two messages."""
     topic = make_topic(2)
     fill(kafka, topic, 500, partitions=2)
-    with Subscription(kafka, name, topic, receiver_queue_size=2) as subscription:
+    with Subscription(
+        kafka, name, topic, receiver_queue_size=2, position="earliest"
+    ) as subscription:
         for _ in range(500):
             (message,) = receive(subscription, 1)
             subscription.acknowledge(message)
@@ -262,9 +280,26 @@ def test_position_latest(kafka: KafkaSettings, name: str, make_topic: MakeTopic)
 def test_topic_that_is_not_there(kafka: KafkaSettings, name: str) -> None:
     """A topic that does not exist, and a name that Kafka does not take, are refused."""
     with pytest.raises(TopicError, match="does not exist"):
-        Subscription(kafka, name, "no-such-topic")
+        Subscription(kafka, name, "no-such-topic", position="earliest")
     with pytest.raises(SubscriptionNameError):
-        Subscription(kafka, "a/b", "no-such-topic")
+        Subscription(kafka, "a/b", "no-such-topic", position="earliest")
+
+
+def test_a_new_subscription_has_to_say_where_it_begins(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """It is refused before it is registered; one that is there goes on, whatever is said."""
+    topic = make_topic(1)
+    fill(kafka, topic, 3)
+    with pytest.raises(SubscriptionError, match="say where it begins"):
+        Subscription(kafka, name, topic)
+    assert name not in Surveyor(kafka).registry.read().subscriptions
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
+        assert subscription.acknowledge("0:0")
+    with Subscription(kafka, name, topic) as subscription:
+        assert places(receive(subscription, 2)) == [(0, 1), (0, 2)]
+    with Subscription(kafka, name, topic, position="latest") as subscription:
+        assert places(receive(subscription, 2)) == [(0, 1), (0, 2)]
 
 
 def test_what_does_not_fit_is_refused_before_anybody_is_fenced(
@@ -273,11 +308,11 @@ def test_what_does_not_fit_is_refused_before_anybody_is_fenced(
     """Another type, other topics: an error, and whoever has the subscription keeps it."""
     topic, other = make_topic(1), make_topic(1)
     fill(kafka, topic, 2)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         with pytest.raises(SubscriptionError, match="is of type Exclusive on"):
-            Subscription(kafka, name, topic, type="Shared")
+            Subscription(kafka, name, topic, type="Shared", position="earliest")
         with pytest.raises(SubscriptionError, match="is of type Exclusive on"):
-            Subscription(kafka, name, [topic, other])
+            Subscription(kafka, name, [topic, other], position="earliest")
         receive(subscription, 2)
         subscription.acknowledge("0:0")
         subscription.flush()
@@ -288,14 +323,14 @@ def test_subscription_of_a_job_is_refused(kafka: KafkaSettings, name: str, topic
     with CursorStore(kafka).take(name) as owner:
         owner.write(SubscriptionState(checkpoint="c1"), [])
         with pytest.raises(SubscriptionError, match="is that of a Spark job"):
-            Subscription(kafka, name, topic)
+            Subscription(kafka, name, topic, position="earliest")
         assert not owner.is_fenced
         owner.write(SubscriptionState(checkpoint="c1", step=2), [])
 
 
 def test_closed_subscription(kafka: KafkaSettings, name: str, topic: str) -> None:
     """Calls after `close` are refused by name; a second `close` does nothing."""
-    subscription = Subscription(kafka, name, topic)
+    subscription = Subscription(kafka, name, topic, position="earliest")
     subscription.close()
     with pytest.raises(SubscriptionClosedError):
         subscription.receive(0)
@@ -307,7 +342,9 @@ def test_closed_subscription(kafka: KafkaSettings, name: str, topic: str) -> Non
 def test_a_wait_may_have_any_length(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
     """Infinity is for ever, and so is an ack timeout of two million years."""
     topic = make_topic(1)
-    with Subscription(kafka, name, topic, ack_timeout=timedelta.max) as subscription:
+    with Subscription(
+        kafka, name, topic, ack_timeout=timedelta.max, position="earliest"
+    ) as subscription:
         found: list[Message | None] = []
         receiver = threading.Thread(
             target=lambda: found.extend(subscription.receive(left) for left in (math.inf, None))
@@ -328,12 +365,12 @@ def test_an_offset_that_is_no_whole_number_changes_nothing(
     """A table with gaps has floats where offsets were; one of NumPy's whole numbers is one."""
     topic = make_topic(1)
     fill(kafka, topic, 5)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         with pytest.raises(TypeError):
             subscription.acknowledge(Position(0, cast("int", 3.0)))
         assert subscription.acknowledge(Position(0, cast("int", np.int64(3))))
         assert subscription.acknowledge_cumulative("0:4") == 4
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         assert subscription.stats().backlog == 0
 
 
@@ -342,13 +379,13 @@ def test_two_topics(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> N
     one, two = make_topic(1), make_topic(1)
     fill(kafka, one, 3)
     fill(kafka, two, 4)
-    with Subscription(kafka, name, [one, two]) as subscription:
+    with Subscription(kafka, name, [one, two], position="earliest") as subscription:
         messages = receive(subscription, 7)
         assert sorted(message.topic for message in messages) == sorted([one] * 3 + [two] * 4)
         with pytest.raises(PositionRangeError):
             subscription.acknowledge("0:0")
         subscription.acknowledge_cumulative(f"{two}:0:3")
-    with Subscription(kafka, name, [two, one]) as subscription:
+    with Subscription(kafka, name, [two, one], position="earliest") as subscription:
         assert {message.topic for message in receive(subscription, 3)} == {one}
 
 
@@ -360,7 +397,10 @@ def test_error_in_a_with_block_is_not_hidden(
     fill(kafka, topic, 1)
 
     def fail() -> None:
-        with Subscription(kafka, name, topic) as first, Subscription(kafka, name, topic):
+        with (
+            Subscription(kafka, name, topic, position="earliest") as first,
+            Subscription(kafka, name, topic, position="earliest"),
+        ):
             first.acknowledge("0:0")
             raise ZeroDivisionError
 

@@ -157,7 +157,7 @@ def test_a_subscription_begins_where_it_is_told(
     orders, bills = make_topic(2), make_topic(1)
     topics.fill(orders, 5, partition=1)
     both = ("--topic", orders, "--topic", bills)
-    _done(topics, "create", "late", *both)
+    _done(topics, "create", "late", *both, "--position", "latest")
     _done(topics, "create", "early", *both, "--position", "earliest", "--type", "Shared")
     assert {
         where: one.cursor.committed_offset for where, one in _stored(topics, "late").cursors.items()
@@ -169,9 +169,9 @@ def test_a_subscription_begins_where_it_is_told(
     assert committed(topics.kafka, "late", orders, 1) == 5
     listed = {one["name"]: (one["msgBacklog"], one["type"]) for one in _shown(topics, "list")}
     assert listed == {"early": (5, "Shared"), "late": (0, "Exclusive")}
-    again = _run(topics, "create", "late", *both)
+    again = _run(topics, "create", "late", *both, "--position", "latest")
     assert isinstance(again.exception, SubscriptionExistsError)
-    absent = _run(topics, "create", "third", "--topic", f"{orders}-absent")
+    absent = _run(topics, "create", "third", "--topic", f"{orders}-absent", "--position", "latest")
     assert isinstance(absent.exception, TopicError)
     assert set(topics.surveyor.registry.read().subscriptions) == {"early", "late"}
 
@@ -183,10 +183,10 @@ def test_a_foreign_groups_offsets_are_not_replaced(topics: SubscribedTopics, ord
     consumer = Consumer({**topics.kafka.librdkafka(), "group.id": name})
     consumer.commit(offsets=[TopicPartition(orders, 0, 3)], asynchronous=False)
     consumer.close()
-    refused = _run(topics, "create", name, "--topic", orders)
+    refused = _run(topics, "create", name, "--topic", orders, "--position", "latest")
     assert isinstance(refused.exception, SubscriptionExistsError)
     assert committed(topics.kafka, name, orders) == 3
-    _done(topics, "create", name, "--topic", orders, "--fence")
+    _done(topics, "create", name, "--topic", orders, "--position", "latest", "--fence")
     assert committed(topics.kafka, name, orders) == 5
 
 

@@ -69,7 +69,7 @@ def test_stored_acks_outlive_kill(
         stored |= process.stored
         assert len(stored) > before
     left: set[Position] = set()
-    with Subscription(kafka, name, topic, type=type_) as subscription:
+    with Subscription(kafka, name, topic, type=type_, position="earliest") as subscription:
         backlog = subscription.stats().backlog
         while len(left) < backlog:
             message = subscription.receive(_TIMEOUT_S)

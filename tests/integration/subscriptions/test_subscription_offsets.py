@@ -52,7 +52,7 @@ def test_markers_of_transactions_count_as_acked(
             client.produce(topic, b"%d" % number, partition=0)
         client.flush(30)
         (client.abort_transaction if number % 2 else client.commit_transaction)(30)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         for message in receive(subscription, 9):
             assert message.value in {b"0", b"2", b"4"}
             subscription.acknowledge(message)
@@ -62,7 +62,7 @@ def test_markers_of_transactions_count_as_acked(
         assert (found.consumed, found.absent, found.repeated) == (9, 15, 0)
         assert found.mark_delete == 23
         wait_until(lambda: committed(kafka, name, topic) == 24)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         assert subscription.receive(0.5) is None
         assert subscription.stats().cursors[topic, 0].repeated == 0
 
@@ -92,7 +92,7 @@ def test_compacted_offsets_count_as_acked(make_broker: MakeBroker, name: str) ->
         client.produce(topic, b"%d" % number, b"same", 0)
         client.flush(30)
     wait_until(lambda: len([one for one in offsets() if one < 50]) == 1)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         there = _offsets(kafka, topic)
         for message in receive(subscription, len(there)):
             subscription.acknowledge(message)
@@ -109,7 +109,7 @@ def test_deleted_records_count_as_lost(
     topic = make_topic(1)
     admin = AdminClient(kafka.librdkafka())
     fill(kafka, topic, 10)
-    with Subscription(kafka, name, topic):
+    with Subscription(kafka, name, topic, position="earliest"):
         pass
 
     def delete(before: int) -> None:
@@ -118,7 +118,9 @@ def test_deleted_records_count_as_lost(
         ].result(30)
 
     delete(4)
-    with Subscription(kafka, name, topic, receiver_queue_size=2) as subscription:
+    with Subscription(
+        kafka, name, topic, receiver_queue_size=2, position="earliest"
+    ) as subscription:
         assert places(receive(subscription, 2)) == [(0, 4), (0, 5)]
         found = subscription.stats().cursors[topic, 0]
         assert (found.mark_delete, found.lost, found.absent) == (3, 4, 0)
@@ -132,12 +134,12 @@ def test_topic_that_was_created_anew(
     """A cursor beyond the end of a topic is an error, and not a wait until it has grown."""
     topic = make_topic(1)
     fill(kafka, topic, 10)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         subscription.acknowledge_cumulative("0:9")
     _make_anew(kafka, topic)
     with (
         pytest.raises(SubscriptionError, match="the topic was created anew"),
-        Subscription(kafka, name, topic) as subscription,
+        Subscription(kafka, name, topic, position="earliest") as subscription,
     ):
         subscription.receive(TIMEOUT_S)
 
@@ -155,7 +157,7 @@ def test_topic_that_is_deleted_while_it_is_open(
     monkeypatch.setattr(consumption, "NEW_PARTITIONS_EACH_S", 0.1)
     topic = make_topic(1)
     fill(kafka, topic, 10)
-    subscription = Subscription(kafka, name, topic)
+    subscription = Subscription(kafka, name, topic, position="earliest")
     for message in receive(subscription, 10):
         subscription.acknowledge(message)
     subscription.flush()
@@ -180,15 +182,15 @@ def test_topic_that_was_created_anew_and_is_longer(
     """It is known by its id: its messages are not taken for acked ones, and a reset begins anew."""
     topic = make_topic(1)
     fill(kafka, topic, 3)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         subscription.acknowledge_cumulative("0:2")
     _make_anew(kafka, topic)
     fill(kafka, topic, 5)
     with pytest.raises(SubscriptionError, match="the topic was created anew"):
-        Subscription(kafka, name, topic)
+        Subscription(kafka, name, topic, position="earliest")
     moves = CursorMoves(Surveyor(kafka))
     moves.carry_out(moves.plan_reset(name, Edge.EARLIEST), fence=True)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         assert places(receive(subscription, 5)) == [(0, offset) for offset in range(5)]
 
 
@@ -198,14 +200,14 @@ def test_acks_behind_a_hole_and_beyond_the_end(
     """They are of messages that brokers have lost, and would pass over the ones that come now."""
     topic = make_topic(1)
     fill(kafka, topic, 5)
-    with Subscription(kafka, name, topic):
+    with Subscription(kafka, name, topic, position="earliest"):
         pass
     cursor = Cursor(CursorIdentity(name, topic, 0))
     cursor.ack_range(2, 10, end=10)
     with CursorStore(kafka).take(name) as owner:
         owner.write(SubscriptionState(), [PartitionCursor(cursor)])
     with pytest.raises(SubscriptionError, match="has acked up to before 10"):
-        Subscription(kafka, name, topic)
+        Subscription(kafka, name, topic, position="earliest")
 
 
 def test_partitions_that_are_added(
@@ -223,7 +225,7 @@ def test_partitions_that_are_added(
         assert {one.partition for one in messages} == {0, 1, 2}
         for message in messages:
             subscription.acknowledge(message)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         assert subscription.receive(0.5) is None
         assert len(subscription.stats().cursors) == 3
 
@@ -234,7 +236,9 @@ def test_broker_that_restarts(make_broker: MakeBroker, name: str) -> None:
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     _create(AdminClient(kafka.librdkafka()), "orders", {})
     fill(kafka, "orders", 10)
-    with Subscription(kafka, name, "orders", write_interval=OFTEN) as subscription:
+    with Subscription(
+        kafka, name, "orders", write_interval=OFTEN, position="earliest"
+    ) as subscription:
         messages = receive(subscription, 10)
         broker.kill()
         for message in messages[:7]:
@@ -245,7 +249,7 @@ def test_broker_that_restarts(make_broker: MakeBroker, name: str) -> None:
         assert places(receive(subscription, 5)) == [(0, offset) for offset in range(10, 15)]
         # While it is open: once it is closed it does not wait for its group for ever.
         wait_until(lambda: committed(kafka, name, "orders") == 7)
-    with Subscription(kafka, name, "orders") as subscription:
+    with Subscription(kafka, name, "orders", position="earliest") as subscription:
         assert places(receive(subscription, 8)) == [(0, offset) for offset in range(7, 15)]
 
 

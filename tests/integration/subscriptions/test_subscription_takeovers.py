@@ -50,12 +50,12 @@ def test_reset_that_was_not_noted(kafka: KafkaSettings, name: str, make_topic: M
     """Cursors of a new epoch count; the registry names it once the subscription is opened."""
     topic = make_topic(1)
     fill(kafka, topic, 3)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         subscription.acknowledge_cumulative("0:2")
     with CursorStore(kafka).take(name) as owner:
         cursor = Cursor(CursorIdentity(name, topic, 0), start=1)
         owner.write(SubscriptionState(epoch=1, written_ms=7), [PartitionCursor(cursor)])
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         assert places(receive(subscription, 2)) == [(0, 1), (0, 2)]
     record = RegistryStore(kafka).read().require(name)
     assert (record.epoch, record.reset_ms) == (1, 7)
@@ -67,7 +67,7 @@ def test_each_call_tells_of_a_takeover(
     """Whoever opens it again has it: the first is told by every call, and its acks are void."""
     topic = make_topic(1)
     fill(kafka, topic, 10)
-    first = Subscription(kafka, name, topic, type="Failover")
+    first = Subscription(kafka, name, topic, type="Failover", position="earliest")
     messages = receive(first, 10)
     first.acknowledge(messages[0])
     first.flush()
@@ -81,7 +81,7 @@ def test_each_call_tells_of_a_takeover(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    with Subscription(kafka, name, topic, type="Failover") as second:
+    with Subscription(kafka, name, topic, type="Failover", position="earliest") as second:
         assert places(receive(second, 9)) == [(0, offset) for offset in range(1, 10)]
         first.acknowledge(messages[1])
         with pytest.raises(SubscriptionFencedError, match="was taken over by another process"):
@@ -107,8 +107,11 @@ def test_each_call_tells_of_a_takeover(
 
 def test_idle_owner_notices_a_takeover(kafka: KafkaSettings, name: str, topic: str) -> None:
     """Who waits for messages and acks nothing is told, too; it closes without an error."""
-    first = Subscription(kafka, name, topic)
-    with Subscription(kafka, name, topic), pytest.raises(SubscriptionFencedError):
+    first = Subscription(kafka, name, topic, position="earliest")
+    with (
+        Subscription(kafka, name, topic, position="earliest"),
+        pytest.raises(SubscriptionFencedError),
+    ):
         first.receive(TIMEOUT_S)
     first.close()
 
@@ -138,7 +141,7 @@ def test_one_that_is_quiet_learns_that_a_command_has_reset_it(
     monkeypatch.setattr(consumption, "PROVES_EACH_S", TIMEOUT_S)
     topic = make_topic(1)
     fill(kafka, topic, 5)
-    subscription = Subscription(kafka, name, topic)
+    subscription = Subscription(kafka, name, topic, position="earliest")
     receive(subscription, 5)
     subscription.acknowledge_cumulative("0:4")
     subscription.flush()
@@ -149,7 +152,7 @@ def test_one_that_is_quiet_learns_that_a_command_has_reset_it(
     with pytest.raises(SubscriptionFencedError, match="was reset"):
         subscription.receive(TIMEOUT_S)
     subscription.close()
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         assert places(receive(subscription, 5)) == [(0, offset) for offset in range(5)]
 
 
@@ -158,7 +161,7 @@ def test_a_fork_has_nothing_of_it(kafka: KafkaSettings, name: str, make_topic: M
     """It has no thread that would write its acks: it is told so, and the parent goes on."""
     topic = make_topic(1)
     fill(kafka, topic, 3)
-    with Subscription(kafka, name, topic) as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         receive(subscription, 1)
         child = os.fork()
         if child == 0:
@@ -176,8 +179,8 @@ def test_a_fork_beside_one_that_was_taken_over_lives(
     """Its error keeps what librdkafka has opened, and to let go of that ends a forked process."""
     topic = make_topic(1)
     fill(kafka, topic, 3)
-    former = Subscription(kafka, name, topic)
-    with Subscription(kafka, name, topic):
+    former = Subscription(kafka, name, topic, position="earliest")
+    with Subscription(kafka, name, topic, position="earliest"):
         with pytest.raises(SubscriptionFencedError):
             receive(former, _CALLS)  # more than there are
         child = os.fork()
