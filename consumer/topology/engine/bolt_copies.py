@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 _EACH: Final = 8
 _MOST: Final = 1 << 12
+_SMALL: Final = 1 << 12
 
 
 class BoltCopies:
     """The newest copy of a bolt, and the tuples that it was given since.
 
     A copy is taken after 8 tuples, after 16 more, and so on up to every 4,096; once one has failed,
-    every 8, and where the bolt has gone on. What emits in its calls has none: other tasks have what
-    it has emitted already.
+    every 8, and where the bolt has gone on. A call that emits is not repeated, as other tasks have
+    what it has emitted: it is followed by a copy, if one takes up to 4 KiB or a tuple has failed
+    before, and else there is none any more.
 
     Args:
         bolt: The bolt, prepared.
@@ -64,6 +66,15 @@ class BoltCopies:
             if not self._has_gone_back:
                 self._each = min(2 * self._each, _MOST)
             self.take(bolt)
+
+    def add_emitting(self, bolt: BaseBolt) -> None:
+        """Note that the bolt was given a tuple, and emitted something for it."""
+        if self._copy is None:
+            return
+        if self._has_gone_back or len(self._copy) <= _SMALL:
+            self.take(bolt)
+        else:
+            self.drop()
 
     def back(self) -> tuple[BaseBolt, list[TrackedTuple]]:
         """Return the bolt as it was when it was copied, and the tuples that it was given since."""

@@ -184,8 +184,9 @@ class BatchRunner(_InTransaction):
         _keep(given, 1)
         if given.owner is not FAILED:
             if self._has_emitted:
-                copies.drop()
-            copies.add(self.bolt, given)
+                copies.add_emitting(self.bolt)
+            else:
+                copies.add(self.bolt, given)
         elif copies.can_go_back:
             _keep(given, -1)
             self._go_back(copies)

@@ -106,6 +106,25 @@ class Part(BaseTransactionalBolt):
             self.collector.emit((self.transaction, given["value"]))
 
 
+class Passing(Part):
+    """Emits at once.
+
+    Args:
+        chances: Fails calls.
+        size: How much it keeps.
+    """
+
+    def __init__(self, chances: Chances, size: int = 0) -> None:
+        super().__init__(chances)
+        self.kept = "x" * size
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        """Emit it."""
+        super().process(tuple)
+        self.given.clear()
+        self.collector.emit((self.transaction, tuple["value"]))
+
+
 class Sum(BaseTransactionalBolt):
     """Counts all values."""
 
@@ -184,6 +203,28 @@ def test_a_batch_bolt_goes_on_without_what_failed(
     assert chances.failed > share * _EVENTS / 2
     assert chances.made["ask"] == _EVENTS < chances.made["part"] <= most * _EVENTS
     assert len(tester.acked) >= 0.95 * (1 - share) * _EVENTS
+    _check_exact(tester, tmp_path)
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_a_call_that_emitted_is_not_repeated(is_shuffled: bool, tmp_path: Path) -> None:
+    """The bolt goes on from a copy behind it, and each event comes out once."""
+    chances = Chances("part", 0.1)
+    tester = _tester(chances, tmp_path, is_shuffled=is_shuffled, part=Passing(chances))
+    tester.run(events(*_values()))
+    assert chances.failed > 0.05 * _EVENTS
+    assert chances.made["ask"] == chances.made["part"] == _EVENTS
+    assert len(tester.acked) == _EVENTS - chances.failed
+    _check_exact(tester, tmp_path)
+
+
+def test_a_large_bolt_that_emitted_is_run_again_once(tmp_path: Path) -> None:
+    """It is not copied for each tuple."""
+    chances = Chances("part", values=_values()[5::10])
+    tester = _tester(chances, tmp_path, part=Passing(chances, size=5_000))
+    tester.run(events(*_values()))
+    assert len(tester.acked) == 0.9 * _EVENTS
+    assert chances.made["part"] == 1.9 * _EVENTS
     _check_exact(tester, tmp_path)
 
 

@@ -85,7 +85,8 @@ def test_the_commit_has_only_the_others(point: str, tmp_path: Path) -> None:
     assert _values(tester) == ["x", "y"]
     assert [event.value for event in tester.acked] == [b"x", b"y"]
     assert [event.value for event in tester.failed] == [b"bad"]
-    assert journal.finishes() == [("a", 1), ("a", 1), ("sum", 1), ("after", 1)]
+    runs = 1 if point == "a" else 2  # a goes on from a copy, but keeps what fails behind it
+    assert journal.finishes() == [*[("a", 1)] * runs, ("sum", 1), ("after", 1)]
     assert not tester.failed_tries
     tester.retry_all()
     assert counts(store, "counts") == {"x": 1, "y": 1, "bad": 1}
