@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer.topology.api.tuple import SYSTEM_COMPONENT, Stream
+from sequitur.consumer.topology.api.tuple import SYSTEM_COMPONENT, TRANSACTION_FIELD, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 TICK_STREAM: Final = "__tick"
 TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, ("interval_s",))
 """The stream of tick tuples, by Storm's names."""
+BATCH_TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, (TRANSACTION_FIELD, *TICK.fields))
+"""Likewise in a transactional topology."""
 
 
 @dataclass(frozen=True, slots=True)

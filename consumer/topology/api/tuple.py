@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DEFAULT_STREAM: Final = "default"
 SYSTEM_COMPONENT: Final = "__system"
 """The source of tick tuples, by Storm's name."""
+TRANSACTION_FIELD: Final = "transaction"
+"""In a transactional topology the first field of the spout's tuples and of ticks."""
 
 
 class Place(NamedTuple):

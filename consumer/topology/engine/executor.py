@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
-from sequitur.consumer.topology.api.moment import TICK, Moment
+from sequitur.consumer.topology.api.moment import BATCH_TICK, TICK, Moment
 from sequitur.consumer.topology.api.stable_hash import hash_of_version
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.bolt_tasks import BoltTasks
@@ -33,7 +33,6 @@ from sequitur.consumer.topology.engine.open_trees import OpenTrees
 from sequitur.consumer.topology.engine.spout_output import SpoutOutput
 from sequitur.consumer.topology.engine.tracked import (
     FAILED,
-    TrackedEvent,
     TrackedTuple,
     multi_anchored,
 )
@@ -277,10 +276,10 @@ class Executor:
         made: TrackedTuple
         if len(trees) > 1:
             made = multi_anchored(values, stream, tuple(trees), parent, owner)
-        elif stream.component == self._topology.spout.id and self._transaction is None:
-            made = TrackedEvent(values, stream, *trees[0], parent, owner)
         else:
-            made = TrackedTuple(values, stream, *trees[0], parent, owner)
+            is_of_spout = stream.component == self._topology.spout.id
+            kind = self._from_spout.kind if is_of_spout else TrackedTuple
+            made = kind(values, stream, *trees[0], parent, owner)
         if self._trace is not None:
             self._trace.received(sent, made)
         self._trees.receive(trees[0][0].event)
@@ -329,7 +328,11 @@ class Executor:
         """Return whether a call at a tick counts; what is emitted waits until all have theirs."""
         environment, queue, pool = self._environment, self._queue, self._pool
         root = Root(OF_BATCH | next(environment.numbers), self._no_event(time_ms), is_tracked=False)
-        tick = TrackedTuple((interval_ms / 1000,), TICK, root, 0, None, self._runners[place])
+        stream: Stream = TICK
+        values: tuple[Any, ...] = (interval_ms / 1000,)
+        if self._transaction is not None:
+            stream, values = BATCH_TICK, (self._transaction.attempt, *values)
+        tick = TrackedTuple(values, stream, root, 0, None, self._runners[place])
         before, self._unsent = len(queue), []
         self._runners[place].run(tick)
         while not pool.is_idle:

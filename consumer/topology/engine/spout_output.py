@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from sequitur.consumer.topology._errors import BoltTimeoutError, UngroupableValueError
 from sequitur.consumer.topology.api.collector import TaskId
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.topology.api.topology import EVENT_FIELDS
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emission import Elsewhere, Here, Output, Sent, packed
 from sequitur.consumer.topology.engine.runner import detail_of
-from sequitur.consumer.topology.engine.tracked import TrackedEvent, TrackedTuple
+from sequitur.consumer.topology.engine.tracked import BatchEvent, TrackedEvent, TrackedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ class SpoutOutput:
 
     Attributes:
         is_here: Whether the spout's task runs here.
+        kind: The type of the spout's tuples.
     """
 
     def __init__(
@@ -46,6 +48,9 @@ class SpoutOutput:
         self._values_of = topology.values_of
         transaction = environment.transaction
         self._attempt = None if transaction is None else transaction.attempt
+        self.kind: type[TrackedTuple] = TrackedEvent
+        if transaction is not None:  # whose batches may be of a spout of the user's
+            self.kind = BatchEvent if self._spout.fields[1:] == EVENT_FIELDS else TrackedTuple
         self._next_id = environment.next_id
         self._queue = environment.queue
         self._trace = environment.trace
@@ -59,10 +64,9 @@ class SpoutOutput:
             root: Its root.
             values: Its values.
         """
-        kind: type[TrackedTuple] = TrackedEvent
         if self._attempt is not None:
-            kind, values = TrackedTuple, (self._attempt, *self._values_of(values))
-        spout, next_id, queue = self._spout, self._next_id, self._queue
+            values = (self._attempt, *self._values_of(values))
+        kind, spout, next_id, queue = self.kind, self._spout, self._next_id, self._queue
         for target in self._readers:
             if not isinstance(target, Here):
                 self._emit_away(target, root, values)

@@ -85,6 +85,28 @@ class TrackedEvent(TrackedTuple, Event, eq=False):
     """A tuple of the ordered stream."""
 
 
+class BatchEvent(TrackedTuple, Event, eq=False):
+    """An event in a transactional topology, where it stands behind its transaction."""
+
+    @property
+    def key(self) -> bytes | None:
+        """See `Event`."""
+        key: bytes | None = self.values[1]
+        return key
+
+    @property
+    def value(self) -> bytes | None:
+        """See `Event`."""
+        value: bytes | None = self.values[2]
+        return value
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """See `Event`."""
+        headers: Sequence[tuple[str, bytes | None]] = self.values[3] or ()
+        return headers
+
+
 class MultiAnchoredTuple(TrackedTuple, eq=False):
     """A tuple of several trees."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology._errors import TopologyBuildError
 from sequitur.consumer.topology.api.bolt import BaseBolt, BasicBolt, BatchBolt, FunctionBolt
 from sequitur.consumer.topology.api.builder import TopologyBuilder
 from sequitur.consumer.topology.api.checks import check_sendable
 from sequitur.consumer.topology.api.groupings import FieldsGrouping
+from sequitur.consumer.topology.api.tuple import TRANSACTION_FIELD
 from sequitur.consumer.topology.state.kinds import State, TransactionalState
 from sequitur.consumer.topology.transactional.bolts import Committer
 from sequitur.consumer.topology.transactional.topology import (
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.declarer import ComponentDeclarer
     from sequitur.consumer.topology.api.topology import Topology
-
-TRANSACTION_FIELD: Final = "transaction"
-"""First field of the spout's tuples."""
 
 
 class TransactionalTopologyBuilder(TopologyBuilder):
