@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology._errors import BoltTimeoutError, EmitError
 from sequitur.consumer.topology.api.bolt import BaseBolt
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.transactional.bolts import TransactionContext
     from sequitur.consumer.topology.transactional.phase import BatchOutcome, Transaction
 
+_REPEATS: Final = 3
 _ENDS_THE_JOB = (StateOwnerError, StateOvertakenError)
 """Somebody else's transactions stand in the database: no further try can change that."""
 
@@ -130,7 +131,36 @@ class _InTransaction(Runner):
 
 
 class TransactionRunner(_InTransaction):
-    """Runs a task of a bolt that is given one tuple at a time."""
+    """Runs a task of a bolt that is given one tuple at a time.
+
+    Where the phase is run again, a call that raises before it has emitted is repeated: most have
+    passed in the run before, and what fails by chance would have it run again and again.
+    """
+
+    _repeats = 0
+    _has_emitted = False
+
+    def run(self, given: TrackedTuple) -> None:
+        """See `Runner`."""
+        has_state = type(self.bolt).snapshot is not BaseBolt.snapshot
+        is_again = self._transaction.is_again and not (has_state or given.is_tick)
+        self._repeats, self._has_emitted = _REPEATS if is_again else 0, False
+        super().run(given)
+
+    def raised(self, given: TrackedTuple, error: BaseException) -> None:
+        """See `Runner`."""
+        if self._repeats and not (self._has_emitted or isinstance(error, FailBatch)):
+            self._repeats -= 1
+            super().run(given)
+        else:
+            super().raised(given, error)
+
+    def emit(
+        self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
+    ) -> list[TaskId]:
+        """See `Runner`."""
+        self._has_emitted = True
+        return super().emit(values, anchors, stream, task)
 
 
 class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):

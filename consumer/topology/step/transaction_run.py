@@ -295,7 +295,13 @@ class ProcessingRun(StepRun):
     ) -> tuple[list[TaskResult], list[TaskResult]]:
         """Run all stages; return the results of the first, and of all."""
         # Of several passes the last one counts: no bolt of another goes on in it.
-        self._batch = replace(self._batch, run=f"{self._name}.{next(self._passes)}")
+        transaction, number = self._batch.transaction, next(self._passes)
+        assert transaction is not None
+        self._batch = replace(
+            self._batch,
+            run=f"{self._name}.{number}",
+            transaction=replace(transaction, is_again=number > 1),
+        )
         excluded = [self._batch.write_verdicts(own) if own else None for own in verdicts]
         spouts = self._tasks.run(self._spout_tasks((0, None), 0, excluded))
         return spouts, self._with_later_stages(spouts, 0)

@@ -36,6 +36,7 @@ class Transaction:
         committed: Committers that have committed the batch before, and how many tasks they had.
         host: Where databases are that are of one host; empty where that is not to be checked.
         is_trial: Whether its commit phase is a trial: databases take back what is written.
+        is_again: Whether its processing phase is run again, without events that have failed.
     """
 
     attempt: TransactionAttempt
@@ -45,6 +46,7 @@ class Transaction:
     committed: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
     is_trial: bool = False
+    is_again: bool = False
 
 
 class Cause(StrEnum):

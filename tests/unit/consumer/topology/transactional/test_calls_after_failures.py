@@ -262,3 +262,22 @@ def test_what_a_committer_cannot_process_is_not_committed(
     assert chances.made["sum"] <= 2.3 * _EVENTS
     assert not tester.failed_tries
     _check_exact(tester, tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+def test_what_fails_by_chance_behind_a_batch_bolt_has_it_run_again_once(
+    share: float, tmp_path: Path
+) -> None:
+    """The batch bolt keeps what fails behind it; the calls that passed do so in the next run."""
+    chances = Chances("ask", share)
+    builder = TransactionalTopologyBuilder("calls", "spout")
+    builder.set_bolt("part", Passing(chances)).local_grouping("spout")
+    builder.set_bolt("ask", Ask(chances)).local_grouping("part")
+    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
+    builder.set_committer_bolt("sum", Sum(chances), states=states).global_grouping("ask")
+    tester = TransactionTester(builder.build())
+    tester.run(events(*_values()))
+    assert chances.failed > share * _EVENTS / 2
+    assert _EVENTS < chances.made["part"] <= 2 * _EVENTS
+    assert len(tester.acked) >= 0.95 * (1 - share) * _EVENTS
+    _check_exact(tester, tmp_path)
