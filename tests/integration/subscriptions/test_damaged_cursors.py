@@ -142,7 +142,7 @@ def test_a_registered_subscription_of_a_newer_version_stops_no_other(
         with Subscription(topics.kafka, f"{name}-other", topic, position="latest"):
             pass
         with pytest.raises(StateFormatError, match=f"{newer}.*unknown format"):
-            Subscription(topics.kafka, newer, topic)
+            Subscription(topics.kafka, newer, topic, position="latest")
         run = run_retention(topics.surveyor, [topic])
         assert [(one.records, one.holder) for one in run.plans] == [(0, newer)]
         assert f"{newer!r} may be on it" in run.refusals[0].sentence
