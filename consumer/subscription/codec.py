@@ -195,9 +195,9 @@ def _ranges(meta: _Meta, columns: bytes) -> AckedRanges:
     lengths = _from_planes(columns[split:], meta.length_width)
     edges = np.empty(2 * meta.ranges, dtype=np.int64)
     edges[0::2], edges[1::2] = distances, lengths
-    # The sum in floating point sees what has far more bits than an integer, the sign the rest.
+    # The sum in floating point is rounded, and sees what is far too large; the sign sees the rest.
     reach = meta.mark_delete + 1 + float(edges.sum(dtype=np.float64))
-    if (edges <= 0).any() or reach > float(LARGEST_OFFSET):
+    if (edges <= 0).any() or reach > 1.5 * LARGEST_OFFSET:
         raise CursorDamagedError("the ranges of a cursor make no sense")
     np.cumsum(edges, out=edges)
     edges += meta.mark_delete + 1

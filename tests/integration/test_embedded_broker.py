@@ -230,7 +230,7 @@ def test_a_jar_with_a_wrong_hash_is_refused(tmp_path: Path) -> None:
     """Ivy's real jar, a lock that names another hash: refused by name, and not kept."""
     name = "org.apache.commons:commons-pool2:2.13.1"
     lines = LOCK_FILE.read_text().splitlines()
-    actual = next(line for line in lines if name in line).split('"')[3]
+    actual = next(line for line in lines if line.startswith(f'"{name}" = ')).split('"')[3]
     wrong = "0" * 64
     lock = tmp_path / "jars.lock"
     lock.write_text(f'[spark]\n"{name}" = "{wrong}"\n')

@@ -368,17 +368,11 @@ class JournalModel:
 
 def restamped(batch: BatchFrame, producer_id: int, epoch: int, base_sequence: int) -> BatchFrame:
     """The batch under another identity."""
-    return BatchFrame(
-        topic=batch.topic,
-        partition=batch.partition,
+    return msgspec.structs.replace(
+        batch,
         producer_id=producer_id,
         epoch=epoch,
         base_sequence=base_sequence,
-        record_count=batch.record_count,
-        first_event_sequence=batch.first_event_sequence,
-        last_event_sequence=batch.last_event_sequence,
-        position=batch.position,
-        timestamp_ms=batch.timestamp_ms,
         data=stamped(batch.data, Stamp(producer_id, epoch, base_sequence)),
     )
 

@@ -60,7 +60,9 @@ def test_the_session_runs_as_it_stands(home: Path) -> None:
     assert run.stdout.count("\nholds\n") == 3, said
     assert "does not hold" not in said
     assert "Traceback" not in said
-    assert re.search(r"^Persisted\(partition=\d+, offset=\d+\)$", run.stdout, re.MULTILINE), said
+    assert re.search(r"^Persisted\(partition=\d+, offset=\d+, topic='", run.stdout, re.MULTILINE), (
+        said
+    )
     steps = [line for line in run.stdout.splitlines() if line.startswith("step ")]
     assert "acked 2" in steps[-1], said
     assert "  cow  3\n" in run.stdout, said

@@ -93,6 +93,9 @@ class Reference:
         for place in heard:
             self._heard_ms[place] = now_ms
             self._end_then[place] = self._read.get(place, 0) + (place in unread)
+        for place in partitions:  # where brokers lost records, it ends before what was seen
+            end = self._read.get(place, 0) + (place in unread)
+            self._end_then[place] = min(self._end_then[place], end)
         live = [place for place in partitions if self._is_awaited(place, now_ms)]
         reached = (self._newest_ms.get(place, -1) - self.delay_ms for place in live)
         self._release(due, max(self.frontier_ms, min(reached, default=self._greatest_ms)))

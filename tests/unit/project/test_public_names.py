@@ -29,7 +29,7 @@ _FACES = (
 _PACKAGES = ("sequitur.producer", "sequitur.consumer", "sequitur.pipelines", "sequitur")
 _NOT_FOR_USERS = frozenset(
     {"OutputCollector.__init__", "OutputCollector.hand_over", "BasicOutputCollector.__init__"}
-    | {"ProcessSettings.rules"}
+    | {"ProcessSettings.rules", "Ticket.watch"}
 )
 """What the job makes and calls, though it has no underscore."""
 _SCRIPTS = frozenset({"sequitur.__main__", "sequitur.producer.__main__"})

@@ -100,6 +100,16 @@ def test_the_largest_offset_comes_back() -> None:
     assert list(decoded.acked_ranges()) == [(5, LARGEST_OFFSET)]
 
 
+def test_ranges_near_the_largest_offset_come_back() -> None:
+    """Their sum in floating point is rounded up beyond it."""
+    cursor = Cursor(IDENTITY)
+    first = (1 << 63) - 4096
+    for start, stop in ((0, 513), (1026, 1539), (2052, 3152)):
+        cursor.ack_range(first + start, first + stop, end=LARGEST_OFFSET)
+    decoded = decode_cursor(encode_cursor(cursor), IDENTITY).cursor
+    assert list(decoded.acked_ranges()) == list(cursor.acked_ranges())
+
+
 def test_a_decoded_cursor_takes_acks() -> None:
     """Its ranges are no copy that stands still."""
     decoded = decode_cursor(encode_cursor(_cursor()), IDENTITY).cursor
