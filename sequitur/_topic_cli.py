@@ -109,22 +109,36 @@ def set_backlog_quota(
     settings: KafkaJob,
     topic: Topic = None,
     limit: Annotated[
-        str, typer.Option("--limit", "-l", help="Bytes, or 10M, 16G, 1T; negative: no limit")
-    ] = "-1",
+        str | None, typer.Option("--limit", "-l", help="Bytes, or 10M, 16G, 1T; negative: no limit")
+    ] = None,
     limit_time: Annotated[
-        str, typer.Option("--limitTime", "-lt", help="Seconds, or 4h, 3d, 2w; negative: no limit")
-    ] = "-1",
+        str | None,
+        typer.Option("--limitTime", "-lt", help="Seconds, or 4h, 3d, 2w; negative: no limit"),
+    ] = None,
     policy: Annotated[
-        BacklogPolicy, typer.Option("--policy", "-p", help="What happens at the limit")
-    ] = BacklogPolicy.PRODUCER_REQUEST_HOLD,
+        BacklogPolicy | None, typer.Option("--policy", "-p", help="What happens at the limit")
+    ] = None,
 ) -> None:
     """Limit the backlog by size, by the age of its oldest message, or by both.
 
+    What is not given stays as it was set; a quota that is new has no limit and holds producers.
     producer_request_hold lets producers wait, producer_exception lets sends fail, and
     consumer_backlog_eviction skips the oldest messages of the slowest subscription.
     """
-    quota = BacklogQuota(parse_size(limit), parse_time_s(limit_time), policy)
-    _change(settings, topic, lambda own: replace(own, backlog_quota=quota))
+    given: dict[str, Any] = {}
+    if limit is not None:
+        given["limit_bytes"] = parse_size(limit)
+    if limit_time is not None:
+        given["limit_s"] = parse_time_s(limit_time)
+    if policy is not None:
+        given["policy"] = policy
+    if not given:
+        raise typer.BadParameter("expected --limit, --limitTime or --policy")
+
+    def change(own: TopicPolicies) -> TopicPolicies:
+        return replace(own, backlog_quota=replace(own.backlog_quota or BacklogQuota(), **given))
+
+    _change(settings, topic, change)
 
 
 @topic_app.command("remove-backlog-quota")

@@ -7,9 +7,9 @@ again while it holds; producers read it. Key and value are JSON in UTF-8::
     {"format":1,"issued_ms":1700000000000,"valid_for_ms":30000,"policy":"producer_request_hold",
      "subscription":"billing","backlog_bytes":12582912,"limit_bytes":10485760}
 
-A record counts for a limited time only: producers of a topic are not to stand still for ever since
-the one who checks has died. The policies have Pulsar's names. Pulsar's third policy,
-`consumer_backlog_eviction`, asks nothing of producers.
+A record counts for a limited time only, from when a producer reads it: producers of a topic are not
+to stand still for ever since the one who checks has died. The policies have Pulsar's names.
+Pulsar's third policy, `consumer_backlog_eviction`, asks nothing of producers.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ class BacklogState:
     """The backlog of a topic beside its quota, at one moment.
 
     Attributes:
-        issued_ms: When it was found, by the issuer's clock, in epoch milliseconds.
-        valid_for_ms: How long it counts from then on.
+        issued_ms: When it was found, by the issuer's clock, in epoch milliseconds: for people, and
+            to tell states apart. Nothing is judged by it, since clocks differ.
+        valid_for_ms: How long it counts from its arrival on.
         policy: What producers are to do; None while the backlog is within its quota.
         subscription: Whose backlog it is, the largest.
         backlog_bytes: Bytes of the backlog.
@@ -105,23 +106,10 @@ class BacklogState:
             f"backlog of topic {topic!r}", f"format {version}, expected {_FORMAT}"
         )
 
-    def read_at(self, now_ms: int) -> BacklogState:
-        """Return the state as one takes it who reads it now.
-
-        Where the issuer's clock is ahead it counts from now on: clocks that differ may shorten a
-        state's life, and never make it longer than it says.
-        """
-        return self if self.issued_ms <= now_ms else dataclasses.replace(self, issued_ms=now_ms)
-
-    def is_stale(self, now_ms: int) -> bool:
-        """Return whether it does not count any more."""
-        return self.issued_ms + self.valid_for_ms < now_ms
-
-    def to_do(self, now_ms: int) -> ToDo:
-        """Return what a producer of the topic is to do."""
-        if self.policy is None or self.is_stale(now_ms):
-            return ToDo.GO_ON
-        return _TO_DO[self.policy]
+    @property
+    def to_do(self) -> ToDo:
+        """What a producer of the topic is to do while it counts."""
+        return ToDo.GO_ON if self.policy is None else _TO_DO[self.policy]
 
     @property
     def proximity(self) -> float | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sequitur.producer._errors import BacklogQuotaError, ControlRecordError, RetriableError
 from sequitur.producer._log import Logger
-from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.quota.control import BacklogState, ToDo
 from sequitur.producer.quota.states import BacklogStates
 
@@ -20,6 +20,10 @@ _LOOK_EVERY_S: Final = 0.25
 _TOLD_AT_MOST: Final = 100
 
 _log = Logger(__name__)
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,10 @@ class QuotaGate:
     """Let sends pass, hold them, or refuse them.
 
     Args:
-        now_ms: The clock by which states get stale, in epoch milliseconds.
+        now_ms: The clock by which states get stale, in milliseconds; it is never set.
     """
 
-    def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, now_ms: Callable[[], int] = _steady_ms) -> None:
         self._now_ms = now_ms
         self._states = BacklogStates()
         self._lines: dict[str, _Line] = {}
@@ -161,16 +165,13 @@ class QuotaGate:
         if self._closed:
             raise RetriableError("the producer was closed")
         state = self._states.limited.get(topic)
-        if state is not None and state.to_do(self._now_ms()) is ToDo.REFUSE:
+        if state is not None and state.to_do is ToDo.REFUSE:
             self._refused += 1
             raise BacklogQuotaError(topic, state, held=False)
         return state
 
     def _look_again(self) -> None:
-        """Let those who wait look at the states; and again soon, while there are some that limit.
-
-        By short waits, and not by one until the first gets stale: the clock may be set meanwhile.
-        """
+        """Let those who wait look at the states; soon again, while there are some that limit."""
         self._states.expire(self._now_ms())
         self._announced &= self._states.limited.keys()
         changed, self._changed = self._changed, asyncio.Event()

@@ -11,15 +11,18 @@ if TYPE_CHECKING:
 
 
 class BacklogStates:
-    """The last state of each topic, as long as it counts.
+    """The last state of each topic, as long as it counts: so long from its arrival as it says.
+
+    Times are milliseconds of a clock that is never set.
 
     Attributes:
         limited: The states by which a producer does not go on, by topic. Others only read it.
     """
 
-    __slots__ = ("_known", "limited")
+    __slots__ = ("_arrived", "_known", "limited")
 
     def __init__(self) -> None:
+        self._arrived: dict[str, tuple[BacklogState, int]] = {}
         self._known: dict[str, BacklogState] = {}
         self.limited: dict[str, BacklogState] = {}
 
@@ -32,23 +35,30 @@ class BacklogStates:
         topic = topic_of(key)
         if topic is None:
             return
-        state = None if value is None else BacklogState.decode(topic, value).read_at(now_ms)
+        state = None if value is None else BacklogState.decode(topic, value)
         self._known.pop(topic, None)
         self.limited.pop(topic, None)
-        if state is None or state.is_stale(now_ms):
+        if state is None:
+            self._arrived.pop(topic, None)
+            return
+        # One that is read again, as from the log's beginning, counts no longer for that.
+        if topic not in self._arrived or self._arrived[topic][0] != state:
+            self._arrived[topic] = state, now_ms
+        if self._is_stale(topic, now_ms):
             return
         self._known[topic] = state
-        if state.to_do(now_ms) is not ToDo.GO_ON:
+        if state.to_do is not ToDo.GO_ON:
             self.limited[topic] = state
 
     def expire(self, now_ms: int) -> None:
         """Forget what does not count any more."""
-        for topic in [topic for topic, state in self._known.items() if state.is_stale(now_ms)]:
+        for topic in [topic for topic in self._known if self._is_stale(topic, now_ms)]:
             del self._known[topic]
             self.limited.pop(topic, None)
 
     def forget(self) -> None:
         """Forget all."""
+        self._arrived.clear()
         self._known.clear()
         self.limited.clear()
 
@@ -62,3 +72,7 @@ class BacklogStates:
         shares = (state.proximity for state in states if state is not None)
         largest = max((share for share in shares if share is not None), default=0.0)
         return largest if largest >= PROXIMITY_FROM else None
+
+    def _is_stale(self, topic: str, now_ms: int) -> bool:
+        state, arrived_ms = self._arrived[topic]
+        return arrived_ms + state.valid_for_ms < now_ms

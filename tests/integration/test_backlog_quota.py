@@ -20,7 +20,6 @@ from sequitur.producer import (
     ProducerClosedError,
     ProducerSettings,
 )
-from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.quota.gate import QuotaGate, QuotaStatistics
 from sequitur.producer.quota.reader import ControlReader
 from tests.support.control_topic import ControlTopic, key_of
@@ -161,12 +160,12 @@ async def test_a_record_counts_for_its_time_alone(
     broker: Broker, control: ControlTopic, topic: str
 ) -> None:
     """By a clock set by hand, and nobody writes another record."""
-    now_ms = wall_clock_ms()
+    now_ms = 0
     gate = QuotaGate(lambda: now_ms)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     reader = ControlReader(kafka, gate, client_id="test", random=Random(1))
     reader.start()
-    control.write(topic, "producer_request_hold", issued_ms=now_ms, valid_for_ms=10_000)
+    control.write(topic, "producer_request_hold", valid_for_ms=10_000)
     await _until(lambda: gate.limits(topic))
     waiting = asyncio.create_task(gate.lifted(topic))
     now_ms += 10_000

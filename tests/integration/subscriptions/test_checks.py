@@ -71,7 +71,7 @@ def test_producers_are_held_until_there_is_room(
     assert check.proximity == 1.0
     state = topics.told(topic)
     assert state is not None
-    assert state.to_do(topics.now_ms) is to_do
+    assert state.to_do is to_do
     assert (state.subscription, state.limit_bytes) == ("slow", 50_000)
     assert state.backlog_bytes is not None
     assert state.backlog_bytes > 100_000
@@ -82,7 +82,7 @@ def test_producers_are_held_until_there_is_room(
     assert 0.5 < check.proximity < 1.0
     state = topics.told(topic)
     assert state is not None
-    assert state.to_do(topics.now_ms) is ToDo.GO_ON
+    assert state.to_do is ToDo.GO_ON
 
 
 def test_a_quota_by_age_counts_from_the_oldest_that_is_not_acked(
@@ -229,7 +229,7 @@ def test_a_copy_that_is_refused_stops_no_other_check(
     assert not topics.committed(f"of-{evict}", topic)
     state = topics.told(held)
     assert state is not None
-    assert state.to_do(topics.now_ms) is ToDo.HOLD
+    assert state.to_do is ToDo.HOLD
 
 
 def test_eviction_by_age(topics: SubscribedTopics, topic: str) -> None:

@@ -80,6 +80,22 @@ def test_retention_of_a_topic_that_is_not_there_is_refused(topics: SubscribedTop
     assert "no-such-topic" in str(refused.exception)
 
 
+def test_a_limit_of_a_quota_leaves_the_other(topics: SubscribedTopics) -> None:
+    """What is not given stays as it was set; nothing at all is refused."""
+    for words, limit, limit_s, policy in (
+        (("--limit", "10M", "-p", "producer_exception"), 10 << 20, -1, "producer_exception"),
+        (("--limitTime", "1h"), 10 << 20, 3_600, "producer_exception"),
+        (("--limit", "-1", "-p", "producer_request_hold"), -1, 3_600, "producer_request_hold"),
+    ):
+        _done(topics, "topic", "set-backlog-quota", "orders", *words)
+        assert _shown(topics, "topic", "get-backlog-quota", "orders") == {
+            "limit": limit,
+            "limitTime": limit_s,
+            "policy": policy,
+        }
+    assert _run(topics, "topic", "set-backlog-quota", "orders").exit_code == 2
+
+
 def test_a_topic_comes_before_the_namespace(topics: SubscribedTopics) -> None:
     """Without a topic a command is about the default."""
     _done(topics, "topic", "set-message-ttl", "-ttl", "4h")

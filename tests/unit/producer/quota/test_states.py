@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.producer._errors import ControlRecordError
-from sequitur.producer.quota.control import BacklogState, ProducerPolicy, ToDo, key_of
+from sequitur.producer.quota.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer.quota.states import BacklogStates
 
 _POLICIES: list[ProducerPolicy | None] = [None, "producer_request_hold", "producer_exception"]
@@ -27,7 +27,7 @@ def _state(policy: ProducerPolicy | None = "producer_request_hold", **given: Any
             | st.builds(
                 _state,
                 st.sampled_from(_POLICIES),
-                issued_ms=st.integers(0, 60),
+                issued_ms=st.integers(0, 2),
                 valid_for_ms=st.integers(0, 20),
             ),
             st.integers(0, 10),
@@ -38,18 +38,45 @@ def _state(policy: ProducerPolicy | None = "producer_request_hold", **given: Any
 def test_of_each_topic_the_last_record_counts(
     records: list[tuple[str, BacklogState | None, int]], later_ms: int
 ) -> None:
-    """As long as it is not stale, and only where it has a policy."""
-    states, last, now_ms = BacklogStates(), dict[str, BacklogState](), 0
+    """For its time from its first arrival on, and only where it has a policy."""
+    states, now_ms = BacklogStates(), 0
+    last: dict[str, tuple[BacklogState, int]] = {}
     for topic, state, pause_ms in records:
         now_ms += pause_ms
         states.take(key_of(topic), None if state is None else state.encode(), now_ms)
-        last.pop(topic, None)
-        if state is not None:
-            last[topic] = state.read_at(now_ms)
+        if state is None:
+            last.pop(topic, None)
+        elif topic not in last or last[topic][0] != state:
+            last[topic] = state, now_ms
     now_ms += later_ms
     states.expire(now_ms)
-    expected = {t: s for t, s in last.items() if s.to_do(now_ms) is not ToDo.GO_ON}
-    assert states.limited == expected
+    assert states.limited == {
+        topic: state
+        for topic, (state, arrived_ms) in last.items()
+        if state.policy is not None and now_ms <= arrived_ms + state.valid_for_ms
+    }
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 29_000, 31_000, -3_600_000, 3_600_000])
+def test_clocks_that_differ_change_nothing(ahead_ms: int) -> None:
+    """The checker's is so far from the producer's; a clock that is never set counts."""
+    states, started_ms = BacklogStates(), 7_000
+    state = _state(issued_ms=3_600_000 + ahead_ms, valid_for_ms=30_000)
+    states.take(key_of("t"), state.encode(), started_ms)
+    states.expire(started_ms + 30_000)
+    assert list(states.limited) == ["t"]
+    states.expire(started_ms + 30_001)
+    assert not states.limited
+
+
+def test_a_state_that_is_read_again_counts_no_longer() -> None:
+    """From the beginning of the log, whose checker has died; one that is issued anew does."""
+    states = BacklogStates()
+    for now_ms, is_limited in ((0, True), (10, True), (11, False), (12, False)):
+        states.take(key_of("t"), _state().encode(), now_ms)
+        assert bool(states.limited) is is_limited
+    states.take(key_of("t"), _state(issued_ms=1).encode(), 12)
+    assert states.limited
 
 
 def test_a_bad_record_leaves_the_one_before() -> None:
