@@ -32,9 +32,11 @@ from sequitur.consumer.topology.state.sql import answers, dialects
 from sequitur.consumer.topology.state.sql.engines import engine_of
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from tests.support.examples import examples
+from tests.support.golden import golden_text
 from tests.support.lossy_proxy import LossyProxy
 from tests.support.postgres import PASSWORD_USER
 from tests.support.state_databases import (
+    COMPONENT,
     EPOCH,
     TOPOLOGY,
     add,
@@ -130,6 +132,45 @@ def test_keys_come_back(store: SQLStore, kind: type, keys: list[Any]) -> None:
     batch.state("kept").multi_put(keys, range(len(keys)))
     batch.commit()
     assert list(range(len(keys))) == values(state, keys, txid=2)
+
+
+@pytest.mark.parametrize(
+    ("key_type", "keys"),
+    [(str, ["NULL", "x" * 2_000]), (int, [-1, 1 << 40]), (bytes, [b"\0", b"\xff" * 2_000])],
+)
+def test_keys_are_taken_out(store: SQLStore, key_type: type, keys: list[Any]) -> None:
+    """Beside others of one page; a repeat finds them, and the next transaction deletes rows."""
+    state = OpaqueState(store, "kept", key=key_type, value=str)
+    create(state)
+    batch = opened(writer(1), state)
+    batch.state("kept").multi_put(keys, ["NULL", "a"])
+    batch.commit()
+    for attempt in range(2):
+        batch = opened(writer(2, attempt), state)
+        assert batch.state("kept").multi_get(keys) == ["NULL", "a"]
+        batch.state("kept").multi_remove(keys[:1])
+        batch.state("kept").multi_put(keys[1:], ["NULL"])
+        batch.commit()
+    opened(writer(3), state).commit()
+    assert values(state, keys, txid=4) == [None, "NULL"]
+    with engine_of(store).connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM kept").scalar() == 1
+
+
+def test_a_database_of_fb84216_takes_keys_out(store: SQLStore, postgres: PostgresServer) -> None:
+    """The first start of this version lets its tables have keys without a value."""
+    for statement in golden_text("states.sql").replace("WITHOUT ROWID", "").split(";")[1:-2]:
+        postgres.sql(statement, _name(store))
+    counts = TransactionalState(store, "counts")
+    store.create({COMPONENT: [counts]}, TOPOLOGY, EPOCH, least_attempt=1 << 30)
+    add(writer(2, 1 << 30, task=1), counts, ["b"])
+    batch = opened(writer(3, 1 << 30), counts)
+    batch.state("counts").multi_remove(["a"])
+    batch.commit()
+    assert add(writer(4, 1 << 30), counts, ["c"]) == [1]
+    assert postgres.sql("SELECT key, value FROM counts ORDER BY key", _name(store)) == [
+        *(("b", 2), ("c", 1)),
+    ]
 
 
 def test_columns_are_readable(store: SQLStore, postgres: PostgresServer) -> None:

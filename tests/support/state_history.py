@@ -1,6 +1,7 @@
 """Random lives of a committer's tasks on a real database, beside a plain dict.
 
-Batches are repeated, tasks end before and after their commit, and old lives of them commit late.
+Keys are updated and taken out. Batches are repeated, tasks end before and after their commit, and
+old lives of them commit late.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 _KEYS = "abcdef"
 _KINDS = ("same", "opaque", "plain")
 _TASKS_MAX = 3
+_REMOVE = "-"
 Batch = list[tuple[str, str]]
+Plain = list[tuple[str, str | None]]
 
-_batches = st.lists(st.tuples(st.sampled_from(_KEYS), st.sampled_from("123")), max_size=8)
+_batches = st.lists(st.tuples(st.sampled_from(_KEYS), st.sampled_from(f"123{_REMOVE}")), max_size=8)
 # What becomes of a task: it commits; ends before; after, and nobody learns of it; lives on unseen.
 _fates = st.lists(
     st.sampled_from(["commits", "commits", "ends before", "ends after", "lives on"]),
@@ -41,12 +44,12 @@ _fates = st.lists(
 )
 
 
-def _after(before: str | None, word: str) -> str:
+def _after(before: str | None, word: str) -> str | None:
     """Return something that depends on all that was there, and on its order."""
-    return f"{before or ''}{word}"[-40:]
+    return None if word == _REMOVE else f"{before or ''}{word}"[-40:]
 
 
-def _appending(word: str) -> Callable[[Any, Any], str]:
+def _appending(word: str) -> Callable[[Any, Any], str | None]:
     return lambda _key, before: _after(before, word)
 
 
@@ -67,11 +70,11 @@ class StateHistory(RuleBasedStateMachine):
             "plain": NonTransactionalState(store, f"plain_{number}", value=str),
         }
         create(*self.states.values(), topology=self.topology)
-        self.expected: dict[str, dict[str, str]] = {kind: {} for kind in _KINDS}
+        self.expected: dict[str, dict[str, str | None]] = {kind: {} for kind in _KINDS}
         self.tasks = 1
         self.txid, self.attempt = 1, 0
         self.batch: Batch | None = None  # the transactional one's, once it was drawn
-        self.zombies: list[tuple[int, int, int, CommitterStates, Batch]] = []
+        self.zombies: list[tuple[int, int, int, CommitterStates, Plain]] = []
         self.newest: dict[int, tuple[int, int]] = {}  # by task: what it has committed
 
     @initialize(tasks=st.integers(1, _TASKS_MAX))
@@ -143,9 +146,9 @@ class StateHistory(RuleBasedStateMachine):
     def _of_task(self, batch: Batch, task: int) -> Batch:
         return [(key, word) for key, word in batch if _KEYS.index(key) % self.tasks == task]
 
-    def _update(self, states: CommitterStates, own: dict[str, Batch]) -> Batch:
+    def _update(self, states: CommitterStates, own: dict[str, Batch]) -> Plain:
         """Update word by word; what the first two kinds return is what one attempt alone would."""
-        plain: dict[str, str] = {}
+        plain: dict[str, str | None] = {}
         for kind in _KINDS:
             given = states.state(self.states[kind].name)
             model = dict(self.expected[kind])
@@ -153,6 +156,12 @@ class StateHistory(RuleBasedStateMachine):
             for key, word in own[kind]:
                 last[key] = _after(last.get(key), word)
             for key, word in own[kind]:
+                if word == _REMOVE:
+                    given.multi_remove([key])
+                    model[key] = None
+                    if kind == "plain":
+                        plain[key] = None
+                    continue
                 pair = given.update(key, _appending(word))
                 if kind == "plain":
                     plain[key] = pair[1]
@@ -163,7 +172,7 @@ class StateHistory(RuleBasedStateMachine):
                     model[key] = computed[1]
         return list(plain.items())
 
-    def _committed(self, txid: int, attempt: int, task: int, plain: Batch) -> None:
+    def _committed(self, txid: int, attempt: int, task: int, plain: Plain) -> None:
         self.newest[task] = (txid, attempt)
         self.expected["plain"].update(plain)
 
@@ -180,4 +189,8 @@ class StateHistory(RuleBasedStateMachine):
                 key: value for key, value in zip(_KEYS, given, strict=True) if value is not None
             }
         states.close()
-        assert self.expected == found
+        expected = {
+            kind: {key: value for key, value in rows.items() if value is not None}
+            for kind, rows in self.expected.items()
+        }
+        assert expected == found

@@ -91,11 +91,13 @@ class MapState:
 
         Args:
             key: Which one.
-            function: Is given key and value, None if it has none; returns the new value.
+            function: Is given key and value, None if it has none; returns the new value, which is
+                not None.
 
         Returns:
             The value before, and after. In a repeat of a transactional state the value after is as
-            stored; of several updates of a key those before the last give what they come to again.
+            stored; of several updates of a key those before the last give what they come to again,
+            and so do those of a key that was taken out behind them.
 
         Raises:
             StateValueError: The key or the new value does not fit.
@@ -152,6 +154,18 @@ class MapState:
         }
         self._written.update(put)
 
+    def multi_remove(self, keys: Iterable[Key]) -> None:
+        """Take keys out, all or none, without reading them: they have no value from here on.
+
+        Raises:
+            StateValueError: A key does not fit.
+            StateConflictError: Another task wrote it in this transaction.
+        """
+        fitted = fit_keys(self._state, keys)
+        for key in fitted:
+            self._check_own(key)
+        self._written.update(dict.fromkeys(fitted))
+
     def changes(self) -> list[Change]:
         """Return what the commit writes, by key; for the engine.
 
@@ -191,7 +205,9 @@ class MapState:
         return self._keeps_first and key in self._first
 
     def _is_another(self, key: Key, after: Any) -> bool:
-        return self._stands(key) and bool(after != self._first[key].value)
+        """Whether a row is stored with another value; one that was taken out later has none."""
+        stored = self._first[key].value if self._stands(key) else None
+        return stored is not None and bool(after != stored)
 
     def _as_stored(self, key: Key) -> tuple[Any | None, Any]:
         stored = self._first[key]

@@ -53,7 +53,7 @@ class Writer:
 
 
 class Change(NamedTuple):
-    """A key and the value it has after the batch."""
+    """A key and the value it has after the batch; None if it has none any more."""
 
     key: Key
     value: Any

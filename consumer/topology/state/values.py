@@ -82,7 +82,7 @@ def fit_value(state: State, key: Key, value: Any) -> Any:
         return value  # what most are
     reason: str | None
     if value is None:
-        reason = "is None, which says that there is no value: a key cannot be taken out"
+        reason = "is no value: give one, or take the key out by multi_remove"
     elif state.value is object:
         return _json_value(state, key, value)
     elif state.value is float and type(value) is int:

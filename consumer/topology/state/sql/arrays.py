@@ -41,6 +41,7 @@ def array_literal(kind: type, items: Iterable[Any]) -> str:
 
     Args:
         kind: A state's key or value type.
-        items: Of that type, none of them None; of `object`, their text in JSON.
+        items: Of that type, or None for NULL; of `object`, their text in JSON.
     """
-    return f"{{{','.join(map(_ITEM[kind], items))}}}"
+    said = _ITEM[kind]
+    return f"{{{','.join(['NULL' if item is None else said(item) for item in items])}}}"

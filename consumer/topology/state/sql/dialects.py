@@ -12,7 +12,7 @@ from sequitur.consumer.topology.state.sql.arrays import ARRAY_TYPES, array_liter
 from sequitur.consumer.topology.state.sql.engines import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -46,9 +46,9 @@ def _upsert(state: State, rows: str) -> str:
 
 
 def encoded(state: State, changes: Sequence[Change]) -> Iterator[tuple[Key, Any]]:
-    """Return keys and what columns hold for their values."""
+    """Return keys and what columns hold for their values: NULL where they have none any more."""
     if state.value is object:
-        return ((key, json.dumps(value)) for key, value in changes)
+        return ((key, None if value is None else json.dumps(value)) for key, value in changes)
     return iter(changes)
 
 
@@ -89,6 +89,10 @@ class Dialect(ABC):
         """Begin a transaction that makes tables; one at a time."""
 
     @abstractmethod
+    def allow_null(self, connection: Connection, name: str) -> None:
+        """Let a state's table have keys without a value, if it is there."""
+
+    @abstractmethod
     def share(self, connection: Connection, topology: str) -> None:
         """Lock a topology's row against who gives its tries up, until the transaction ends."""
 
@@ -117,6 +121,10 @@ class Dialect(ABC):
     ) -> None:
         """Put a page of rows back to what they were before a transaction."""
 
+    @abstractmethod
+    def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
+        """Delete what has no value since an earlier transaction, of a page of keys."""
+
     def rollback(self, connection: Connection) -> None:
         """End a transaction without effect."""
         connection.exec_driver_sql("ROLLBACK")
@@ -127,16 +135,16 @@ class Dialect(ABC):
 
 
 def _stored_rows(state: State, rows: Iterable[Any]) -> dict[Key, Stored]:
-    if state.value is object:
+    decode: Callable[[Any], Any]
+    if state.value in {object, bool}:  # SQLite has numbers for the latter
+        decode = json.loads if state.value is object else bool
         return {
             key: Stored(
-                json.loads(value), None if before is None else json.loads(before), txid, task
+                None if value is None else decode(value),
+                None if before is None else decode(before),
+                txid,
+                task,
             )
-            for key, value, before, txid, task in rows
-        }
-    if state.value is bool:  # SQLite has numbers for them
-        return {
-            key: Stored(bool(value), None if before is None else bool(before), txid, task)
             for key, value, before, txid, task in rows
         }
     return {row[0]: Stored._make(row[1:]) for row in rows}
@@ -152,6 +160,18 @@ class SQLite(Dialect):
     def begin_schema(self, connection: Connection) -> None:
         """Wait for the writer before."""
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def allow_null(self, connection: Connection, name: str) -> None:
+        """In the text of the table's definition, as SQLite's documentation of ALTER TABLE says."""
+        version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
+        connection.exec_driver_sql("PRAGMA writable_schema = ON")
+        connection.exec_driver_sql(
+            "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL, \n\tprevious ', "
+            "', \n\tprevious ') WHERE type = 'table' AND name = ?",
+            (name,),
+        )
+        connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
+        connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
     def share(self, connection: Connection, topology: str) -> None:
         """There is one writer."""
@@ -195,6 +215,13 @@ class SQLite(Dialect):
             rows,
         )
 
+    def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
+        """Row by row, in one call."""
+        connection.exec_driver_sql(
+            f'DELETE FROM "{state.name}" WHERE "key" = ? AND "value" IS NULL AND "txid" < ?',  # noqa: S608
+            [(key, txid) for key in keys],
+        )
+
 
 class PostgreSQL(Dialect):
     """A server; what is written and read goes over as arrays."""
@@ -213,6 +240,10 @@ class PostgreSQL(Dialect):
         self.begin(connection)
         number = int.from_bytes(b"sequitur", "big") >> 1
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
+
+    def allow_null(self, connection: Connection, name: str) -> None:
+        """Without a look at its rows."""
+        connection.exec_driver_sql(f'ALTER TABLE IF EXISTS "{name}" ALTER "value" DROP NOT NULL')
 
     def share(self, connection: Connection, topology: str) -> None:
         """With other commits."""
@@ -261,6 +292,14 @@ class PostgreSQL(Dialect):
         connection.exec_driver_sql(
             f'UPDATE "{state.name}" SET "value" = "previous", "txid" = "txid" - 1 WHERE {which}',  # noqa: S608
             given,
+        )
+
+    def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
+        """By one statement."""
+        connection.exec_driver_sql(
+            f'DELETE FROM "{state.name}" WHERE "value" IS NULL AND "txid" < %s '  # noqa: S608
+            f'AND "key" = ANY (%s::{ARRAY_TYPES[state.key]})',
+            (txid, array_literal(state.key, keys)),
         )
 
 

@@ -5,11 +5,13 @@
     sequitur_schema        version
     sequitur_topologies    topology, epoch
     sequitur_states        name, topology, component, kind, key_type, value_type
-    sequitur_transactions  topology, component, task, txid, attempt, former_txid
+    sequitur_transactions  topology, component, task, txid, attempt, former_txid, batch
+    sequitur_removed       topology, component, task, name, key
     <state>                key, value, previous, txid, task
 
 `former_txid` is the transaction id that the row had before its last update: so a commit knows
-whether the same transaction was committed before.
+whether the same transaction was committed before. `sequitur_removed` has the keys that a task took
+out in its newest transaction: `value` of these is NULL. In version 1 no key could be taken out.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Double,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -49,7 +52,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+_WITHOUT_REMOVAL: Final = 1
 _FILL: Final = 70
 """Percent of a page that inserts fill: with 100 a batch of updates takes half as long again."""
 _TYPES: Final[dict[type, Any]] = {
@@ -91,6 +95,17 @@ TRANSACTIONS: Final = Table(
     Column("former_txid", BigInteger),
     Column("batch", Text, nullable=False),
 )
+REMOVED: Final = Table(
+    "sequitur_removed",
+    _metadata,
+    Column("topology", Text, nullable=False),
+    Column("component", Text, nullable=False),
+    Column("task", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    # A key and all of these names may be more than an index of PostgreSQL takes.
+    Index("sequitur_removed_task", "topology", "component", "task"),
+)
 
 
 def table_of(state: State) -> Table:
@@ -99,7 +114,7 @@ def table_of(state: State) -> Table:
         state.name,
         MetaData(),
         Column("key", _TYPES[state.key], primary_key=True, autoincrement=False),
-        Column("value", _TYPES[state.value], nullable=False),
+        Column("value", _TYPES[state.value]),
         Column("previous", _TYPES[state.value]),
         Column("txid", BigInteger, nullable=False),
         Column("task", Integer, nullable=False),
@@ -119,10 +134,14 @@ def create_schema(
     """Make the tables that are not there and register whose they are; raises what `create` does."""
 
     def create(connection: Connection) -> None:
-        _check_version(connection, store)
+        version = _version(connection, store)
         _metadata.create_all(connection)
-        if connection.scalar(select(_schema.c.version)) is None:
+        if version is None:
             connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
+        elif version == _WITHOUT_REMOVAL:
+            for name in connection.scalars(select(_states.c.name)).all():
+                dialect_of(is_sqlite=store.is_sqlite).allow_null(connection, name)
+            connection.execute(update(_schema).values(version=SCHEMA_VERSION))
         _register_topology(connection, store, topology, epoch, least_attempt)
         for component, states in owners.items():
             for state in states:
@@ -168,15 +187,16 @@ def _in_transaction(store: SQLStore, work: Callable[[Connection], _Result]) -> _
         return on_connection(store, done)
 
 
-def _check_version(connection: Connection, store: SQLStore) -> None:
+def _version(connection: Connection, store: SQLStore) -> int | None:
     if not inspect(connection).has_table(_schema.name):
-        return
+        return None
     version = connection.scalar(select(_schema.c.version))
-    if version not in {None, SCHEMA_VERSION}:
+    if version not in {None, _WITHOUT_REMOVAL, SCHEMA_VERSION}:
         raise StateOwnerError(
             f"{store.title} has states of schema version {version}, and this is version "
             f"{SCHEMA_VERSION}: use the release of Sequitur that wrote it, or another database"
         )
+    return version
 
 
 def _register_topology(

@@ -34,6 +34,7 @@ from sequitur.consumer.topology.state.sql.engines import (
     on_connection,
 )
 from sequitur.consumer.topology.state.sql.failures import naming_failures
+from sequitur.consumer.topology.state.sql.removed import delete_removed, note_removed
 from sequitur.consumer.topology.state.store import Change, StateSession, Writer
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ _CLAIM: Final = text(
     "former_txid = t.txid "
     "WHERE (t.txid, t.attempt + :again) <= (excluded.txid, excluded.attempt) "
     "AND (t.txid < excluded.txid OR t.batch = excluded.batch OR excluded.batch = '') "
-    "RETURNING former_txid"
+    "RETURNING former_txid, EXISTS (SELECT 1 FROM sequitur_removed"
+    " WHERE topology = :topology AND component = :component AND task = :task) AS has_removed"
 ).bindparams(*_NUMBERS)
 
 
@@ -286,12 +288,16 @@ class SQLSession(StateSession):
                 "this one was computed: repeat the commit, which finds what is written"
             )
         # All in one order, so that no two tasks block each other.
-        for state in sorted(changes, key=lambda one: one.name):
+        states = sorted(changes, key=lambda one: one.name)
+        if claimed.has_removed and not is_repeat:
+            delete_removed(connection, self._dialect, self._given, states)
+        for state in states:
             ordered = sorted(changes[state])
             if is_repeat and state.kind is StateKind.OPAQUE:
                 self._withdraw(connection, state, {key for key, _ in ordered})
             for page in pages(encoded(state, ordered), PAGE_KEYS):
                 self._write_page(connection, state, page)
+                note_removed(connection, self._given, state, page)
         return True
 
     def _write_page(

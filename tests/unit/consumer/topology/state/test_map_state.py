@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.consumer.topology.state import Stored
+    from sequitur.consumer.topology.state import Stored, Writer
     from sequitur.consumer.topology.state.values import Key
 
 
@@ -305,6 +307,121 @@ def test_known_keys_are_not_read_again(store: SQLStore, monkeypatch: pytest.Monk
     counts.multi_update(["b", "c"], adding(1))
     counts.multi_get(["a", "b", "c", "w"])
     assert asked == [["a", "b"], ["c"]]
+
+
+def _remove(who: Writer, state: State, keys: Sequence[Key]) -> None:
+    batch = opened(who, state)
+    batch.state(state.name).multi_remove(keys)
+    batch.commit()
+
+
+def _rows(state: State) -> list[Any]:
+    with contextlib.closing(sqlite3.connect(state.store.title.removeprefix("sqlite:///"))) as file:
+        return file.execute(f"SELECT key, value FROM {state.name} ORDER BY key").fetchall()
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
+@pytest.mark.parametrize(
+    ("key_type", "keys"), [(str, ["a", "b"]), (int, [-1, 1 << 40]), (bytes, [b"\0", b"\xff"])]
+)
+def test_keys_are_taken_out(
+    store: SQLStore, kind: type[State], key_type: type, keys: list[Any]
+) -> None:
+    """They have no value then, in the batch and behind it; the next transaction deletes rows."""
+    state = kind(store, "counts", key=key_type)
+    create(state)
+    add(writer(1), state, keys, 5)
+    batch = opened(writer(2), state)
+    counts = batch.state("counts")
+    counts.multi_remove([keys[0], keys[0]])
+    assert counts.multi_get(keys) == [None, 5]
+    assert counts.update(keys[1], adding(1)) == (5, 6)
+    batch.commit()
+    assert _rows(state) == [(keys[0], None), (keys[1], 6)]
+    assert values(state, keys, txid=3) == [None, 6]
+    opened(writer(3), state).commit()
+    assert _rows(state) == [(keys[1], 6)]
+    assert add(writer(4), state, keys[:1]) == [1]
+    assert values(state, keys, txid=5) == [1, 6]
+
+
+def test_a_key_that_was_taken_out_begins_anew(store: SQLStore) -> None:
+    """In the same batch, and in the next one, which deletes its row and writes another."""
+    state = TransactionalState(store, "counts", value=bool)
+    create(state)
+    for txid in (1, 2):
+        batch = opened(writer(txid), state)
+        counts = batch.state("counts")
+        counts.multi_put(["a"], [True])
+        counts.multi_remove(["a", "b"])
+        assert counts.update("b", lambda _key, before: before is None) == (None, True)
+        batch.commit()
+        assert values(state, ["a", "b"], txid=txid + 1) == [None, True]
+    batch = opened(writer(3), state)
+    batch.state("counts").multi_put(["a"], [False])
+    batch.commit()
+    assert values(state, ["a", "b"], txid=4) == [False, True]
+
+
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
+def test_a_repeat_finds_what_was_taken_out(store: SQLStore, kind: type[State]) -> None:
+    """And gives the same again, however often it comes; also what it updated before that."""
+    state = kind(store, "counts")
+    create(state)
+    add(writer(1), state, ["a"], 5)
+    for attempt in range(3):
+        batch = opened(writer(2, attempt), state)
+        counts = batch.state("counts")
+        assert counts.update("a", adding(1)) == (5, 6)
+        counts.multi_remove(["a"])
+        batch.commit()
+    assert values(state, ["a"], txid=3) == [None]
+    opened(writer(3), state).commit()
+    assert _rows(state) == []
+
+
+def test_an_opaque_repeat_takes_a_removal_back(store: SQLStore) -> None:
+    """A batch that differs may lack it; the next transaction deletes nothing then."""
+    state = OpaqueState(store, "counts")
+    create(state)
+    add(writer(1), state, ["a", "b"], 5)
+    _remove(writer(2, 0), state, ["a", "b", "never"])
+    assert add(writer(2, 1), state, ["b"]) == [6]
+    opened(writer(3), state).commit()
+    assert _rows(state) == [("a", 5), ("b", 6)]
+
+
+def test_a_transactional_repeat_does_not_take_out_what_was_put(
+    store: SQLStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was written first stands, either way round, and the log tells."""
+    state = TransactionalState(store, "counts")
+    create(state)
+    add(writer(1, 0), state, ["a"], 5)
+    again = opened(writer(1, 1), state)
+    assert again.state("counts").get("a") == 5
+    again.state("counts").multi_remove(["a"])
+    with caplog.at_level(logging.WARNING):
+        again.commit()
+    assert "gives None, and 5 was written" in caplog.text
+    _remove(writer(2, 0), state, ["a"])
+    add(writer(2, 1), state, ["a"])
+    assert "gives 6, and None was written" in caplog.text
+    assert values(state, ["a"], txid=3) == [None]
+
+
+def test_keys_of_another_task_are_not_taken_out(store: SQLStore) -> None:
+    """Nor written by one when another has taken them out in the transaction."""
+    state = NonTransactionalState(store, "counts")
+    create(state)
+    add(writer(1, task=0), state, ["a", "b"])
+    _remove(writer(2, task=0), state, ["a"])
+    removing, putting = (opened(writer(2, task=1), state) for _ in range(2))
+    removing.state("counts").multi_remove(["a"])
+    putting.state("counts").multi_put(["a"], [1])
+    for other in (removing, putting):
+        with pytest.raises(StateConflictError, match="tasks 0 and 1"):
+            other.commit()
 
 
 def test_unknown_state_is_named(store: SQLStore) -> None:

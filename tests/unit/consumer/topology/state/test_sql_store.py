@@ -206,8 +206,8 @@ def test_tables_of_others_are_refused(store: SQLStore, given: dict[str, Any], re
 def test_other_schema_version_is_refused(store: SQLStore) -> None:
     """A newer release has written it."""
     _create(store)
-    _sql(store, "UPDATE sequitur_schema SET version = 2")
-    with pytest.raises(StateOwnerError, match="schema version 2, and this is version 1"):
+    _sql(store, "UPDATE sequitur_schema SET version = 3")
+    with pytest.raises(StateOwnerError, match="schema version 3, and this is version 2"):
         _create(store)
 
 
@@ -463,6 +463,13 @@ def test_a_database_of_fb84216_goes_on(store: SQLStore) -> None:
     for task, key in enumerate("ab"):
         assert add(replace(writer(2, life + 1, task=task), batch="b2"), counts, [key]) == [2]
     assert _sql(store, "SELECT key, value, txid FROM counts") == [("a", 2, 2), ("b", 2, 2)]
+    assert _sql(store, "SELECT version FROM sequitur_schema") == [(2,)]
+    batch = opened(writer(3, life + 2), counts)
+    batch.state("counts").multi_remove(["a"])
+    batch.commit()
+    assert add(writer(4, life + 3), counts, ["c"]) == [1]
+    assert _sql(store, "SELECT key, value FROM counts") == [("b", 2), ("c", 1)]
+    assert _sql(store, "PRAGMA integrity_check") == [("ok",)]
 
 
 def test_another_batch_of_a_transaction_is_refused(store: SQLStore) -> None:
