@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 Changes: TypeAlias = "dict[bytes, bytes | None]"
 """Records to write: a value for each key, None to delete it."""
 
-RECORD_FORMAT: Final = 1
+RECORD_FORMAT: Final = 2
+_ADDED_IN_2: Final = frozenset({"partition"})
+"""What format 1 does not have. A field more is a format more: older versions would drop it."""
 _SUBSCRIPTION: Final = "subscription"
 _POLICIES: Final = "policies"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -87,6 +89,8 @@ class SubscriptionRecord:
             its topics' policies say.
         reset_ms: When it was last reset to read messages again; None if it was not. Until it has
             acked those from before that moment, none of them expires.
+        partition: Partition of the cursors' topic that its cursors are in; None where no owner has
+            noted it, as in records of format 1: they are looked for in all of them.
 
     Raises:
         SubscriptionNameError: The name may not be one.
@@ -101,6 +105,7 @@ class SubscriptionRecord:
     last_connected_ms: int = 0
     expiration_time_minutes: int | None = None
     reset_ms: int | None = None
+    partition: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -125,6 +130,7 @@ class SubscriptionRecord:
                 "last_connected_ms": self.last_connected_ms,
                 "expiration_time_minutes": self.expiration_time_minutes,
                 "reset_ms": self.reset_ms,
+                "partition": self.partition,
             }
         )
 
@@ -135,8 +141,18 @@ class SubscriptionRecord:
         Raises:
             StateFormatError: It is not one, or of a format that this version does not know.
         """
-        document = _document(value, RECORD_FORMAT, "a subscription")
-        expiration, reset_ms = document.get("expiration_time_minutes"), document.get("reset_ms")
+        document = _loaded(value, "a subscription")
+        number = document.get("format") if isinstance(document, dict) else None
+        if number not in _FIELDS:
+            known = " and ".join(map(str, _FIELDS))
+            raise StateFormatError(
+                f"the record of a subscription has an unknown format; known are {known}"
+            )
+        if more := document.keys() - _FIELDS[number]:
+            raise StateFormatError(
+                f"the record of a subscription has {', '.join(sorted(more))}, and format {number} "
+                "has not"
+            )
         try:
             return cls(
                 name=str(document["name"]),
@@ -145,8 +161,9 @@ class SubscriptionRecord:
                 created_ms=int(document["created_ms"]),
                 epoch=int(document["epoch"]),
                 last_connected_ms=int(document["last_connected_ms"]),
-                expiration_time_minutes=None if expiration is None else int(expiration),
-                reset_ms=None if reset_ms is None else int(reset_ms),
+                expiration_time_minutes=_whole_or_none(document, "expiration_time_minutes"),
+                reset_ms=_whole_or_none(document, "reset_ms"),
+                partition=_whole_or_none(document, "partition"),
             )
         except (KeyError, TypeError, ValueError, OverflowError, SubscriptionNameError) as error:
             raise StateFormatError(f"the record of a subscription cannot be read: {error}") from (
@@ -154,6 +171,9 @@ class SubscriptionRecord:
             )
 
 
+_ALL_FIELDS: Final = frozenset({"format", *(one.name for one in fields(SubscriptionRecord))})
+_FIELDS: Final = {1: _ALL_FIELDS - _ADDED_IN_2, RECORD_FORMAT: _ALL_FIELDS}
+"""What the records of each format have; one with more is a newer version's."""
 _KEEPS: Final = TopicPolicies(
     BacklogQuota(), 0, 0, Retention(time_minutes=-1, size_mb=-1), DetectionThresholds()
 )
@@ -222,16 +242,32 @@ class Registry:
             StateFormatError: Its record cannot be read.
             UnknownSubscriptionError: There is none of that name.
         """
-        self._check_read(name)
-        found = self.subscriptions.get(name)
-        if found is None:
+        if (found := self.find(name)) is None:
             raise UnknownSubscriptionError(f"there is no subscription {name!r}")
         return found
+
+    def find(self, name: str) -> SubscriptionRecord | None:
+        """Return a subscription; None if there is none of that name.
+
+        Raises:
+            StateFormatError: Its record cannot be read.
+        """
+        if name in self.unread:
+            raise StateFormatError(f"subscription {name!r}: {self.unread[name]}")
+        return self.subscriptions.get(name)
 
     def on(self, topic: str) -> list[SubscriptionRecord]:
         """Return the subscriptions on a topic, by name."""
         found = (one for one in self.subscriptions.values() if topic in one.topics)
         return sorted(found, key=lambda one: one.name)
+
+    def partition_of(self, name: str) -> int | None:
+        """Return the partition of the cursors' topic that a subscription's cursors are in.
+
+        None: it is not registered, or that is not noted.
+        """
+        found = self.subscriptions.get(name)
+        return None if found is None else found.partition
 
     def topics(self) -> list[str]:
         """Return the topics that subscriptions are on."""
@@ -271,8 +307,7 @@ class Registry:
             StateFormatError: There is one of that name, and its record cannot be read.
             SubscriptionExistsError: There is one of that name.
         """
-        self._check_read(record.name)
-        if record.name in self.subscriptions:
+        if self.find(record.name) is not None:
             raise SubscriptionExistsError(f"there is a subscription {record.name!r} already")
         return {record.key: record.encode()}
 
@@ -295,15 +330,25 @@ class Registry:
             )
         return {record.key: None}
 
-    def connected(self, name: str, *, now_ms: int) -> Changes:
+    def connected(self, name: str, *, now_ms: int, partition: int | None = None) -> Changes:
         """Return what notes that a subscription has a consumer now.
+
+        Args:
+            name: Which.
+            now_ms: The time.
+            partition: Partition of the cursors' topic that its owner has found its cursors in.
 
         Raises:
             UnknownSubscriptionError: There is none of that name.
         """
         record = self.require(name)
-        now_ms = max(now_ms, record.last_connected_ms)
-        return _changed(replace(record, last_connected_ms=now_ms))
+        return _changed(
+            replace(
+                record,
+                last_connected_ms=max(now_ms, record.last_connected_ms),
+                partition=record.partition if partition is None else partition,
+            )
+        )
 
     def reset(self, name: str, *, epoch: int, now_ms: int) -> Changes:
         """Return what notes that a subscription was reset; nothing if it is noted already.
@@ -321,10 +366,6 @@ class Registry:
         if record.epoch >= epoch:
             return {}
         return _changed(replace(record, epoch=epoch, reset_ms=now_ms))
-
-    def _check_read(self, name: str) -> None:
-        if name in self.unread:
-            raise StateFormatError(f"subscription {name!r}: {self.unread[name]}")
 
     def with_policies(self, topic: str | None, policies: TopicPolicies) -> Changes:
         """Return what sets all policies of a topic, or of the namespace.
@@ -377,8 +418,6 @@ def _loaded(value: bytes, what: str) -> Any:
         raise StateFormatError(f"{what} is no JSON: {value[:80]!r}") from error
 
 
-def _document(value: bytes, version: int, what: str) -> dict[str, Any]:
-    document = _loaded(value, what)
-    if not isinstance(document, dict) or document.get("format") != version:
-        raise StateFormatError(f"the record of {what} has an unknown format; known is {version}")
-    return document
+def _whole_or_none(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    return None if value is None else int(value)

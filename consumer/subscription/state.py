@@ -11,7 +11,7 @@ still, and would be another state.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import google_crc32c
 import msgspec
@@ -22,7 +22,8 @@ from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_READ: Final = {1, _FORMAT}
 _CHECKSUM: Final = 8
 """Hexadecimal digits in front of the JSON, and no more."""
 
@@ -44,6 +45,19 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     sent: dict[str, dict[int, int]]
     topics: dict[str, str]
     repeated: int
+    generation: int = -1
+
+
+class StoredState(NamedTuple):
+    """What cursors share, and what was stored with it.
+
+    Attributes:
+        state: What they share.
+        generation: Number of that writing, counted over all owners; -1 in format 1, which has none.
+    """
+
+    state: SubscriptionState
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +91,12 @@ class SubscriptionState:
     topics: Mapping[str, str] = field(default_factory=dict)
     repeated: int = 0
 
-    def encode(self) -> bytes:
-        """Return it as JSON behind a checksum."""
+    def encode(self, *, generation: int = 0) -> bytes:
+        """Return it as JSON behind a checksum.
+
+        Args:
+            generation: Number of this writing.
+        """
         sent = {topic: dict(ends) for topic, ends in self.sent.items()}
         body = msgspec.json.encode(
             _Document(
@@ -94,6 +112,7 @@ class SubscriptionState:
                 sent,
                 dict(self.topics),
                 self.repeated,
+                generation,
             )
         )
         return _checksum(body) + body
@@ -106,20 +125,7 @@ class SubscriptionState:
             CursorDamagedError: It was cut or changed, or is something else.
             CursorVersionError: It is of a format that this version does not know.
         """
-        body = data[_CHECKSUM:]
-        if data[:_CHECKSUM] != _checksum(body):
-            raise CursorDamagedError("the checksum of a subscription's state is wrong")
-        try:
-            if (version := msgspec.json.decode(body, type=_Format).format) != _FORMAT:
-                raise CursorVersionError(
-                    f"the state of a subscription has format {version}; this version knows "
-                    f"{_FORMAT}"
-                )
-            found = msgspec.json.decode(body, type=_Document)
-        except msgspec.DecodeError as error:
-            raise CursorDamagedError(
-                f"the state of a subscription cannot be read: {error}"
-            ) from None
+        found = _read(data)
         return cls(
             epoch=found.epoch,
             checkpoint=found.checkpoint,
@@ -133,6 +139,26 @@ class SubscriptionState:
             topics=found.topics,
             repeated=found.repeated,
         )
+
+
+def read_state(data: bytes) -> StoredState:
+    """Read `SubscriptionState.encode` back, with what was stored beside it; see `decode`."""
+    return StoredState(SubscriptionState.decode(data), _read(data).generation)
+
+
+def _read(data: bytes) -> _Document:
+    body = data[_CHECKSUM:]
+    if data[:_CHECKSUM] != _checksum(body):
+        raise CursorDamagedError("the checksum of a subscription's state is wrong")
+    try:
+        if (version := msgspec.json.decode(body, type=_Format).format) not in _READ:
+            raise CursorVersionError(
+                f"the state of a subscription has format {version}; this version knows "
+                f"{', '.join(map(str, sorted(_READ)))}"
+            )
+        return msgspec.json.decode(body, type=_Document)
+    except msgspec.DecodeError as error:
+        raise CursorDamagedError(f"the state of a subscription cannot be read: {error}") from None
 
 
 def _checksum(body: bytes) -> bytes:

@@ -56,6 +56,7 @@ class JobSubscription:
         take: Becomes the owner of its cursors, whoever has them.
         topics: Admin client.
         outages: The job's log.
+        lost: What is wrong if only a checkpoint knows where it has got to; empty if nothing is.
 
     Attributes:
         name: The subscription's.
@@ -69,8 +70,11 @@ class JobSubscription:
         take: Callable[[], CursorOwner],
         topics: KafkaTopics,
         outages: Outages,
+        *,
+        lost: str = "",
     ) -> None:
         self.name = name
+        self._lost = lost
         self._take = take
         self._taken: CursorOwner | None = None
         self._topics = topics
@@ -94,6 +98,11 @@ class JobSubscription:
     def state(self) -> SubscriptionState:
         """What its cursors share, as it is stored."""
         return self._state
+
+    @property
+    def partition(self) -> int | None:
+        """The partition of the cursors' topic that they are in; None before it is claimed."""
+        return None if self._taken is None else self._taken.partition
 
     def check(self) -> None:
         """Check that nobody is known to have taken the subscription over.
@@ -173,6 +182,8 @@ class JobSubscription:
 
     def _check_same(self, root: str, known: str, head: Step | None, done: int) -> None:
         state = self._state
+        if head is None and self._lost:
+            raise SubscriptionError(self._lost)
         if head is None or state.step < 0:
             return
         if state.checkpoint and known != state.checkpoint:

@@ -11,6 +11,8 @@ from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
 from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC, CursorStore
+from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from sequitur.pipelines.subscriptions.stored_records import nothing_stored
 
 if TYPE_CHECKING:
     import contextlib
@@ -41,18 +43,26 @@ def subscribe(
 
     Raises:
         CursorError: What is stored was changed, or is of another version.
+        StateFormatError: So is what is registered.
         TopicError: The brokers do not answer.
     """
     if (name := settings.subscription) is None:
         return None
-    store = CursorStore(kafka, replication_factor=settings.replication_factor, outages=outages)
+    factor = settings.replication_factor
+    store = CursorStore(kafka, replication_factor=factor, outages=outages)
+    registry = RegistryStore(kafka, replication_factor=factor, outages=outages).read()
+    record = registry.find(name)
+    noted = registry.partition_of(name)
     # A pattern is Java's, and Kafka's client here has other rules: any topic makes it connected.
     joined = settings.input_topics or (CURSOR_TOPIC,)
 
     def take() -> CursorOwner:
-        return opened.enter_context(store.take(name, joined))
+        return opened.enter_context(store.take(name, joined, partition=noted))
 
-    return JobSubscription(name, store.read(name), take, topics, outages)
+    stored = store.read(name, partition=noted)
+    if stored is None and record is not None:
+        return JobSubscription(name, stored, take, topics, outages, lost=nothing_stored(name))
+    return JobSubscription(name, stored, take, topics, outages)
 
 
 def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChecks:

@@ -80,19 +80,24 @@ class SubscriptionChecks:
     def _register(self) -> None:
         """Put the subscription into the registry, or note that it is on further topics."""
         name, now_ms = self._subscription.name, wall_clock_ms()
+        partition = self._subscription.partition
 
         def register(registry: Registry) -> Changes:
-            known = registry.subscriptions.get(name)
+            known = registry.find(name)
             if known is None:
-                exclusive = SubscriptionType.EXCLUSIVE
                 made = SubscriptionRecord(
-                    name, tuple(self._topics), exclusive, now_ms, last_connected_ms=now_ms
+                    name,
+                    tuple(self._topics),
+                    SubscriptionType.EXCLUSIVE,
+                    now_ms,
+                    last_connected_ms=now_ms,
+                    partition=partition,
                 )
                 return registry.created(made)
             topics = tuple(sorted({*known.topics, *self._topics}))
-            if topics == known.topics:
+            changed = replace(known, topics=topics, partition=partition)
+            if changed == known:
                 return {}
-            changed = replace(known, topics=topics)
             return {changed.key: changed.encode()}
 
         self._surveyor.registry.change(register)

@@ -1,16 +1,19 @@
 """Subscriptions are created and deleted.
 
-The registry decides which of two administrators wins; cursors and the group's offsets follow. A
-deletion that was not ended is ended by the next one, or by the next creation.
+Record and cursors are written in one transaction, and the registry decides which of two
+administrators wins. The group's offsets follow. A deletion that an older version has not ended is
+ended by the next one, or by the next creation.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import CursorIdentity
-from sequitur.consumer._errors import SubscriptionExistsError, UnknownSubscriptionError
+from sequitur.consumer._errors import SubscriptionExistsError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.state import SubscriptionState
@@ -63,10 +66,9 @@ class SubscriptionAdmin:
                     f"of {len(offsets)} partitions, which would be replaced: choose another name, "
                     "or take it over (--fence)"
                 )
-        self._surveyor.registry.change(lambda registry: registry.created(record))
         with self._surveyor.cursors.take(record.name) as owner:
-            if owner.stored is not None:
-                owner.remove()  # of one of that name whose deletion was not ended
+            # Of one of that name whose deletion an older version has not ended.
+            left = () if owner.stored is None else owner.stored.cursors
             begins = {
                 where: log.start if at is Edge.EARLIEST else log.end
                 for where, log in logs_of(self._surveyor.topics, record.topics).items()
@@ -76,12 +78,16 @@ class SubscriptionAdmin:
                 written_ms=record.created_ms,
                 topics=self._surveyor.topics.ids(record.topics),
             )
+            made = replace(record, partition=owner.partition)
+            change = self._surveyor.registry.change
             owner.write(
                 state,
                 [
                     PartitionCursor.begin(CursorIdentity(record.name, *where), offset)
                     for where, offset in begins.items()
                 ],
+                removed=left,
+                by=partial(change, lambda registry: registry.created(made)),
             )
 
     def delete(self, name: str, *, force: bool = False) -> None:
@@ -102,18 +108,18 @@ class SubscriptionAdmin:
             is_connected = bool(self._surveyor.groups.connected([name]))
             return registry.deleted(name, is_connected=is_connected, force=force)
 
-        try:
-            self._surveyor.registry.change(change)
-        except UnknownSubscriptionError:
-            stored, damaged = self._surveyor.cursors.read_all([name])
-            if not stored and not damaged:
-                raise
-            # A deletion that was not ended is ended.
+        registry = self._surveyor.registry.read()
+        if registry.find(name) is not None:
+            change(registry)  # before whoever has it is fenced
+            self._surveyor.delete(name, change)
+        else:  # perhaps a deletion that an older version has not ended
+            if not any(self._surveyor.cursors.read_all([name])):
+                registry.require(name)
             if not force:
                 refuse_connected(self._surveyor.groups, name)
+            with self._surveyor.cursors.take(name, to_remove=True) as owner:
+                owner.remove()
         deadline_s = time.monotonic() + _MEMBERS_GO_IN_S
-        with self._surveyor.cursors.take(name, to_remove=True) as owner:
-            owner.remove()
         while True:
             try:
                 self._surveyor.groups.delete(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -17,24 +18,22 @@ from sequitur.pipelines.kafka.groups import ConsumerGroups
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from sequitur.pipelines.subscriptions.stored_records import StoredSubscriptions, nothing_stored
 from sequitur.producer import FatalError, RetriableError
 from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.kafka.arrivals import arrivals
 from sequitur.producer.kafka.error_codes import Request, action_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from confluent_kafka import Message
 
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-    from sequitur.consumer.subscription.registry import Registry
+    from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.subscriptions.stored_records import (
-        StoredSubscription,
-        StoredSubscriptions,
-    )
+    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
     from sequitur.producer import KafkaSettings
 
 _POLL_S: Final = 0.1
@@ -108,7 +107,7 @@ class Surveyor:
         topics = registry.topics() if wanted is None else sorted(set(wanted))
         names = sorted({one.name for topic in topics for one in registry.on(topic)})
         # Cursors before ends: else an ack could lie beyond the end that was asked.
-        stored, damaged = self.cursors.read_all(names) if known is None else known
+        stored, damaged = self.stored(registry, names) if known is None else known
         ids, placed = self.topics.ids(topics), self.topics.placed(topics)
         logs = self._logs(where for where, is_led in placed.items() if is_led)
         connected, untold = self.groups.members_of(names)
@@ -147,15 +146,37 @@ class Surveyor:
         self._told = _ToldAges(ids, {**known, **asked})
         return survey.with_oldest({**known, **asked})
 
-    def forget(self, subscription: str) -> None:
-        """Delete cursors and group of a subscription that is not in the registry any more.
+    def stored(self, registry: Registry, names: Collection[str]) -> StoredSubscriptions:
+        """Return what is stored of subscriptions that are registered.
 
         Raises:
-            TopicError: The group has a member, or the brokers do not answer.
+            TopicError: The brokers do not answer.
         """
-        with self.cursors.take(subscription, to_remove=True) as owner:
-            owner.remove()
-        self.groups.delete(subscription)
+        stored, damaged = self.cursors.read_all(names, registry.partition_of)
+        lost = set(names) - stored.keys() - damaged.keys()
+        return StoredSubscriptions(
+            stored, {**damaged, **{name: nothing_stored(name) for name in lost}}
+        )
+
+    def delete(self, name: str, change: Callable[[Registry], Changes]) -> None:
+        """Delete a subscription's record and cursors, both or neither; whoever has it is fenced.
+
+        Args:
+            name: Which.
+            change: Returns what deletes the record; nothing, and all stays.
+
+        Raises:
+            SubscriptionFencedError: Somebody has taken it over meanwhile.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        noted = self.registry.read().partition_of(name)
+        with self.cursors.take(name, partition=noted, to_remove=True) as owner:
+
+            def confirmed(registry: Registry) -> Changes:
+                owner.confirm()
+                return change(registry)
+
+            owner.remove(by=partial(self.registry.change, confirmed))
 
     def _logs(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, Log]:
         wanted = sorted(partitions)

@@ -168,7 +168,7 @@ class Checks:
         findings += _lost(survey)
         findings += self._near_deletion(survey)
         findings += [
-            Finding(FindingKind.DAMAGED, None, name, f"{why}; only a deletion helps")
+            Finding(FindingKind.DAMAGED, None, name, why)
             for name, why in sorted(survey.damaged.items())
         ]
         findings += _unknown(survey)
@@ -194,7 +194,7 @@ class Checks:
         if self._surveyor.groups.connected([record.name]):
             return survey, [], [_owned(record.name, due)]
         try:
-            with self._surveyor.cursors.take(record.name) as owner:
+            with self._surveyor.cursors.take(record.name, partition=record.partition) as owner:
                 taken = _TakenCursors(owner, survey)
                 due = skip(self._surveyor, taken, survey, record, wanted, copy_to=self._copy_to)
                 survey = survey.with_held(record.name, taken.copies(), epoch=taken.state.epoch)
@@ -263,14 +263,13 @@ class Checks:
             return registry.deleted(name, is_connected=is_connected) if is_deleted else {}
 
         try:
-            self._surveyor.registry.change(delete)
-        except UnknownSubscriptionError:
+            self._surveyor.delete(name, delete)
+        except (UnknownSubscriptionError, SubscriptionFencedError):
             return False
         if is_deleted:
-            # A group that gets a member in this moment stays, and the other checks go on: whoever
-            # creates one of that name removes what is left.
+            # A group that gets a member in this moment keeps its offsets, and other checks go on.
             with contextlib.suppress(TopicError):
-                self._surveyor.forget(name)
+                self._surveyor.groups.delete(name)
         return is_deleted
 
     def _note_connected(self, survey: Survey) -> None:

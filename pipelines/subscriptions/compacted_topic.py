@@ -87,7 +87,11 @@ class CompactedTopic:
 
     def exists(self) -> bool:
         """Tell whether the topic is there."""
-        return self._topics.partitions(self.name) is not None
+        return self.partitions() is not None
+
+    def partitions(self) -> int | None:
+        """Return how many partitions the topic has; None if it is not there."""
+        return self._topics.partitions(self.name)
 
     def partition_of(self, name: str) -> int:
         """Return the partition that everything called `name` is in."""
@@ -116,12 +120,12 @@ class CompactedTopic:
 
         A topic that has grown may hold a key in two of them.
         """
-        there = self._topics.partitions(self.name)
+        there = self.partitions()
         if there is None:
             return {}
         wanted = [SourcePartition(self.name, one) for one in range(there)]
         if partition is not None:
-            wanted = [wanted[partition]]
+            wanted = wanted[partition : partition + 1]
         first = self._topics.low_watermarks(wanted)
         # Beyond what a reader of committed records is told: it waits for open transactions.
         ends = self._topics.high_watermarks(wanted)

@@ -27,11 +27,13 @@ from sequitur.consumer.subscription.moves import (
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge, ToTime, places_of
 from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.pipelines._errors import SubscriptionError
 from sequitur.pipelines.subscriptions.standing import (
     refuse_connected,
     standing_of,
     standing_with,
 )
+from sequitur.pipelines.subscriptions.stored_records import nothing_stored
 from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -236,10 +238,10 @@ class CursorMoves:
             TopicError: The brokers refuse, or do not answer.
         """
         name, registry = plan.name, self._surveyor.registry
-        registry.read().require(name)
+        noted = registry.read().require(name).partition
         if not fence:
             refuse_connected(self._surveyor.groups, name)
-        with self._surveyor.cursors.take(name) as owner:
+        with self._surveyor.cursors.take(name, partition=noted) as owner:
             standing = standing_with(self._surveyor, name, owner.stored)
             _refuse_changed(plan.standing, standing, fence=fence)
             moves = tuple(plan.make(standing))
@@ -272,6 +274,8 @@ class CursorMoves:
             wanted = [where for where in standing.partitions if only(where)]
             if not wanted:
                 raise PositionRangeError(f"subscription {name!r} has no such partition")
+            if standing.stored is None:
+                raise SubscriptionError(nothing_stored(name))
             return [
                 forward_move(
                     standing.held(where).cursor,

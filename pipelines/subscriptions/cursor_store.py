@@ -12,7 +12,8 @@ import contextlib
 import random
 import time
 import uuid
-from typing import TYPE_CHECKING, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from confluent_kafka import TopicPartition
 
@@ -60,6 +61,8 @@ _FEW: Final = 4
 _PATIENCE_S: Final = 60.0
 _BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
 
+WriteRecords: TypeAlias = "Callable[[Sequence[TopicWrite]], object]"
+
 
 def transactional_id(subscription: str) -> str:
     """Return what the owner of a subscription owns."""
@@ -84,8 +87,12 @@ class CursorStore:
         self._replication_factor = replication_factor
         self._topic = CompactedTopic(kafka, CURSOR_TOPIC, partitions=_PARTITIONS, outages=outages)
 
-    def read(self, subscription: str) -> StoredSubscription | None:
+    def read(self, subscription: str, *, partition: int | None = None) -> StoredSubscription | None:
         """Return what is stored of a subscription; None if nothing is.
+
+        Args:
+            subscription: Its name.
+            partition: The one that the registry names; None: it is looked for in all.
 
         Raises:
             CursorError: It was changed, or is of another version.
@@ -93,48 +100,61 @@ class CursorStore:
         """
         if not self._topic.exists():
             return None
-        return self._place(subscription)[1].subscription(subscription)
+        return self._place(subscription, partition)[1].subscription(subscription)
 
-    def read_all(self, names: Collection[str]) -> StoredSubscriptions:
+    def read_all(
+        self, names: Collection[str], partition_of: Callable[[str], int | None] = lambda _name: None
+    ) -> StoredSubscriptions:
         """Return what is stored of subscriptions.
+
+        Args:
+            names: Which.
+            partition_of: Returns the partition that the registry names; None: it is looked for in
+                all.
 
         Raises:
             TopicError: The brokers do not answer.
         """
         stored, damaged = {}, {}
-        for name, records in self._read_all(names):
+        for name, records in self._read_all(names, partition_of):
             try:
                 one = records.subscription(name)
             except ConsumerError as error:
-                damaged[name] = str(error)
+                damaged[name] = f"{error}; only a deletion helps"
             else:
                 if one is not None:
                     stored[name] = one
         return StoredSubscriptions(stored, damaged)
 
-    def _read_all(self, names: Collection[str]) -> Iterator[tuple[str, StoredRecords]]:
+    def _read_all(
+        self, names: Collection[str], partition_of: Callable[[str], int | None]
+    ) -> Iterator[tuple[str, StoredRecords]]:
         """Return the records among which those of each subscription are; none is read twice."""
         if not names or not self._topic.exists():
             return
-        homes = {name: self._topic.partition_of(name) for name in sorted(names)}
-        wanted = set(homes.values())
+        known = {name: partition_of(name) for name in sorted(names)}
+        wanted = {one for one in known.values() if one is not None}
         read: dict[int, StoredRecords] = {}
-        if len(wanted) <= _FEW:
-            for partition in wanted:
-                read |= self._read(partition)
-        if not all(home in read and read[home].holds(name) for name, home in homes.items()):
+        if None in known.values() or len(wanted) > _FEW:
             read = self._read()
-        for name, home in homes.items():
-            yield name, read.get(place_of(read, name, home), _NOTHING)
+        else:
+            for one in wanted:
+                read |= self._read(one)
+        for name, noted in known.items():
+            place = place_of(read, name, 0) if noted is None else noted
+            yield name, read.get(place, _NOTHING)
 
-    def _place(self, name: str) -> tuple[int, StoredRecords]:
+    def _place(self, name: str, noted: int | None) -> tuple[int, StoredRecords]:
         """Return the partition of a subscription's records, and what is there."""
-        home = self._topic.partition_of(name)
-        read = self._read(home)
-        if home not in read or not read[home].holds(name):
-            read = self._read()
-        place = place_of(read, name, home)
+        read = self._read(noted)
+        place = place_of(read, name, self._home(name, noted))
         return place, read.get(place, _NOTHING)
+
+    def _home(self, name: str, noted: int | None) -> int:
+        """Return the partition of the topic where records are written of which none is found."""
+        if noted is not None and noted < (self._topic.partitions() or 0):
+            return noted
+        return self._topic.partition_of(name)
 
     def _read(self, partition: int | None = None) -> dict[int, StoredRecords]:
         return {
@@ -142,15 +162,17 @@ class CursorStore:
             for one, records in self._topic.read_apart(partition).items()
         }
 
-    def places(self, subscription: str) -> dict[SourcePartition, Position]:
-        """Return the partition and offset of the record that each stored cursor is in.
+    def places(
+        self, subscription: str, *, partition: int | None = None
+    ) -> dict[SourcePartition, Position]:
+        """Return the partition and offset of the record that each stored cursor is in; see `read`.
 
         Raises:
             TopicError: The brokers do not answer.
         """
         if not self._topic.exists():
             return {}
-        found = self._topic.read_records(self._place(subscription)[0])
+        found = self._topic.read_records(self._place(subscription, partition)[0])
         places = {}
         for key, record in found.items():
             match cursor_of_key(key):
@@ -159,13 +181,19 @@ class CursorStore:
         return places
 
     def take(
-        self, subscription: str, topics: Sequence[str] = (), *, to_remove: bool = False
+        self,
+        subscription: str,
+        topics: Sequence[str] = (),
+        *,
+        partition: int | None = None,
+        to_remove: bool = False,
     ) -> CursorOwner:
         """Become the owner of a subscription; whoever was is fenced.
 
         Args:
             subscription: Its name.
             topics: Joins the consumer group for these, so that the subscription is connected.
+            partition: The one that the registry names; None: what is stored is looked for in all.
             to_remove: What is stored may be damaged: it is only removed.
 
         Raises:
@@ -176,7 +204,8 @@ class CursorStore:
         return CursorOwner(
             self._kafka,
             self._topic,
-            self._place,
+            partial(self._place, subscription, partition),
+            self._home(subscription, partition),
             subscription,
             topics=topics,
             to_remove=to_remove,
@@ -189,13 +218,15 @@ class CursorOwner:
 
     Attributes:
         stored: What was stored when it became the owner, or by itself since; None if nothing was.
+        partition: The partition of the cursors' topic that this is in, or is to be.
     """
 
     def __init__(
         self,
         kafka: KafkaSettings,
         topic: CompactedTopic,
-        place: Callable[[str], tuple[int, StoredRecords]],
+        place: Callable[[], tuple[int, StoredRecords]],
+        home: int,
         subscription: str,
         *,
         topics: Sequence[str],
@@ -208,7 +239,7 @@ class CursorOwner:
         self._is_taken = False
         self._is_proven = True
         self._topic = topic
-        self._partition = topic.partition_of(subscription)
+        self.partition = home
         self._claim = uuid.uuid4().hex.encode()
         self.stored: StoredSubscription | None = None
         self._generation = -1
@@ -216,7 +247,11 @@ class CursorOwner:
         self._writer = self._new_writer()
         try:
             # Behind the id: what a former owner has left open is ended, and hides nothing.
-            self._partition = place(subscription)[0]
+            partition, _ = place()
+            if partition != home:
+                self.partition = partition
+                self._writer.close()
+                self._writer = self._new_writer()
             self._take_over(to_remove=to_remove)
             self._member = GroupMember(kafka, subscription, topics)
         except BaseException:
@@ -249,6 +284,7 @@ class CursorOwner:
         cursors: Iterable[PartitionCursor],
         *,
         removed: Iterable[SourcePartition] = (),
+        by: WriteRecords | None = None,
     ) -> None:
         """Store cursors, and what they share; cursors that are not named stay as they are.
 
@@ -256,6 +292,7 @@ class CursorOwner:
             state: What they share.
             cursors: The cursors.
             removed: Partitions whose cursors are deleted, but for those that are in `cursors`.
+            by: Writes the records, all or nothing, with others that belong to them.
 
         Raises:
             SubscriptionFencedError: Somebody else has taken the subscription over; nothing is
@@ -264,11 +301,12 @@ class CursorOwner:
             TopicError: The brokers refuse, or do not answer.
         """
         self.check()
-        records = [self._record(state_key(self.subscription), state.encode())]
         offsets: list[TopicPartition] = []
         written: dict[SourcePartition, PartitionCursor] = {}
         chunks: dict[SourcePartition, frozenset[bytes]] = {}
         generation = self._generation + 1
+        value = state.encode(generation=generation)
+        records = [self._record(state_key(self.subscription), value)]
         for one in cursors:
             identity = one.cursor.identity
             if identity.subscription != self.subscription:
@@ -289,7 +327,7 @@ class CursorOwner:
         for where in deleted:
             keys = {cursor_key(self.subscription, where), *self._chunks.get(where, ())}
             records += [self._record(key, None) for key in keys]
-        self._write(records)
+        (by or self._write)(records)
         self._member.commit(offsets)
         self._generation = generation
         before = {} if self.stored is None else self.stored.cursors
@@ -299,8 +337,11 @@ class CursorOwner:
             self._chunks.pop(where, None)
         self.stored = StoredSubscription(state, {**left, **written})
 
-    def remove(self) -> None:
+    def remove(self, *, by: WriteRecords | None = None) -> None:
         """Delete all that is stored of the subscription, but for the group's offsets.
+
+        Args:
+            by: Writes the records, all or nothing, with others that belong to them.
 
         Raises:
             SubscriptionFencedError: Somebody else has taken the subscription over.
@@ -308,7 +349,7 @@ class CursorOwner:
         """
         self.check()
         # Of a topic that has grown other partitions may hold older ones.
-        self._write(
+        (by or self._write)(
             [
                 self._record(key, None)._replace(partition=partition)
                 for partition, found in self._topic.read_apart().items()
@@ -339,13 +380,13 @@ class CursorOwner:
                     self._writer = self._new_writer()
                     self._is_proven = False
                 if not self._is_proven:
-                    self._require_claim()
+                    self.confirm()
                     self._is_proven = True
                 try:
                     self._writer.write(records)
                 except SubscriptionFencedError:
                     # By another process, or by a broker that ended what took too long.
-                    self._require_claim()
+                    self.confirm()
                 else:
                     return
 
@@ -353,11 +394,12 @@ class CursorOwner:
             attempt, lambda error: str(error) if isinstance(error, UnansweredError) else None
         )
 
-    def _require_claim(self) -> None:
-        """Check that nobody has claimed the subscription since.
+    def confirm(self) -> None:
+        """Check with the brokers that nobody has claimed the subscription since.
 
         Raises:
             SubscriptionFencedError: Somebody has.
+            TopicError: The brokers do not answer.
         """
         if self._member.is_fenced or not self._is_claimed():
             self._is_taken = True
@@ -374,7 +416,7 @@ class CursorOwner:
         deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
         while True:
             # Behind the id: what former owners write from now on is refused, and is not missed.
-            found = self._topic.read(self._partition)
+            found = self._topic.read(self.partition)
             known = StoredRecords({} if to_remove else found)
             self.stored = known.subscription(self.subscription)
             self._generation = known.newest_generation(self.subscription)
@@ -385,7 +427,7 @@ class CursorOwner:
                 is_over = time.monotonic() > deadline_s
                 # What another process has fenced is ended, and hides no claim.
                 if not is_over and isinstance(error, SubscriptionFencedError):
-                    claim = self._topic.read(self._partition).get(key)
+                    claim = self._topic.read(self.partition).get(key)
                     is_over = claim not in {found.get(key), self._claim}
                 if is_over:
                     raise
@@ -400,7 +442,7 @@ class CursorOwner:
         """Say that the subscription is somebody else's, and why, where that can be known."""
         state, own = None, self.stored
         with contextlib.suppress(TopicError, CursorError):
-            records = StoredRecords(self._topic.read(self._partition))
+            records = StoredRecords(self._topic.read(self.partition))
             state = records.state(self.subscription)
             if state is None and own is not None:
                 return SubscriptionFencedError(
@@ -418,7 +460,7 @@ class CursorOwner:
 
     def _is_claimed(self) -> bool:
         """Tell whether nobody has become the owner since."""
-        found = self._topic.read(self._partition)
+        found = self._topic.read(self.partition)
         return found.get(owner_key(self.subscription)) == self._claim
 
     def _new_writer(self) -> FencedWriter:
@@ -426,9 +468,9 @@ class CursorOwner:
             self._kafka,
             transactional_id(self.subscription),
             name=f"subscription {self.subscription!r}",
-            writes_to=(self._topic.name, self._partition),
+            writes_to=(self._topic.name, self.partition),
             outages=self._outages,
         )
 
     def _record(self, key: bytes, value: bytes | None) -> TopicWrite:
-        return TopicWrite(self._topic.name, self._partition, key, value)
+        return TopicWrite(self._topic.name, self.partition, key, value)

@@ -1,11 +1,14 @@
-"""A subscription is opened: registered if it is new, taken over, and its cursors read."""
+"""A subscription is opened: taken over, its cursors read; registered if it is new."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import CursorIdentity, SourcePartition
+from sequitur.consumer._errors import SubscriptionExistsError
 from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import SubscriptionRecord
@@ -13,12 +16,14 @@ from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.cursor_moves import finish_reset
+from sequitur.pipelines.subscriptions.stored_records import nothing_stored
 from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from sequitur.consumer import Cursor
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionType
     from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
     from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
@@ -82,27 +87,39 @@ class SubscriptionOpening:
 
         Raises:
             CursorError: What is stored was changed, or is of another version.
-            SubscriptionError: It is on other topics, of another type, or a Spark job's; or it is
-                new, and there is no position.
+            SubscriptionError: It is on other topics, of another type, or a Spark job's; it is new,
+                and there is no position; or it is registered, and nothing is stored of it.
             TopicError: A topic is not there, or the brokers do not answer.
         """
-        stored = self.surveyor.cursors.read(self._record.name)
+        while True:
+            with contextlib.suppress(SubscriptionExistsError):  # created by another meanwhile
+                return self._open(position)
+
+    def _open(self, position: Edge | None) -> OpenedSubscription:
+        name = self._record.name
+        registered = self._registered(self.surveyor.registry.read())
+        noted = None if registered is None else registered.partition
+        stored = self.surveyor.cursors.read(name, partition=noted)
         ids = self.topics.ids(self._record.topics)
-        self._check(stored, ids)  # before whoever has it is fenced
+        self._check(stored, ids, is_registered=registered is not None)  # before one is fenced
         if stored is None and position is None:
             raise SubscriptionError(
-                f"nothing is stored of subscription {self._record.name!r}: say where it begins "
+                f"nothing is stored of subscription {name!r}: say where it begins "
                 "(position = 'earliest' or 'latest')"
             )
         starts = self._starts(position or Edge.EARLIEST)
-        record = self._register(0 if stored is None else stored.state.epoch)
-        owner = self.surveyor.cursors.take(record.name, record.topics)
+        owner = self.surveyor.cursors.take(name, self._record.topics, partition=noted)
         try:
-            self._check(owner.stored, ids)
-            state = self._state(owner.stored, record, ids)
+            self._check(owner.stored, ids, is_registered=registered is not None)
+            state = self._state(owner.stored, ids)
             partitions = self._partitions(owner.stored, starts)
             # So that `latest` stays where it is, and that those who count backlogs know of it.
-            owner.write(state, [one.copy() for one in partitions.values()])
+            copies = [one.copy() for one in partitions.values()]
+            if registered is None:
+                self._create(owner, state, copies)
+            else:
+                owner.write(state, copies)
+                self._note(owner, state)
         except BaseException:
             owner.close()
             raise
@@ -137,17 +154,22 @@ class SubscriptionOpening:
         new = [where for where in there if where not in known]
         return {where: self._begin(where, at) for where, at in self._lows(new).items()}
 
-    def _check(self, stored: StoredSubscription | None, ids: Mapping[str, str]) -> None:
-        """Check that the cursors are no job's, and of these topics.
+    def _check(
+        self, stored: StoredSubscription | None, ids: Mapping[str, str], *, is_registered: bool
+    ) -> None:
+        """Check that the cursors are no job's, of these topics, and there.
 
         Args:
             stored: The cursors.
             ids: The topics' ids: one that is created anew gets another.
+            is_registered: Whether the registry knows the subscription.
 
         Raises:
             SubscriptionError: They are not.
         """
         if stored is None:
+            if is_registered:
+                raise SubscriptionError(nothing_stored(self._record.name))
             return
         state = stored.state
         if state.checkpoint != _NOBODYS:
@@ -166,45 +188,63 @@ class SubscriptionOpening:
                     f"the one before; reset subscription {self._record.name!r}"
                 )
 
-    def _register(self, epoch: int) -> SubscriptionRecord:
-        """Create the subscription in the registry, or note that it has a consumer.
-
-        Args:
-            epoch: That of its cursors.
+    def _registered(self, registry: Registry) -> SubscriptionRecord | None:
+        """Return how the subscription is registered; None if it is not.
 
         Raises:
+            StateFormatError: Its record cannot be read.
             SubscriptionError: It is on other topics, or of another type.
         """
-        wanted = replace(self._record, epoch=epoch)
+        wanted = self._record
+        if (found := registry.find(wanted.name)) is None:
+            return None
+        if set(found.topics) != set(wanted.topics) or found.type is not wanted.type:
+            raise SubscriptionError(
+                f"subscription {found.name!r} is of type {found.type} on "
+                f"{', '.join(found.topics)}, not of type {wanted.type} on "
+                f"{', '.join(wanted.topics)}: open it as it is, or delete it first"
+            )
+        return found
+
+    def _create(
+        self, owner: CursorOwner, state: SubscriptionState, cursors: list[PartitionCursor]
+    ) -> None:
+        """Store the first cursors and register the subscription, all or nothing.
+
+        Raises:
+            SubscriptionExistsError: Another process has registered it meanwhile.
+        """
+        record = replace(
+            self._record,
+            created_ms=state.written_ms,
+            last_connected_ms=state.written_ms,
+            epoch=state.epoch,
+            partition=owner.partition,
+        )
+        change = self.surveyor.registry.change
+        owner.write(state, cursors, by=partial(change, lambda known: known.created(record)))
+
+    def _note(self, owner: CursorOwner, state: SubscriptionState) -> None:
+        """Note in the registry that there is a consumer, and where the cursors are.
+
+        Behind the claim: of a deletion beside it either this fails, or that.
+        """
 
         def change(registry: Registry) -> Changes:
-            found = registry.subscriptions.get(wanted.name)
-            now_ms = wall_clock_ms()
-            if found is None:
-                return registry.created(
-                    replace(wanted, created_ms=now_ms, last_connected_ms=now_ms)
-                )
-            if set(found.topics) != set(wanted.topics) or found.type is not wanted.type:
-                raise SubscriptionError(
-                    f"subscription {found.name!r} is of type {found.type} on "
-                    f"{', '.join(found.topics)}, not of type {wanted.type} on "
-                    f"{', '.join(wanted.topics)}: open it as it is, or delete it first"
-                )
-            return registry.connected(found.name, now_ms=now_ms)
+            self._registered(registry)
+            return registry.connected(
+                self._record.name, now_ms=wall_clock_ms(), partition=owner.partition
+            )
 
-        found = self.surveyor.registry.change(change).subscriptions.get(wanted.name)
-        return wanted if found is None else found
+        known = self.surveyor.registry.change(change).require(self._record.name)
+        if state.epoch > known.epoch:  # whoever has reset it died before that was noted
+            finish_reset(self.surveyor.registry, known.name, state)
 
     def _state(
-        self,
-        stored: StoredSubscription | None,
-        record: SubscriptionRecord,
-        ids: Mapping[str, str],
+        self, stored: StoredSubscription | None, ids: Mapping[str, str]
     ) -> SubscriptionState:
         """Return what the cursors share, as it is written now."""
-        state = SubscriptionState(epoch=record.epoch) if stored is None else stored.state
-        if state.epoch > record.epoch:  # whoever has reset it died before that was noted
-            finish_reset(self.surveyor.registry, record.name, state)
+        state = SubscriptionState() if stored is None else stored.state
         return replace(state, written_ms=wall_clock_ms(), topics={**state.topics, **ids})
 
     def _partitions(

@@ -1,5 +1,8 @@
 """The registry in its compacted topic, and its one way to be changed.
 
+A subscription is created and deleted in one transaction with its cursors, which stand in another
+topic: it is never there by half.
+
 Whoever changes it takes the transactional id of the registry, reads it, and writes. Somebody who
 does the same meanwhile takes the id away, and the write is refused: what was read is old. Then it
 is begun again. So of two admins each sees what the other has done.
@@ -21,7 +24,7 @@ from sequitur.producer.kafka.backoff import Backoff
 from sequitur.producer.quota.control import CONTROL_TOPIC, key_of, topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from sequitur.consumer.subscription.registry import Changes
     from sequitur.pipelines.kafka.outages import Outages
@@ -85,12 +88,15 @@ class RegistryStore:
                 found |= {topic for topic in (topic_of(key),) if topic is not None}
         return found
 
-    def change(self, make: Callable[[Registry], Changes]) -> Registry:
+    def change(
+        self, make: Callable[[Registry], Changes], beside: Sequence[TopicWrite] = ()
+    ) -> Registry:
         """Change the registry.
 
         Args:
             make: Gets the registry and returns what is to be written; raises what is wrong with
                 that. It is asked again if somebody else has changed the registry meanwhile.
+            beside: Records of other topics to write with it, all or nothing.
 
         Returns:
             The registry as it was before the change.
@@ -105,7 +111,7 @@ class RegistryStore:
         tried: list[tuple[Registry, Changes]] = []
         while True:
             try:
-                return self._changed(make, tried)
+                return self._changed(make, beside, tried)
             except (SubscriptionFencedError, UnansweredError) as error:
                 is_lost = bool(tried) or isinstance(error, SubscriptionFencedError)
                 if not is_lost or time.monotonic() > deadline_s:
@@ -114,7 +120,10 @@ class RegistryStore:
                 time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
 
     def _changed(
-        self, make: Callable[[Registry], Changes], tried: list[tuple[Registry, Changes]]
+        self,
+        make: Callable[[Registry], Changes],
+        beside: Sequence[TopicWrite],
+        tried: list[tuple[Registry, Changes]],
     ) -> Registry:
         """Make a change; `tried` holds those of which nobody knows whether they were written."""
         writer = FencedWriter(
@@ -132,10 +141,11 @@ class RegistryStore:
             registry = Registry.of(records)
             changes = make(registry)
             if changes:
-                writer.write(
+                changed = (
                     TopicWrite(CONTROL_TOPIC, _PARTITION, key, value)
                     for key, value in changes.items()
                 )
+                writer.write([*changed, *beside])
         except UnansweredError:
             if writer.is_over:
                 tried.append((registry, changes))

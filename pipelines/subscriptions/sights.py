@@ -50,11 +50,13 @@ def take_sight(
     registry = surveyor.registry.read()
     wanted = registry.topics() if topics is None else sorted(set(topics))
     names = sorted({one.name for topic in wanted for one in registry.on(topic)})
-    stored = surveyor.cursors.read_all(names)
+    stored = surveyor.stored(registry, names)
     places = {
         (name, where): place
         for name in (names if with_places else ())
-        for where, place in surveyor.cursors.places(name).items()
+        for where, place in surveyor.cursors.places(
+            name, partition=registry.partition_of(name)
+        ).items()
     }
     survey = surveyor.survey(wanted, registry=registry, known=stored)
     return Sight(

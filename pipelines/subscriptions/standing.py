@@ -74,7 +74,7 @@ def standing_of(surveyor: Surveyor, name: str) -> Standing:
         TopicError: The brokers do not answer.
     """
     record = surveyor.registry.read().require(name)
-    return _standing(surveyor, record, surveyor.cursors.read(name))
+    return _standing(surveyor, record, surveyor.cursors.read(name, partition=record.partition))
 
 
 def standing_with(surveyor: Surveyor, name: str, stored: StoredSubscription | None) -> Standing:

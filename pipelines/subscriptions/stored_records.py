@@ -16,7 +16,7 @@ from sequitur.consumer import ConsumerError, CursorIdentity, SourcePartition
 from sequitur.consumer._errors import CursorDamagedError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.state import SubscriptionState, read_state
 from sequitur.consumer.subscription.stored_pieces import is_chunk_of, read_pointer, read_stored
 
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ class StoredSubscriptions(NamedTuple):
 
     stored: dict[str, StoredSubscription]
     damaged: dict[str, str]
+
+
+def nothing_stored(subscription: str) -> str:
+    """Say that a subscription is registered and nothing tells how far it has got."""
+    return (
+        f"subscription {subscription!r} is registered, and nothing is stored of it: its cursors "
+        "were deleted, or an older version has not ended its creation. Reset it, which says where "
+        "it goes on, or delete it"
+    )
 
 
 def state_key(subscription: str) -> bytes:
@@ -149,9 +158,23 @@ class StoredRecords:
         return chunks
 
     def newest_generation(self, name: str) -> int:
-        """Return the greatest number that a writing of chunks had; -1 before the first."""
+        """Return the greatest number that a writing had; -1 before the first."""
         pointers = (read_pointer(text) for _, text in self._committed(name).values())
-        return max((one.generation for one in pointers if one is not None), default=-1)
+        of_chunks = max((one.generation for one in pointers if one is not None), default=-1)
+        value = self._found.get(state_key(name))
+        return of_chunks if value is None else max(of_chunks, read_state(value).generation)
+
+    def age(self, name: str) -> tuple[int, int]:
+        """Return what is greater of two that are stored of a subscription the later it was written.
+
+        That is the generation, which no clock gives. Those that format 1 has written have none: of
+        two such ones the time counts.
+
+        Raises:
+            CursorError: What is stored was changed, or is of another version.
+        """
+        state, generation = read_state(self._found[state_key(name)])
+        return generation, state.written_ms
 
     def _committed(self, name: str) -> dict[SourcePartition, tuple[int, str]]:
         """Return offset and metadata of each cursor of a subscription."""
@@ -170,23 +193,20 @@ def place_of(read: Mapping[int, StoredRecords], name: str, home: int) -> int:
     """Return the partition of the topic that a subscription's records are in, or are to be.
 
     Args:
-        read: The records of each partition that was read.
+        read: The records of each partition.
         name: The subscription.
         home: The one that new ones of its name go to. Those from before the topic has grown stay
             where they are; of several the newest count, and what cannot be read counts as such.
     """
 
-    def written_ms(partition: int) -> float:
+    def age(partition: int) -> tuple[float, int]:
         try:
-            state = read[partition].state(name)
+            return read[partition].age(name)
         except ConsumerError:
-            return math.inf
-        return -math.inf if state is None else state.written_ms
+            return math.inf, 0
 
-    if home in read and read[home].holds(name):
-        return home
     holders = (one for one, records in read.items() if records.holds(name))
-    return max(holders, key=written_ms, default=home)
+    return max(holders, key=age, default=home)
 
 
 def _key(*parts: str | int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,13 @@ from hypothesis import strategies as st
 
 from sequitur.consumer import Cursor, SourcePartition, StepKind
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.pipelines._errors import UnansweredError
+from sequitur.pipelines._errors import SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering import subscribed
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from random import Random
 
     from sequitur.consumer.subscription.state import SubscriptionState
 
@@ -100,6 +100,8 @@ class _World:
 
 class _Owner:
     """Writes cursors, or fails."""
+
+    partition = 5
 
     def __init__(self, world: _World) -> None:
         self._world = world
@@ -236,3 +238,18 @@ def test_what_is_acked_is_out_once_and_what_comes_again_is_counted(
     assert world.stored is not None
     assert world.stored.cursors[_IN].cursor.committed_offset == end
     assert len(world.out) - len(rows) <= world.stored.state.repeated
+
+
+def test_a_job_whose_cursors_are_lost_begins_nowhere_without_its_checkpoint() -> None:
+    """It takes the subscription from nobody; a checkpoint knows where it has got to."""
+    world: Any = _World(Random(1), 0, set())
+    take: Any = lambda: _Owner(world)  # noqa: E731 - one line
+    subscription = JobSubscription("s", None, take, world, world, lost="nothing is stored of it")
+    kept: Any = _Checkpoint()
+    with pytest.raises(SubscriptionError, match="nothing is stored of it"):
+        subscription.claim(kept, None, -1, {"out": 1})
+    assert subscription.partition is None
+    head: Any = SimpleNamespace(step=3)
+    kept.write_document("subscription.json", {"subscription": "s", "id": "a", "former": {}})
+    subscription.claim(kept, head, 3, {"out": 1})
+    assert world.stored.state.checkpoint == "a"

@@ -25,6 +25,16 @@ def golden_text(name: str) -> str:
     return (_FB84216 / name).read_text()
 
 
+def golden_records(topic: str) -> dict[bytes, bytes]:
+    """Return what fb84216 has stored in a topic of subscriptions: of one, `billing`.
+
+    It is on partition 0 of `orders`, of which it has acked 0 to 2 and 5 to 8.
+    """
+    return {
+        key.encode(): value.encode() for key, value in golden_document("subscription.json")[topic]
+    }
+
+
 def make_golden_states(database: Path) -> None:
     """Make a database of fb84216: of transaction 2 one of two tasks has committed its part."""
     with closing(sqlite3.connect(database)) as connection:

@@ -16,6 +16,9 @@ from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.checks import Checks
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
+from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
+from sequitur.pipelines.subscriptions.fenced_writer import TopicWrite
+from sequitur.pipelines.subscriptions.stored_records import state_key
 from sequitur.producer import KafkaSettings
 from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
 
@@ -91,12 +94,22 @@ class SubscribedTopics:
     def subscribe(
         self, name: str, *topics: str, created_ms: int | None = None, epoch: int = 0
     ) -> SubscriptionRecord:
-        """Create a subscription that has acked nothing."""
+        """Create a subscription that has acked nothing, and fence nobody."""
         made_ms = self.now_ms if created_ms is None else created_ms
+        table = CompactedTopic(self.kafka, CURSOR_TOPIC, partitions=8)
+        table.ensure()
         record = SubscriptionRecord(
-            name, topics, SubscriptionType.EXCLUSIVE, made_ms, epoch, last_connected_ms=made_ms
+            name,
+            topics,
+            SubscriptionType.EXCLUSIVE,
+            made_ms,
+            epoch,
+            last_connected_ms=made_ms,
+            partition=table.partition_of(name),
         )
-        self.surveyor.registry.change(lambda registry: registry.created(record))
+        state = SubscriptionState(epoch=epoch).encode()
+        stored = TopicWrite(CURSOR_TOPIC, table.partition_of(name), state_key(name), state)
+        self.surveyor.registry.change(lambda registry: registry.created(record), [stored])
         return record
 
     def acks(

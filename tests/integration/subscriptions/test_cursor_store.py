@@ -23,10 +23,18 @@ from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError, UnansweredError
 from sequitur.pipelines.kafka.outages import Outages
 from sequitur.pipelines.subscriptions import fenced_writer
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore, transactional_id
+from sequitur.pipelines.subscriptions.backlog import Surveyor
+from sequitur.pipelines.subscriptions.cursor_store import (
+    CURSOR_TOPIC,
+    CursorStore,
+    transactional_id,
+)
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
+from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from sequitur.producer import KafkaSettings
+from sequitur.producer.quota.control import CONTROL_TOPIC
 from tests.support.cursors import state_of
+from tests.support.golden import golden_records
 from tests.support.open_subscriptions import group_commit
 from tests.support.subscribed_topics import wait_until
 
@@ -334,10 +342,16 @@ def test_cursors_of_a_topic_that_has_grown_are_found_and_removed(make_broker: Ma
     for step, name in enumerate(names):
         with store.take(name) as owner:
             owner.write(SubscriptionState(step=step), _of_the_topic_itself(name, 0, 1))
+    _write_golden(kafka, store)
     before = [store._topic.partition_of(name) for name in names]
     admin = AdminClient(kafka.librdkafka())
     admin.create_partitions([NewPartitions("sequitur-cursors", 13)])["sequitur-cursors"].result(30)
     wait_until(lambda: [store._topic.partition_of(name) for name in names] != before)
+    surveyor = Surveyor(kafka)
+    registry = surveyor.registry.read()
+    stored, damaged = surveyor.stored(registry, registry.subscriptions)
+    assert not damaged
+    assert stored["billing"].cursors[SourcePartition("orders", 0)].cursor.committed_offset == 3
     stored, damaged = store.read_all(names)
     assert not damaged
     assert [stored[name].state.step for name in names] == [0, 1, 2, 3]
@@ -349,7 +363,7 @@ def test_cursors_of_a_topic_that_has_grown_are_found_and_removed(make_broker: Ma
             (cursor,) = owner.stored.cursors.values()
             assert cursor.cursor.committed_offset == 2
             owner.write(SubscriptionState(step=9), _of_the_topic_itself(name, 0, 1, 2))
-        again = store.read(name)
+        again = store.read(name, partition=owner.partition)
         assert again is not None
         assert again.state.step == 9
         with store.take(name) as owner:
@@ -391,6 +405,17 @@ def _patient(kafka: KafkaSettings) -> CursorStore:
 def _of_the_topic_itself(name: str, *offsets: int) -> list[PartitionCursor]:
     """Return a cursor on a topic that is there on each broker."""
     return [PartitionCursor(_cursor(name, "sequitur-cursors", 0, *offsets))]
+
+
+def _write_golden(kafka: KafkaSettings, store: CursorStore) -> None:
+    """Write what fb84216 has stored, where it did."""
+    RegistryStore(kafka).ensure()
+    places = {CONTROL_TOPIC: 0, CURSOR_TOPIC: store._topic.partition_of("billing")}
+    client = Producer(kafka.librdkafka())
+    for topic, partition in places.items():
+        for key, value in golden_records(topic).items():
+            client.produce(topic, value, key, partition)
+    assert client.flush(30) == 0
 
 
 def _is_ended(kafka: KafkaSettings) -> bool:

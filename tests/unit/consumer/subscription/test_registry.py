@@ -26,6 +26,7 @@ from sequitur.consumer.subscription.registry import (
     check_name,
     read_key,
 )
+from tests.support.golden import golden_records
 from tests.unit.consumer.subscription.test_policies import POLICIES
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _RECORDS = st.builds(
     last_connected_ms=_COUNTS,
     expiration_time_minutes=st.none() | _COUNTS,
     reset_ms=st.none() | _COUNTS,
+    partition=st.none() | _COUNTS,
 )
 
 
@@ -85,10 +87,27 @@ def test_records_are_those_of_the_contract() -> None:
     record = _record("test-subs", "a", "b", expiration_time_minutes=60)
     assert record.key == b'["subscription","test-subs"]'
     assert json.loads(record.encode()) == {
-        "format": 1, "name": "test-subs", "topics": ["a", "b"], "type": "Exclusive",
+        "format": 2, "name": "test-subs", "topics": ["a", "b"], "type": "Exclusive",
         "created_ms": 1_000, "epoch": 0, "last_connected_ms": 1_000,
-        "expiration_time_minutes": 60, "reset_ms": None,
+        "expiration_time_minutes": 60, "reset_ms": None, "partition": None,
     }  # fmt: skip
+
+
+def test_a_record_of_fb84216_is_read_and_written_anew() -> None:
+    """In the newer format, which fb84216 refuses: it would drop what it does not know."""
+    registry = Registry.of(golden_records("sequitur-subscriptions"))
+    record = SubscriptionRecord(
+        *("billing", ("orders",), SubscriptionType.SHARED, 1_700_000_000_000, 3),
+        last_connected_ms=1_700_000_100_000,
+        expiration_time_minutes=60,
+        reset_ms=1_700_000_050_000,
+    )
+    assert registry.subscriptions == {"billing": record}
+    assert registry.partition_of("billing") is None
+    assert registry.policies_of("orders").message_ttl_s == 60
+    changes = registry.connected("billing", now_ms=1_700_000_200_000, partition=5)
+    assert json.loads(changes[record.key] or b"")["format"] == 2
+    assert _after(registry, changes).partition_of("billing") == 5
 
 
 @given(st.lists(_RECORDS, max_size=5), st.dictionaries(st.none() | _NAMES, POLICIES, max_size=3))
@@ -220,8 +239,10 @@ def test_subscriptions_and_topics_are_found() -> None:
     [
         (b'["subscription","a"]', b"x", "^a subscription is no JSON: b'x'$"),
         (b'["subscription","a"]', b"[]", "^the record of a subscription has an unknown format"),
-        (b'["subscription","a"]', b'{"format":2}', "has an unknown format; known is 1$"),
+        (b'["subscription","a"]', b'{"format":3}', "has an unknown format; known are 1 and 2$"),
         (b'["subscription","a"]', b'{"format":1,"name":"a"}', "^the record of .* read: 'topics'$"),
+        (b'["subscription","a"]', b'{"format":2,"x":1,"y":1}', "has x, y, and format 2 has not$"),
+        (b'["subscription","a"]', b'{"format":1,"partition":1}', "and format 1 has not$"),
         (b'["policies","a"]', b'{"format":9}', "^policies of an unknown format; known is 1$"),
         (b'["policies","a"]', b"\xff", "^policies is no JSON"),
         (b'["policies","a"]', b'{"format":1,"messageTtlInSeconds":1e999}', "^policies"),

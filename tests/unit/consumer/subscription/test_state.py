@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer import CursorDamagedError, CursorVersionError
-from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.state import SubscriptionState, read_state
 from tests.support.examples import examples
 
 _NUMBERS = st.integers(-1, (1 << 63) - 1)
@@ -30,9 +30,10 @@ _STATES = st.builds(
 
 
 @settings(max_examples=examples(1.0))
-@given(state=_STATES)
-def test_what_was_written_is_read(state: SubscriptionState) -> None:
-    """Every field; names in any script."""
+@given(state=_STATES, generation=_NUMBERS)
+def test_what_was_written_is_read(state: SubscriptionState, generation: int) -> None:
+    """Every field, and the number of the writing; names in any script."""
+    assert read_state(state.encode(generation=generation)) == (state, generation)
     assert SubscriptionState.decode(state.encode()) == state
 
 
@@ -65,8 +66,8 @@ def _stored(body: bytes) -> bytes:
 
 def test_a_newer_format_is_refused_by_its_number() -> None:
     """Whatever else is in it: the user needs the newer version."""
-    with pytest.raises(CursorVersionError, match=r"has format 2; this version knows 1"):
-        SubscriptionState.decode(_stored(b'{"format":2,"other":[]}'))
+    with pytest.raises(CursorVersionError, match=r"has format 3; this version knows 1, 2"):
+        SubscriptionState.decode(_stored(b'{"format":3,"other":[]}'))
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"format":1}', b'{"format":"1"}', b"\xff"])
