@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from sequitur.consumer.topology import (
@@ -13,6 +14,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.state import SQLStore, TransactionalState
 from sequitur.consumer.topology.state.sql.engines import engine_of
+from tests.support.state_databases import create, opened, writer
 from tests.support.transactions import Gather, Journal, Noting, events
 
 if TYPE_CHECKING:
@@ -49,6 +51,21 @@ def test_the_database_leads_to_the_events_that_it_refuses(
     assert len(tester.dead_letters) == 2
     found = postgres.sql("SELECT key, value FROM counts ORDER BY value, length(key), key", "latin")
     assert sorted(found) == [("a", 1), ("b", 1), ("\u00e9", 1)]
+
+
+def test_a_database_of_unicode_is_not_asked_for_letters(
+    database: str,
+) -> None:
+    """It has all of them: no row is written in the trial, and nobody waits for who locks them."""
+    store = SQLStore(database)
+    counts = TransactionalState(store, "counts")
+    create(counts)
+    batch = opened(writer(1), counts)
+    batch.state("counts").multi_put(["\u017c\u00f3\u0142w"], [1])
+    with psycopg.connect(store.url.replace("+psycopg", "")) as stranger:
+        stranger.execute("LOCK TABLE counts")
+        batch.try_out()
+    engine_of(store).dispose()
 
 
 def test_a_stream_that_the_database_refuses_is_not_given_up(

@@ -90,7 +90,7 @@ class CommitterStates:
         return self._maps[self._states[name]]
 
     def try_out(self) -> AllChanges:
-        """Have each database do what `commit` asks for, and take it back; return what that is.
+        """Have each database take what it might refuse, and take it back; return all changes.
 
         Raises:
             StateValueError: One refuses a key or a value.

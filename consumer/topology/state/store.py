@@ -154,10 +154,10 @@ class StateSession(ABC):
 
     @abstractmethod
     def try_out(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """Do what `commit` does, and take it back: nothing is written.
+        """Have the database take what it might refuse, and take it back: nothing is written.
 
         Raises:
-            StateValueError: The database refuses a key or a value.
+            StateValueError: It refuses a key or a value.
             StateError: As `commit` does.
         """
 

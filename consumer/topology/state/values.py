@@ -106,6 +106,20 @@ def fit_value(state: State, key: Key, value: Any) -> Any:
     return value
 
 
+def is_surely_held(column: Any, *, takes_unicode: bool) -> bool:
+    """Whether every database holds what stands for a key or value that fits, as a column has it.
+
+    Numbers, and text and bytes that are short enough for an index that somebody has made.
+
+    Args:
+        column: What it has.
+        takes_unicode: Whether all letters have a form in its encoding.
+    """
+    if isinstance(column, str):
+        return len(column) <= _SHORT and (takes_unicode or column.isascii())
+    return not isinstance(column, bytes) or len(column) <= _SHORT
+
+
 def copy_of(state: State, value: Any) -> Any:
     """Return a value that its holder may change without changing the one that is kept."""
     if state.value is object and isinstance(value, list | dict):

@@ -89,6 +89,10 @@ class Dialect(ABC):
         """Begin a transaction that makes tables; one at a time."""
 
     @abstractmethod
+    def takes_unicode(self, connection: Connection) -> bool:
+        """Whether all letters have a form in the database's encoding."""
+
+    @abstractmethod
     def allow_null(self, connection: Connection, name: str) -> None:
         """Let a state's table have keys without a value, if it is there."""
 
@@ -160,6 +164,10 @@ class SQLite(Dialect):
     def begin_schema(self, connection: Connection) -> None:
         """Wait for the writer before."""
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def takes_unicode(self, connection: Connection) -> bool:  # noqa: ARG002 - see `Dialect`
+        """It has no other encodings."""
+        return True
 
     def allow_null(self, connection: Connection, name: str) -> None:
         """In the text of the table's definition, as SQLite's documentation of ALTER TABLE says."""
@@ -240,6 +248,11 @@ class PostgreSQL(Dialect):
         self.begin(connection)
         number = int.from_bytes(b"sequitur", "big") >> 1
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
+
+    def takes_unicode(self, connection: Connection) -> bool:
+        """As the server said when the connection was made."""
+        info = connection.connection.dbapi_connection.info  # type: ignore[union-attr]
+        return bool(info.parameter_status("server_encoding") == "UTF8")
 
     def allow_null(self, connection: Connection, name: str) -> None:
         """Without a look at its rows."""

@@ -36,15 +36,19 @@ from sequitur.consumer.topology.state.sql.engines import (
 from sequitur.consumer.topology.state.sql.failures import naming_failures
 from sequitur.consumer.topology.state.sql.removed import delete_removed, note_removed
 from sequitur.consumer.topology.state.store import Change, StateSession, Writer
+from sequitur.consumer.topology.state.values import is_surely_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
     from sqlalchemy import Connection
 
     from sequitur.consumer.topology.state.rules import Stored
     from sequitur.consumer.topology.state.sql.store import SQLStore
     from sequitur.consumer.topology.state.values import Key
+
+    Rows: TypeAlias = dict[State, list[tuple[Key, Any]]]
 
 _REPEATS: Final = 5
 _REPEAT_WAIT_S: Final = 0.3
@@ -175,11 +179,32 @@ class SQLSession(StateSession):
         self._page = None
         try:
             with naming_failures(self._store.title):
-                self._in_trial(lambda connection: self._write(connection, changes))
+                rows = self._doubtful(changes)
+                if rows:
+                    self._in_trial(lambda connection: self._write_rows(connection, rows))
         except StateValueError as error:
             if self._page is None:
                 raise
             raise StateValueError(str(error), (self._refused(*self._page),)) from error
+
+    def _doubtful(self, changes: Mapping[State, Sequence[Change]]) -> Rows:
+        """Return the rows that the database might refuse, of the states that have some."""
+        takes_unicode = on_connection(self._store, self._dialect.takes_unicode)
+        found: Rows = {}
+        for state in sorted(changes, key=lambda one: one.name):
+            rows = [
+                row
+                for row in encoded(state, sorted(changes[state]))
+                if not all(is_surely_held(one, takes_unicode=takes_unicode) for one in row)
+            ]
+            if rows:
+                found[state] = rows
+        return found
+
+    def _write_rows(self, connection: Connection, rows: Rows) -> None:
+        for state, own in rows.items():
+            for page in pages(own, PAGE_KEYS):
+                self._write_page(connection, state, page)
 
     def _in_trial(self, write: Callable[[Connection], object]) -> None:
         with self._begun() as connection:

@@ -17,7 +17,13 @@ from sequitur.consumer.topology.state import (
     StateValueError,
     TransactionalState,
 )
-from sequitur.consumer.topology.state.values import KEY_BYTES_MAX, copy_of, fit_key, fit_value
+from sequitur.consumer.topology.state.values import (
+    KEY_BYTES_MAX,
+    copy_of,
+    fit_key,
+    fit_value,
+    is_surely_held,
+)
 
 _STORE = SQLStore("sqlite:////nowhere/counts.db")
 
@@ -140,6 +146,21 @@ def test_values_that_do_not_fit(kind: type, value: Any, reason: str) -> None:
     """The error names state, key and reason."""
     with pytest.raises(StateValueError, match=f"state 'counts', key 'a': .*{reason}"):
         fit_value(TransactionalState(_STORE, "counts", value=kind), "a", value)
+
+
+@pytest.mark.parametrize(
+    ("column", "anywhere", "in_unicode"),
+    [
+        *((None, True, True), (1 << 62, True, True), (0.1, True, True), (False, True, True)),
+        *(("", True, True), ("x" * 500, True, True), ("x" * 501, False, False)),
+        *(("\u00e4", False, True), ("\u00e4" * 501, False, False)),
+        *((b"\xff" * 500, True, True), (bytes(501), False, False)),
+    ],
+)
+def test_what_every_database_holds(column: Any, anywhere: bool, in_unicode: bool) -> None:
+    """Encodings lack letters, and indexes have limits; numbers are always taken."""
+    held = [is_surely_held(column, takes_unicode=unicode) for unicode in (False, True)]
+    assert held == [anywhere, in_unicode]
 
 
 def test_copies_are_ones_own() -> None:

@@ -351,6 +351,25 @@ def test_locked_database_is_worth_another_try(
     assert values(state, ["a"], txid=2) == [1]
 
 
+def test_a_trial_asks_only_for_what_a_database_might_refuse(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers and short text need no transaction: somebody else may write meanwhile."""
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_S", 0.1)
+    state = TransactionalState(store, "kept", value=str)
+    create(state)
+    batch = opened(writer(1), state)
+    batch.state("kept").multi_put(["a", "\u017c"], ["x" * 500, "y"])
+    with contextlib.closing(sqlite3.connect(_file(store), isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        assert batch.try_out() == {store: {state: [("a", "x" * 500), ("\u017c", "y")]}}
+        batch.state("kept").multi_put(["a"], ["x" * 501])
+        with pytest.raises(StateUnavailableError, match="locked"):
+            batch.try_out()
+    batch.try_out()
+    assert _sql(store, "SELECT count(*) FROM kept") == [(0,)]
+
+
 def test_no_transaction_is_open_while_a_bolt_works(store: SQLStore) -> None:
     """Another process writes in the meantime, without waiting."""
     state = TransactionalState(store, "counts")
