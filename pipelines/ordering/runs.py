@@ -54,6 +54,7 @@ from sequitur.pipelines.rows.selection import (
     SideSelection,
     order_of,
 )
+from sequitur.pipelines.spark.tasks import in_few_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,6 +157,7 @@ class SortedRuns:
         """
         folder = self._checkpoint.new_folder(f"runs/{name}")
         to = output_partition(self._job.spark, by.newest)
+        rows = in_few_tasks(rows, sum(first < stop for first, stop in spans.values()))
         rows = rows.withColumn("output_partition", to)
         writer = RunWriter(
             folder=folder,

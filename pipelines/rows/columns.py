@@ -36,6 +36,9 @@ _MOST_SECONDS: Final = MAX_EVENT_TIME_MS // 1000
 _FETCH_BYTES: Final = 256 << 10
 """Packed bytes of an answer: what a poll unpacks may be a thousand times as much. More gains
 nothing, since the next answer is on its way while the rows of this one are taken."""
+_FETCH_WAIT_MS: Final = 10
+"""So long a broker keeps a consumer waiting at the end of a partition. Spark reads only what is
+there, and asks behind it where the partition ends: an answer that waits for its turn."""
 
 
 def read_source(
@@ -74,6 +77,7 @@ def read_source(
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.max.poll.records", records_a_poll)
         .option("kafka.max.partition.fetch.bytes", _FETCH_BYTES)
+        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
     )
     if most_rows is not None:
         reader = reader.option("maxOffsetsPerTrigger", most_rows)

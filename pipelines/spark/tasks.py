@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     T = TypeVar("T")
 
@@ -66,6 +66,19 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
 def parallelism(spark: SparkSession) -> int:
     """Return how many tasks run at once."""
     return spark.sparkContext.defaultParallelism
+
+
+def in_few_tasks(rows: DataFrame, partitions: int) -> DataFrame:
+    """Have tasks read several partitions of Kafka's each, where there are more than few a core.
+
+    Spark has a task for each of them, and a task costs more than a partition with few rows.
+
+    Args:
+        rows: Rows that Spark reads from Kafka.
+        partitions: How many partitions they are in.
+    """
+    tasks = len(blocks_of(partitions, parallelism(rows.sparkSession)))
+    return rows.coalesce(tasks) if tasks < partitions else rows
 
 
 def is_small(reads: int) -> bool:

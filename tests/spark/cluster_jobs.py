@@ -274,11 +274,13 @@ def outlive(
 ) -> None:
     """Lives of a job, each with its disturbances, and the judgement of what has come of them.
 
-    The last life does the rest, and so none of its disturbances may end it.
+    The last life does the rest, and so none of its disturbances may end it. One without any has
+    nothing that says how far it is, and ends by itself: a signal may come before its handler.
     """
     for number, disturbances in enumerate(lives, 1):
         options = {key: value for one in disturbances for key, value in one.options.items()}
-        with on_cluster(job, cluster, folder, is_bounded=False, options=options) as life:
+        is_bounded = not disturbances
+        with on_cluster(job, cluster, folder, is_bounded=is_bounded, options=options) as life:
             for one in disturbances:
                 one.happen(life)
             if number == len(lives):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,9 +17,16 @@ from sequitur.producer import (
     Persisted,
     ProducerClosedError,
     Record,
+    parse_event_id,
 )
 from sequitur.producer._wall_clock import StampClock
+from sequitur.producer.batching.batch import Batch
+from sequitur.producer.delivery.redating import Redating
+from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.delivery.slots import Slot, State
 from sequitur.producer.journal.errors import JournalFailedError
+from sequitur.producer.journal.frames import Numbered
+from sequitur.producer.kafka.identity import Identity
 from sequitur.producer.kafka.timestamp_range import TimestampRange, timestamp_range
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
 from tests.support.numbers_in_doubt import NumbersInDoubt
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sequitur.producer.journal.frames import Frame
+    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _NOW_MS = 1_790_000_000_000
 _HOUR_MS = 3_600_000
@@ -177,6 +186,94 @@ async def test_records_too_far_apart_for_one_batch_are_halved(wire: FakeWire) ->
         await asyncio.gather(*deliveries)
         assert producer.statistics().batches_split == 1
     assert values_of(wire) == [b"1", b"2"]
+
+
+async def test_another_timestamp_is_synced_before_its_batch_is_sent(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """While the disk is at it, the producer has time enough to send it too early."""
+    producer = _ahead(make(batch_size=1))
+    appended: list[tuple[int, int]] = []
+    synced: set[tuple[int, int]] = set()
+    early: list[tuple[int, int]] = []
+    redated = 0
+
+    def arrives(records: list[StoredRecord]) -> None:
+        nonlocal redated
+        event = parse_event_id(records[0].headers[-1][1] or b"").sequence
+        if records[-1].timestamp_ms < _NOW_MS + _HOUR_MS and event < 4:
+            redated += 1
+            if (sent := (event, records[-1].timestamp_ms)) not in synced:
+                early.append(sent)
+
+    async with asyncio.timeout(_IN_TIME_S), producer:
+        loop, journal = asyncio.get_running_loop(), producer._journal
+        assert journal is not None
+        append, sync = journal.append, journal.sync
+
+        def append_and_note(frames: Sequence[Frame], *, part: bool = False) -> None:
+            append(frames, part=part)
+            for numbered in frames:
+                if isinstance(numbered, Numbered):
+                    numbers = numbered.numbers
+                    appended.extend((n.first_event_sequence, n.timestamp_ms) for n in numbers)
+
+        def sync_slowly() -> bool:
+            before = list(appended)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.02), loop).result()
+            has_synced = sync()
+            synced.update(before)
+            return has_synced
+
+        journal.append, journal.sync = append_and_note, sync_slowly  # type: ignore[method-assign]
+        wire.fault = arrives
+        deliveries = [await producer.send("t", b"%d" % number) for number in range(4)]
+        assert await asyncio.gather(*deliveries) == [InLog(0, number) for number in range(4)]
+    assert redated >= 4
+    assert early == []
+
+
+class _Redated:
+    """Stand for the rounds: note which batches get another timestamp."""
+
+    def __init__(self) -> None:
+        self.batches: list[str] = []
+
+    def redate(self, _queue: object, slot: Slot[Any], _now_ms: int) -> None:
+        """As `Rounds.redate`."""
+        self.batches.append(slot.batch.topic)
+
+
+async def test_what_may_be_in_the_log_keeps_its_timestamp_until_the_broker_was_asked() -> None:
+    """Neither does another get one that is on its way, or that the journal does not have yet."""
+    sequencer: Sequencer[Batch] = Sequencer(Identity(1, 0), confirmed=True)
+    slots = [sequencer.admit(Batch(name, 0, 0.0, 0, misdated=True), 1) for name in "abcdef"]
+    for number, (state, possibly, asked, held) in enumerate(
+        [
+            (State.READY, False, False, False),
+            (State.READY, True, False, False),
+            (State.READY, True, True, False),
+            (State.WAITING, False, False, False),
+            (State.READY, False, False, True),
+        ]
+    ):
+        slot = slots[number]
+        slot.state, slot.possibly_appended, slot.asked, slot.held = state, possibly, asked, held
+    slots[-1].batch.misdated = False
+    rounds: Any = _Redated()
+    parts: Any = None
+    redating = Redating(
+        wire=parts,
+        clock=StampClock(lambda: _NOW_MS, lambda: 0.0),
+        queues=parts,
+        rounds=rounds,
+        barred=parts,
+        on_known=lambda: None,
+        on_failure=lambda _error: None,
+    )
+    queue: Any = SimpleNamespace(sequencer=sequencer)
+    redating.redate(queue)
+    assert rounds.batches == ["a", "c"]
 
 
 class _Steps:

@@ -1,17 +1,18 @@
-"""Small work that the driver does itself, as tasks would."""
+"""How many tasks work has, and small work that the driver does itself, as tasks would."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
 
 from sequitur.pipelines._errors import FencedError, ReorderError
-from sequitur.pipelines.spark.tasks import in_blocks, reason_of
+from sequitur.pipelines.spark.tasks import in_blocks, in_few_tasks, reason_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _NO_SESSION = cast("SparkSession", None)
 
@@ -19,6 +20,26 @@ _NO_SESSION = cast("SparkSession", None)
 def test_small_work_is_one_block() -> None:
     """No round of Spark's tasks is needed for it."""
     assert in_blocks(_NO_SESSION, list, 3, reads=1000) == [[0, 1, 2]]
+
+
+class _Rows:
+    """Stand for rows that Spark reads from so many partitions, on two cores."""
+
+    sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))  # noqa: N815 - Spark's name
+
+    def __init__(self, partitions: int) -> None:
+        self.tasks = partitions
+
+    def coalesce(self, tasks: int) -> _Rows:
+        """Spark's name for it."""
+        return _Rows(tasks)
+
+
+@pytest.mark.parametrize(("partitions", "tasks"), [(0, 0), (4, 4), (14, 14), (16, 8), (1000, 8)])
+def test_rows_of_many_partitions_are_read_by_few_tasks(partitions: int, tasks: int) -> None:
+    """Spark has one for each, and a thousand of them take minutes."""
+    rows: Any = in_few_tasks(cast("DataFrame", _Rows(partitions)), partitions)
+    assert rows.tasks == tasks
 
 
 @pytest.mark.parametrize(
