@@ -6,10 +6,10 @@ import logging
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -23,6 +23,7 @@ from sequitur.pipelines.spark_settings import (
     merged_jars,
     read_properties,
     spark_defaults,
+    submitted,
 )
 from sequitur.producer.program import is_debugging
 
@@ -165,14 +166,14 @@ def _told(options: Mapping[str, str]) -> dict[str, str]:
 def _is_asked_for(key: str) -> bool:
     """Tell whether a setting was told that Spark makes up where it is told none."""
     # The JVM's own variables: to Python's Spark adds what it has made up.
-    system: Any = SparkContext._jvm.java.lang.System  # type: ignore[union-attr] # noqa: SLF001
-    command = str(system.getProperty("sun.java.command")).split()
+    java: Any = SparkContext._jvm.java.lang  # type: ignore[union-attr] # noqa: SLF001
+    told = submitted(psutil.Process(java.ProcessHandle.current().pid()).cmdline())
+    if told is None:
+        return True  # nothing was made up
     flag, variable = _MADE_UP[key]
-    if flag in command or any(word.startswith(f"{key}=") for word in command):
-        return True
-    file = dict(pairwise(command)).get("--properties-file")
+    file = told.get("--properties-file")
     read = spark_defaults() if file is None else read_properties(Path(file))
-    return key in read or bool(system.getenv(variable))
+    return bool({flag, key} & told.keys()) or key in read or bool(java.System.getenv(variable))
 
 
 def _add_to_class_path(jars: str) -> None:

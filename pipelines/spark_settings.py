@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 JARS: Final = "spark.jars"
 MASTER: Final = "spark.master"
@@ -27,6 +27,9 @@ SPARK_HOME: Final = Path(_PYSPARK.origin).parent
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*")
 _PAIR: Final = re.compile(r"((?:\\.|[^\\\s=:])+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+|$)(.*)")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"
+_SWITCHES: Final = frozenset({"--supervise", "--usage-error", "--verbose", "-v"})
+"""Flags of spark-submit's that no value follows."""
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -39,6 +42,31 @@ def spark_defaults(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     home = Path(environ.get("SPARK_HOME") or SPARK_HOME)
     folder = Path(environ.get("SPARK_CONF_DIR") or home / "conf")
     return read_properties(folder / "spark-defaults.conf")
+
+
+def submitted(command: Sequence[str]) -> dict[str, str] | None:
+    """Return the flags that spark-submit was given, and the settings of --conf, by their names.
+
+    Args:
+        command: The command line of a JVM, word by word.
+
+    Returns:
+        None where that is not one of spark-submit.
+    """
+    if _SUBMIT not in command:
+        return None
+    told = {}
+    words = iter(command[command.index(_SUBMIT) + 1 :])
+    for word in words:
+        if not word.startswith("-"):
+            break  # the program: what follows are its own arguments
+        flag, is_whole, value = word.partition("=")
+        if not is_whole and flag not in _SWITCHES:
+            value = next(words, "")
+        if flag in {"--conf", "-c"}:
+            flag, _, value = value.partition("=")
+        told[flag] = value
+    return told
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -92,7 +92,7 @@ class IdsTask:
         if self.kind == "header":
             return header_values(rows["headers"].combine_chunks(), self.name, last=False)
         field = JsonField(self.name)
-        return pa.array(map(field.found_in, rows["value"].to_pylist()), pa.binary())
+        return pa.array(map(field.id_in, rows["value"].to_pylist()), pa.binary())
 
     def _buckets(self, rows: pa.Table, *, is_new: bool) -> Iterator[pa.Table]:
         ids = self._ids(rows)

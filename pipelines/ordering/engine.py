@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sequitur.consumer import PartitionCounts, StagedStep, StepEntry, Totals
+    from sequitur.consumer import PartitionCounts, StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.newest_step import NewestStep
     from sequitur.pipelines.sink.sink import Outputs
@@ -233,18 +233,18 @@ class ReorderEngine:
             if entry is None:
                 return False
             is_due = entry.live_runs or self._runner.is_process_due(now_ms)
-            if not is_due and not self._watches_silence(entry, now_ms):
+            if not is_due and not self._watches_silence():
                 return False
             clock = self._steps.ticked(entry, now_ms)
             return bool(is_due) and self._runner.run_quiet(StepKind.TICK, entry, clock, now_ms)
         finally:
             self._lock.release()
 
-    def _watches_silence(self, entry: StepEntry, now_ms: int) -> bool:
+    def _watches_silence(self) -> bool:
         """Tell whether silence itself is waited for, by bolts with ticks, and a look is due."""
         processing = self._processing
         ticks = processing is not None and processing.tick_due_ms is not None
-        return ticks and self._steps.is_look_due(entry, now_ms)
+        return ticks and self._steps.is_look_due()
 
     def release_behind_cuts(self) -> None:
         """Release what has become due in a run that is over, where its steps stopped at a cut."""

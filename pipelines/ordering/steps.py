@@ -5,7 +5,9 @@ Nothing is logged here.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import (
@@ -28,7 +30,7 @@ from sequitur.pipelines.ordering.skipped_rows import without_acked
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -50,6 +52,8 @@ class Steps:
         runs: SortedRuns,
         output_partitions: int,
         counts: PartitionCounts,
+        *,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
         self._checkpoint = job.checkpoint
@@ -60,6 +64,8 @@ class Steps:
         self._duplicates = DuplicateFinder(job, output_partitions)
         self._ticked = -1, EventClock()
         self._counts = counts
+        self._steady_s = steady_s
+        self._looked_s = -inf
 
     @property
     def counts(self) -> PartitionCounts:
@@ -99,7 +105,7 @@ class Steps:
         topics = topic_ids(self._job, before, {where.topic for where in planned})
         # And what arrived meanwhile must count as not read yet.
         now_ms = self._job.now_ms()
-        ends = self._job.topics.high_watermarks(planned)
+        ends = self._ends(planned)
         after = self._frontier.looked_at(clock, planned, ends, now_ms, staged.max_event_time_ms)
         learned = self._frontier.learn(
             None if before is None else before.learned, clock, after, staged.lateness
@@ -186,7 +192,7 @@ class Steps:
         """
         clock = self._clock_since(before)
         positions = {where: known.position for where, known in clock.partitions.items()}
-        ends = self._job.topics.high_watermarks(positions)
+        ends = self._ends(positions)
         clock = self._frontier.looked_at(clock, positions, ends, now_ms)
         self._ticked = before.step, clock
         return self._advanced(clock, before.learned, now_ms, before.runs)
@@ -213,9 +219,18 @@ class Steps:
             after, frontier_ms=self.counts.reached(before.frontier_ms, after.frontier_ms)
         )
 
-    def is_look_due(self, before: StepEntry, now_ms: int) -> bool:
-        """Tell whether the input has not been looked at for as long as a tick may take."""
-        return now_ms - self._clock_since(before).seen_ms >= LONGEST_TICK_MS
+    def is_look_due(self) -> bool:
+        """Tell whether the input has not been looked at for as long as a tick may take.
+
+        By a clock that nobody sets: the wall clock may be set back for an hour.
+        """
+        return self._steady_s() - self._looked_s >= LONGEST_TICK_MS / 1000
+
+    def _ends(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """Look where partitions end now."""
+        ends = self._job.topics.high_watermarks(partitions)
+        self._looked_s = self._steady_s()
+        return ends
 
     def _clock_since(self, before: Step) -> EventClock:
         """Return the clocks after a step, with the looks of ticks of which nothing was logged."""
@@ -281,7 +296,7 @@ class Steps:
             frontier_ms: What is behind it is late.
         """
         now_ms = self._job.now_ms()
-        ends = self._job.topics.high_watermarks(begins)
+        ends = self._ends(begins)
         clock = self._frontier.looked_at(EventClock(frontier_ms), begins, ends, now_ms)
         return StagedStep(
             step=0,

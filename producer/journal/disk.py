@@ -151,11 +151,15 @@ class RealDisk:
             _close_lock_file(descriptor)
             pid = int(holder) if holder.isdigit() else None
             raise JournalLockedError(self.place, pid) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._lock = descriptor
         self._owner = os.getpid()
-        self._handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+            self._handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # the disk may be full
+            self.unlock()
+            raise
 
     def unlock(self) -> None:
         """Give the flock back; the lock file stays, so that two cannot lock different files."""

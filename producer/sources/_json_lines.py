@@ -77,16 +77,27 @@ class JsonField:
         found = self.of(value)
         if found is None or found[:1] != b'"':
             return found
-        return _json_string.decode(found).encode() if b"\\" in found else found[1:-1]
+        return _characters(found)
 
-    def found_in(self, value: bytes | None) -> bytes | None:
-        """`text_of`, None also where there is no value, or no JSON, or no UTF-8."""
+    def id_in(self, value: bytes | None) -> bytes | None:
+        """Return the field as an id: `text_of`, of a string behind a quote; 1 is not "1".
+
+        None also where there is no value, or no JSON, or no UTF-8.
+        """
         if value is None:
             return None
         try:
-            return self.text_of(value)
+            found = self.of(value)
+            if found is None or found[:1] != b'"':
+                return found
+            return b'"' + _characters(found)
         except (UnicodeDecodeError, *_NO_JSON):
             return None
+
+
+def _characters(written: bytes) -> bytes:
+    """Return the characters of a string of JSON, in UTF-8."""
+    return _json_string.decode(written).encode() if b"\\" in written else written[1:-1]
 
 
 def parse_key(text: str) -> JsonField:

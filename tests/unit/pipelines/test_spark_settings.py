@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines.spark_settings import is_local, merged_jars, spark_defaults
+from sequitur.pipelines.spark_settings import is_local, merged_jars, spark_defaults, submitted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,36 @@ def test_file_stands_beside_spark_where_no_folder_is_named(tmp_path: Path) -> No
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.a b")
     assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == {"spark.a": "b"}
+
+
+_SUBMIT = ["/usr/bin/java", "-cp", "/a b:/c", "org.apache.spark.deploy.SparkSubmit"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--master", "local[3]", "job.py"], {"--master": "local[3]"}),
+        (["--master=local[3]", "job.py"], {"--master": "local[3]"}),
+        (["-v", "--conf", "spark.master=local", "job.py"], {"-v": "", "spark.master": "local"}),
+        (["--conf=spark.app.name=a=b", "job.py"], {"spark.app.name": "a=b"}),
+        (["job.py", "--master", "its own"], {}),
+        (["--name", "copies --master of x", "job.py"], {"--name": "copies --master of x"}),
+        (
+            ["--conf", "spark.driver.extraJavaOptions=-Da=1 spark.master=x", "pyspark-shell"],
+            {"spark.driver.extraJavaOptions": "-Da=1 spark.master=x"},
+        ),
+    ],
+)
+def test_what_spark_submit_was_told_stands_in_whole_words(
+    words: list[str], told: dict[str, str]
+) -> None:
+    """Blanks within one of them end nothing, and the program's own arguments tell nothing."""
+    assert submitted([*_SUBMIT, *words]) == told
+
+
+def test_another_program_was_told_nothing_by_spark_submit() -> None:
+    """As one that has a driver in it, in YARN's cluster mode."""
+    assert submitted(["/usr/bin/java", "ApplicationMaster", "--master", "yarn"]) is None
 
 
 def test_jars_of_several_lists_are_passed_once() -> None:

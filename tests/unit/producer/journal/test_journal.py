@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -734,6 +735,20 @@ def test_a_real_full_disk_is_a_full_journal(
             journal.append([batch(0)])
     journal.append([batch(0)])
     journal.close()
+
+
+def test_a_folder_that_cannot_be_taken_for_lack_of_space_is_taken_later(tmp_path: Path) -> None:
+    """By the same process: it holds no lock that it has not told anyone of."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            RealDisk(tmp_path).lock()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    disk = RealDisk(tmp_path)
+    disk.lock()
+    disk.unlock()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])

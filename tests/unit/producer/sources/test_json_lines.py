@@ -157,7 +157,15 @@ def test_a_field_is_found_as_written() -> None:
 )
 def test_a_field_is_not_found_where_it_cannot_be_read(value: bytes | None) -> None:
     """Records that others wrote are of any bytes."""
-    assert JsonField("id").found_in(value) is None
+    assert JsonField("id").id_in(value) is None
+
+
+def test_a_number_and_a_text_are_two_ids() -> None:
+    """One string is one id, however it is written."""
+    written = [b"1", b'"1"', b'"\\u0031"', b"1.0", b"true", b'"true"', b'"\\"1"']
+    found = [JsonField("id").id_in(b'{"id": %b}' % one) for one in written]
+    assert found[1] == found[2]
+    assert len({*found}) == len(written) - 1
 
 
 def test_lines_of_text_are_events_as_they_are() -> None:
