@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from sequitur.pipelines._errors import TopicError, UnansweredError
+from sequitur.pipelines.kafka.java_headers import JavaHeaders
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, spread
 from sequitur.pipelines.spark.tasks import text_of
 from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
+from sequitur.producer._errors import UnreadableHeadersError
 from sequitur.producer.kafka.arrivals import headers_of
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.subscriptions.partition_reader import Arrival
+    from sequitur.producer.kafka.arrivals import Headers
 
     Spans = Mapping[SourcePartition, tuple[int, int]]
     """First offset of each partition, and the one behind the last."""
@@ -62,17 +66,18 @@ def read_spans(job: JobContext, spans: Spans, partitions: int) -> Iterator[pa.Re
     """
     left = {where: stop for where, (first, stop) in spans.items() if first < stop}
     reader = PartitionReader(job.kafka, job.topics, "sequitur-reader")
-    with contextlib.closing(reader):
+    java = JavaHeaders(job.spark, job.kafka)
+    with contextlib.closing(reader), contextlib.closing(java):
         reader.add({where: spans[where][0] for where in left})
         heard_s = time.monotonic()
         while left:
-            found: list[Message] = []
+            found: list[tuple[Message, Headers]] = []
             for one in reader.read(_ROWS, _POLL_S):
                 if one.where not in left:
                     continue  # what has come since, and is not waited for
                 heard_s, stop = time.monotonic(), left[one.where]
                 if one.message is not None and one.offset < stop:
-                    found.append(one.message)
+                    found.append((one.message, _headers(one, java)))
                 # The last offsets may be markers: then its end, or a later record, says so.
                 if one.offset + (one.message is not None) >= stop:
                     del left[one.where]
@@ -88,19 +93,26 @@ def read_spans(job: JobContext, spans: Spans, partitions: int) -> Iterator[pa.Re
             raise TopicError(f"{where} begins at offset {begins}, and not at {spans[where][0]}")
 
 
-def _table(found: Sequence[Message]) -> pa.Table:
-    headers = [headers_of(one) for one in found]
+def _headers(one: Arrival, java: JavaHeaders) -> Headers:
+    assert one.message is not None
+    try:
+        return headers_of(one.message)
+    except UnreadableHeadersError:
+        return java.of(one.where, one.offset)
+
+
+def _table(found: Sequence[tuple[Message, Headers]]) -> pa.Table:
     return pa.table(
         {
-            "topic": [one.topic() for one in found],
-            "partition": [one.partition() for one in found],
-            "offset": [one.offset() for one in found],
-            "timestamp_ms": [one.timestamp()[1] for one in found],
-            "key": [one.key() for one in found],
-            "value": [one.value() for one in found],
+            "topic": [one.topic() for one, _ in found],
+            "partition": [one.partition() for one, _ in found],
+            "offset": [one.offset() for one, _ in found],
+            "timestamp_ms": [one.timestamp()[1] for one, _ in found],
+            "key": [one.key() for one, _ in found],
+            "value": [one.value() for one, _ in found],
             "headers": [
                 None if not some else [{"key": name, "value": said} for name, said in some]
-                for some in headers
+                for _, some in found
             ],
             "output_partition": [0] * len(found),
         },

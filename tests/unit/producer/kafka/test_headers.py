@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from aiokafka.client import AIOKafkaClient
-from aiokafka.protocol.produce import ProduceRequest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sequitur.consumer import SourcePartition
@@ -14,7 +12,7 @@ from sequitur.errors import UnreadableHeadersError
 from sequitur.pipelines.ordering.row_probe import mean_row_bytes
 from sequitur.producer import KafkaSettings
 from sequitur.producer.kafka.arrivals import headers_of
-from sequitur.producer.kafka.record_batch import NO_STAMP, new_builder, stamped
+from tests.support.odd_headers import send_odd_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,27 +31,9 @@ def address() -> Iterator[str]:
     player.flush(0)
 
 
-async def _send_latin_name(address: str) -> None:
-    """Write records, the last with a header whose name is in Latin-1."""
-    builder = new_builder(1 << 14)
-    for number in range(_PLAIN + 1):
-        name = "é" if number == _PLAIN else "e"
-        builder.append(number, 1, b"key", b"value", [(name, b"1")])
-    batch = stamped(bytes(builder.build()).replace("é".encode(), b"\xe9\xe9"), NO_STAMP)
-    client = AIOKafkaClient(bootstrap_servers=address)
-    try:
-        await client.bootstrap()
-        (node,) = (broker.nodeId for broker in client.cluster.brokers())
-        answer = await client.send(node, ProduceRequest(None, 1, 5_000, [(_TOPIC, [(0, batch)])]))
-        ((_, ((_, code, *_),)),) = answer.topics
-        assert code == 0
-    finally:
-        await client.close()
-
-
 async def test_header_whose_name_is_no_utf8_is_refused_by_its_record(address: str) -> None:
     """The client's own error names nothing; a look at sizes of rows goes without its headers."""
-    await _send_latin_name(address)
+    await send_odd_headers(address, _TOPIC, [b"value"] * (_PLAIN + 1), plain=_PLAIN)
     kafka = KafkaSettings(bootstrap_servers=address)
     reader = Consumer({**kafka.librdkafka(), "group.id": "names"})
     try:
