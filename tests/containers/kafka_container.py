@@ -14,11 +14,11 @@ from testcontainers.core.container import DockerContainer
 from sequitur import _ports
 from sequitur._broker_files import single_node_properties
 from tests.support.brokers import wait_until_it_answers
+from tests.support.compose_file import default_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DEFAULT_IMAGE: Final = "apache/kafka:4.3.1"
 _START_TIMEOUT_S: Final = 90.0
 _LOG_LINES_SHOWN: Final = 30
 
@@ -31,7 +31,7 @@ def environment_name(server_property: str) -> str:
 
 def container_of(environment: Mapping[str, str]) -> DockerContainer:
     """Return a container of the image under test, not started, on the network of the host."""
-    image = os.environ.get("KAFKA_IMAGE") or DEFAULT_IMAGE
+    image = os.environ.get("KAFKA_IMAGE") or default_image()
     return DockerContainer(image).with_envs(**environment).with_kwargs(network_mode="host")
 
 

@@ -34,7 +34,7 @@ _UP_TIMEOUT_S = 300
 
 _T0 = 1_700_000_000_000
 _KEYS = 23
-_BURST = 3_000
+BURST = 3_000
 ROWS_A_BATCH = 400
 _DISORDER_MS = 900
 _LATE_MS = 30_000
@@ -91,21 +91,26 @@ class Rounds:
         kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
         return cls(kafka, settings, place, random, job=job or {})
 
-    def feed(self, events: int = _BURST) -> None:
-        """Send numbered events: out of order, few of them late by far, few without a time."""
+    def feed(self, events: int = BURST) -> None:
+        """Send so many of `numbered`."""
+        producer = Producer({**self.kafka.librdkafka(), "enable.idempotence": True})
+        for key, value in self.numbered(events):
+            producer.produce(self.settings.input_topics[0], value, key)
+        assert producer.flush(30) == 0
+
+    def numbered(self, events: int) -> Iterator[tuple[str, str]]:
+        """Yield keys and values: out of order, few of them late by far, few without a time."""
         first, self.sent = self.sent, self.sent + events
         numbers = sorted(
             range(first, self.sent), key=lambda n: 10 * n + self.random.randrange(_DISORDER_MS)
         )
-        producer = Producer({**self.kafka.librdkafka(), "enable.idempotence": True})
         for number in numbers:
             chance = self.random.random()
             at: object = _T0 + 10 * number - (_LATE_MS if chance < 0.01 else 0)
             if chance > 0.99:
                 at = "unknown"
-            value = json.dumps({"n": number, "at": at})
-            producer.produce(self.settings.input_topics[0], value, f"key-{number % _KEYS}")
-        assert producer.flush(30) == 0
+            key = f"key-{number % _KEYS}"
+            yield key, json.dumps({"n": number, "at": at, "key": key})
 
     def live_and_die(self, moment: Callable[[Rounds, SubmittedJob], None]) -> None:
         """One life: events come, and at the moment it is killed."""

@@ -6,6 +6,7 @@ each disturbance; `make test-kill` has all kinds with each, again and again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import grp
 import json
@@ -43,13 +44,14 @@ from tests.spark.cluster_jobs import (
     on_cluster,
     outlive,
 )
+from tests.spark.daemon_rounds import DaemonRounds
 from tests.spark.kill_rounds import Rounds
 from tests.spark.sink_lives import PARTITIONS, SinkLives
 from tests.spark.word_rounds import check_words, with_its_places
 from tests.support.installed import build_wheel, without_it
 from tests.support.postgres import PASSWORD_USER, PostgresServer
 from tests.support.secured_broker import PASSWORD, SecuredBroker
-from tests.support.spark_cluster import SparkCluster, read_page, words_of
+from tests.support.spark_cluster import SparkCluster, read_page, small_application, words_of
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
@@ -285,6 +287,34 @@ def test_each_disturbance_of_each_job_loses_doubles_and_disorders_nothing(
     lives = [(disturbance,)] * _LIVES
     # One that kills the driver is not the last.
     outlive(kind(kinds), cluster, tmp_path, *lives, *[()] * (disturbance is DRIVER_KILLED))
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(300 + 90 * _ROUNDS)
+@pytest.mark.skipif(not _ROUNDS, reason="many lives of Spark; make test-kill runs them")
+def test_killed_daemon_before_a_killed_driver_loses_doubles_and_disorders_nothing(
+    broker: Broker, make_topic: MakeTopic, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """From a file by `produce-events` through the job on the cluster, both killed by `kill -9`."""
+    place = CheckpointPlace.on_path(tmp_path / "checkpoint")
+    rounds = DaemonRounds.on(
+        broker.bootstrap_servers,
+        make_topic(4),
+        replace(place, options={**place.options, **small_application()}),
+        Random(_SEED),
+        job={"master": cluster.url},
+    )
+    rounds.folder = tmp_path
+    before = cluster.applications()
+    with contextlib.closing(rounds):
+        report = rounds.outlive(_ROUNDS)
+    released, late, quarantined = rounds.check(report)
+    assert released
+    assert late
+    assert quarantined
+    assert rounds.kills >= _ROUNDS
+    # A life that is killed while it starts may not have come so far.
+    assert len(cluster.applications() - before) > _ROUNDS // 2
 
 
 @pytest.fixture(scope="module")

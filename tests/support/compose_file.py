@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
 
+from sequitur.pipelines.jars import read_lock
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
@@ -22,3 +23,9 @@ def read_compose_file(environ: Mapping[str, str]) -> dict[str, Any]:
     filled = _VARIABLE.sub(lambda found: environ.get(found[1]) or found[2], text)
     content: dict[str, Any] = yaml.safe_load(filled)
     return content
+
+
+def default_image() -> str:
+    """Return Apache's image of the broker's version that the lock has."""
+    (version,) = [jar.revision for jar in read_lock("broker") if jar.name == "kafka_2.13"]
+    return f"apache/kafka:{version}"

@@ -121,6 +121,11 @@ class SparkCluster:
         """Return how many cores each application has that runs, by its id."""
         return {one["id"]: one["cores"] for one in self.state()["activeapps"]}
 
+    def applications(self) -> set[str]:
+        """Return the ids of all applications that ever registered."""
+        state = self.state()
+        return {one["id"] for one in (*state["activeapps"], *state["completedapps"])}
+
     def executors(self, application: str) -> list[psutil.Process]:
         """Return the processes of an application's executors, by the id of the application."""
         return [

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.compose_file import COMPOSE_FILE, read_compose_file
+from tests.support.compose_file import COMPOSE_FILE, default_image, read_compose_file
+from tests.support.tree import ROOT
 
 _TOP_LEVEL = {"name", "services", "volumes"}
 _SERVICE = {
@@ -33,8 +34,10 @@ def test_only_known_keys_are_used() -> None:
 
 
 def test_the_image_is_the_one_the_tests_use() -> None:
-    """KAFKA_IMAGE chooses it, and without that it is Apache's."""
-    assert _broker({})["image"] == "apache/kafka:4.3.1"
+    """KAFKA_IMAGE chooses it, and without that it is Apache's, of the lock's version."""
+    assert _broker({})["image"] == default_image()
+    version = default_image().partition(":")[2]
+    assert f"| Apache Kafka {version} |" in (ROOT / "docs" / "operations.md").read_text()
     assert _broker({"KAFKA_IMAGE": "own:1"})["image"] == "own:1"
 
 
