@@ -29,6 +29,7 @@ from sequitur.consumer import (
 )
 from sequitur.pipelines._errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
+from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of, wait_until
 
 if TYPE_CHECKING:
@@ -392,6 +393,23 @@ def test_silence_releases_what_is_held(job: Job) -> None:
     assert (job.report.totals.released, job.report.totals.held) == (90, 0)
     assert StepKind.TICK in job.kinds()
     assert StepKind.DRAIN not in job.kinds()
+    assert _rows(job.released()) == _sent(events)
+    _assert_ordered(job.released())
+
+
+def test_batch_of_many_partitions_has_few_files(job: Job, make_topic: MakeTopic) -> None:
+    """A task reads several of them, in turn; its rows are in one file, and in order."""
+    topic = make_topic(partitions=40)
+    names = {"input_topics": [topic], "output_topic": f"{topic}.ordered", "output_partitions": 2}
+    job = job.with_settings(**names, delay="1 h")
+    events = [event(T0 + (n ^ 7), key=f"k{n % 29}", partition=n % 40, n=n) for n in range(400)]
+    job.produce(events)
+    job.run()
+    (entry, _), *_ = job.steps
+    (run,) = entry.runs
+    assert sum(run.files.values()) == 400
+    assert len(run.files) == len(blocks_of(40, job.spark.sparkContext.defaultParallelism)) < 40
+    job.run(drain=True)
     assert _rows(job.released()) == _sent(events)
     _assert_ordered(job.released())
 
