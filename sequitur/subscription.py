@@ -7,12 +7,16 @@ of the acks; and a message that fails comes again after a while, without its key
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import starmap
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from sequitur.consumer import CursorStats
+import msgspec
+
+from sequitur.consumer import CursorStats, SourcePartition
 from sequitur.consumer._errors import CumulativeAckError
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.dispatch import (
@@ -32,11 +36,9 @@ from sequitur.producer.kafka.arrivals import headers_of
 from sequitur.producer.kafka.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from confluent_kafka import Message as KafkaMessage
-
-    from sequitur.consumer import SourcePartition
 
 __all__ = [
     "Backoff",
@@ -58,29 +60,49 @@ _ORDER_RULES: Final = {
 _REFILL_SHARE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message that was received.
+class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A message that was received; what it holds is read when it is asked for.
 
     Attributes:
-        topic: Its topic.
-        partition: Its partition.
-        offset: Its offset there.
-        key: Its key, None when it has none.
-        value: Its value, None for a tombstone.
-        headers: Name and value of each header, in order.
-        timestamp_ms: The record's timestamp, epoch milliseconds.
-        redelivery_count: How often it was handed out before, since the subscription was opened.
+        offset: Its offset in its partition.
+        redelivery_count: How often it was handed out before. Of the times before the subscription
+            was opened those are left out in which it was taken back behind another one.
     """
 
-    topic: str
-    partition: int
+    _where: SourcePartition
     offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp_ms: int
+    _record: KafkaMessage
     redelivery_count: int
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+        return self._where.topic
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+        return self._where.partition
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key, None when it has none."""
+        return self._record.key()
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value, None for a tombstone."""
+        return self._record.value()
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Name and value of each header, in order."""
+        return tuple(headers_of(self._record))
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The record's timestamp, epoch milliseconds."""
+        return self._record.timestamp()[1]
 
     @property
     def position(self) -> Position:
@@ -295,8 +317,29 @@ class Subscription:
             SubscriptionFencedError: Another process has taken it over.
             TopicError: A topic cannot be read.
         """
-        handed = self._consumption.receive(timeout_s)
-        return None if handed is None else _message(handed.message, handed.redelivery_count)
+        messages = self.receive_many(1, timeout_s)
+        return messages[0] if messages else None
+
+    def receive_many(self, most: int, timeout_s: float | None = None) -> list[Message]:
+        """Return the next messages: those that are there, as soon as there is one.
+
+        Args:
+            most: Return no more than so many.
+            timeout_s: How long to wait for the first; None for ever.
+
+        Returns:
+            Those of a key of a partition in order; with the type `Key_Shared` one of each. None if
+            none comes in that time; see `receive`.
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+            TopicError: A topic cannot be read.
+            ValueError: `most` is not positive.
+        """
+        if most < 1:
+            raise ValueError(f"receive_many {most}: expected at least 1")
+        return list(starmap(Message, self._consumption.receive(most, timeout_s)))
 
     def acknowledge(self, message: Acked) -> bool:
         """Ack a message: it does not come again.
@@ -313,7 +356,28 @@ class Subscription:
             SubscriptionClosedError: The subscription was closed.
             SubscriptionFencedError: Another process has taken it over.
         """
-        return self._consumption.ack(*self._place(message))
+        return self.acknowledge_many([message]) > 0
+
+    def acknowledge_many(self, messages: Iterable[Acked]) -> int:
+        """Ack messages, of any partitions and in any order: all, or none if one is refused.
+
+        Args:
+            messages: Messages, or positions.
+
+        Returns:
+            How many were not acked before.
+
+        Raises:
+            AckBeyondEndError: There is no message at one of these positions yet.
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        offsets: defaultdict[SourcePartition, list[int]] = defaultdict(list)
+        for one in messages:
+            where, offset = self._place(one)
+            offsets[where].append(offset)
+        return self._consumption.ack(offsets)
 
     def acknowledge_cumulative(self, message: Acked) -> int:
         """Ack a message and all before it in its partition, received or not.
@@ -412,21 +476,8 @@ class Subscription:
             self._skips.close()
 
     def _place(self, message: Acked) -> tuple[SourcePartition, int]:
-        if isinstance(message, str):
-            message = Position.parse(message)
-        position = message.position if isinstance(message, Message) else message
+        if isinstance(message, Message):
+            return message._where, message.offset  # noqa: SLF001 - kept from its users alone
+        position = Position.parse(message) if isinstance(message, str) else message
         # The cursor takes whole numbers: one of a table may be a float, or NumPy's.
         return position.within(self._topics), index(position.offset)
-
-
-def _message(message: KafkaMessage, redelivery_count: int) -> Message:
-    return Message(
-        topic=cast("str", message.topic()),
-        partition=cast("int", message.partition()),
-        offset=cast("int", message.offset()),
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(headers_of(message)),
-        timestamp_ms=message.timestamp()[1],
-        redelivery_count=redelivery_count,
-    )

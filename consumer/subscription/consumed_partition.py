@@ -7,9 +7,20 @@ beginning is acked as lost.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
 from sequitur.consumer.subscription.sizes import CountedSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EACH_ALONE: Final = 8
+"""Fewer acks are made one by one."""
 
 
 class ConsumedPartition:
@@ -19,22 +30,34 @@ class ConsumedPartition:
         cursor: What is acked. It is read on from behind its mark-delete position.
         sizes: What was counted of the partition.
         end: The offset behind the last one, as far as is known.
+        redeliveries: How often messages were delivered in earlier lives.
 
     Attributes:
         cursor: What is acked.
         end: The offset behind the last one, as far as is known.
         changes: How often it changed; grows with what is read, too.
         acks: How many acks were given.
+        redeliveries: How often messages were delivered in earlier lives.
     """
 
-    __slots__ = ("_counted", "_passed", "_sizes", "acks", "changes", "cursor", "end")
+    __slots__ = (
+        "_counted", "_passed", "_sizes", "acks", "changes", "cursor", "end", "redeliveries",
+    )  # fmt: skip
 
-    def __init__(self, cursor: Cursor, sizes: CountedSizes, *, end: int) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        sizes: CountedSizes,
+        *,
+        end: int,
+        redeliveries: Redeliveries = NO_REDELIVERIES,
+    ) -> None:
         self.cursor = cursor
         self.end = max(end, cursor.committed_offset)
         self.changes = 0
         self.acks = 0
         self._sizes = sizes
+        self.redeliveries = redeliveries
         self._counted = 0
         self._passed = 0
         cursor.rewind()
@@ -44,9 +67,16 @@ class ConsumedPartition:
         """Return one of which nothing is acked from an offset on."""
         return cls(Cursor(identity, start=start), CountedSizes(start), end=start)
 
-    def copy(self) -> PartitionCursor:
-        """Return its cursor and sizes as they are now."""
-        return PartitionCursor(self.cursor.copy(), self.sizes)
+    def copy(self, held: Redeliveries = NO_REDELIVERIES) -> PartitionCursor:
+        """Return its cursor and sizes as they are now.
+
+        Args:
+            held: How often messages were delivered that were read and are not acked.
+        """
+        # Of what was not read yet an earlier life's counts hold.
+        earlier = self.redeliveries = self.redeliveries.behind(self.cursor.read_position)
+        redeliveries = held.behind(self.cursor.committed_offset).followed_by(earlier)
+        return PartitionCursor(self.cursor.copy(), self.sizes, redeliveries)
 
     @property
     def sizes(self) -> CountedSizes:
@@ -57,19 +87,22 @@ class ConsumedPartition:
         """Note where the partition ends."""
         self.end = max(self.end, end)
 
-    def read(self, first: int, offset: int, size: int | None, *, is_deleted: bool = False) -> bool:
+    def read(
+        self, first: int, found: range, size: int = 0, *, is_deleted: bool = False
+    ) -> list[range]:
         """Take note of what was read.
 
         Args:
             first: The offset from which on it was looked for.
-            offset: That of the message; where reading has got to if there is none.
-            size: Bytes of the message; None if there is none.
+            found: Offsets of the messages that lie there together; empty, where reading has got
+                to, if there are none.
+            size: Bytes of these messages.
             is_deleted: Whether the log begins behind `first` now.
 
         Returns:
-            Whether there is a message, and it is not acked.
+            Those of the messages that are not acked.
         """
-        stop = offset if size is None else offset + 1
+        offset, stop = found.start, found.stop
         self.know_end(stop)
         # One by one: what is acked already is no repeated ack.
         ack = self.cursor.ack_lost if is_deleted else self.cursor.ack_absent
@@ -79,11 +112,12 @@ class ConsumedPartition:
         if stop > self.cursor.read_position:
             self.cursor.seek(stop, end=self.end)
             self.changes += 1
-        if size is None:
-            return False
-        if offset >= self._sizes.stop:  # else it was counted in an earlier life
-            self._counted += size
-        return not self.cursor.is_acked(offset)
+        if not found:
+            return []
+        # What an earlier life has counted is not counted again.
+        new = stop - max(offset, min(self._sizes.stop, stop))
+        self._counted += size * new // len(found)
+        return [range(*one) for one in self.cursor.unacked_ranges(offset, stop)]
 
     def count_sizes(self) -> None:
         """Put the bytes that were read since the last call together: they are one piece."""
@@ -92,15 +126,32 @@ class ConsumedPartition:
             self._sizes = self._sizes.read(self.cursor.read_position, self._counted)
             self._counted = 0
 
-    def ack(self, offset: int) -> bool:
-        """Ack a message; False if it was acked before.
+    def check_acks(self, offsets: Sequence[int]) -> None:
+        """Check that messages can be acked.
 
         Raises:
             AckBeyondEndError: The partition has no such offset yet.
+            ValueError: One is no offset.
         """
-        added = self.cursor.ack(offset, end=self.end)
-        self._acked()
-        return added > 0
+        self.cursor.check_range(min(offsets), max(offsets) + 1, end=self.end)
+
+    def ack(self, offsets: Sequence[int]) -> int:
+        """Ack messages in any order; return how many were not acked before.
+
+        Raises:
+            AckBeyondEndError: The partition has no such offset yet; nothing is acked.
+            ValueError: One is no offset; likewise.
+        """
+        self.check_acks(offsets)
+        first, stop = offsets[0], offsets[0] + len(offsets)
+        if len(offsets) == 1 or list(range(first, stop)) == offsets:
+            added = self.cursor.ack_range(first, stop, end=self.end)
+        elif len(offsets) < _EACH_ALONE:
+            added = sum(self.cursor.ack(one, end=self.end) for one in offsets)
+        else:
+            added = self.cursor.ack_offsets(np.array(offsets, dtype=np.int64), end=self.end)
+        self._acked(len(offsets))
+        return added
 
     def ack_cumulative(self, offset: int) -> int:
         """Ack a message and all before it; return how many were not acked before.
@@ -122,7 +173,7 @@ class ConsumedPartition:
         self.ack_cumulative(stop - 1)
         self._passed = max(self._passed, stop)
 
-    def _acked(self) -> None:
-        """Note an ack, also a repeated one: these are counted in the cursor."""
-        self.acks += 1
-        self.changes += 1
+    def _acked(self, acks: int = 1) -> None:
+        """Note acks, also repeated ones: these are counted in the cursor."""
+        self.acks += acks
+        self.changes += acks

@@ -198,7 +198,7 @@ class Cursor:
         if not len(firsts):
             _check_offset("end", end)
             return 0
-        self._check_range(int(firsts.min()), int(stops.max()), end)
+        self.check_range(int(firsts.min()), int(stops.max()), end=end)
         if (stops <= firsts).any():
             raise ValueError("a range of offsets is empty")
         acks = int((stops - firsts).sum())
@@ -400,7 +400,7 @@ class Cursor:
 
     def _acked(self, first: int, stop: int, end: int) -> int:
         """Ack a range; what was acked before counts as repeated."""
-        self._check_range(first, stop, end)
+        self.check_range(first, stop, end=end)
         added = self._add(first, stop)
         self._counts.repeated += stop - first - added
         return added
@@ -427,7 +427,8 @@ class Cursor:
         # Who acks what was not read has skipped it: Pulsar, ManagedCursorImpl.
         self._read_position = max(self._read_position, committed)
 
-    def _check_range(self, first: int, stop: int, end: int) -> None:
+    def check_range(self, first: int, stop: int, *, end: int) -> None:
+        """Check that the messages from `first` to before `stop` can be acked; see `ack`."""
         if 0 <= first < stop <= end <= LARGEST_OFFSET:
             return
         _check_offset("first", first)

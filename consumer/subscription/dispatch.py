@@ -5,28 +5,41 @@ it comes again (PIP-379 calls that unavoidable). Here the messages of a key of a
 a *line*, and those that are out are always the first ones of it. `OrderRule` says how many may be
 out; one that fails takes those of its line that are out behind it back.
 
+Lines cost time, and most messages need none: those of a partition in which nothing has failed are
+handed out in spans as they came. They are lined up when the first one fails. Only with `ONE_OUT`
+and ack timeouts each message has a line from the beginning.
+
 Messages leave it by an ack alone, whether they are out, wait for their next attempt, or were never
 handed out. What comes in was neither acked nor given before: a cursor knows.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
 from sequitur.producer.kafka.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeAlias
 
     from sequitur.consumer.time.clock import SourcePartition
 
 M = TypeVar("M")
 
+if TYPE_CHECKING:
+    HandedOut: TypeAlias = tuple[SourcePartition, int, M, int]
+    """A message: its partition and offset, as it came in, and how often it was out before."""
+
 _FEW: Final = 64
+_LINED_FOR: Final = 20_000
+"""So many messages that come in behind a failure are lined up: a new one lines up few at once."""
 NEGATIVE_ACK_BACKOFF: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0.2, factor=2.0)
 """Pulsar's `MultiplierRedeliveryBackoff`, spread so that what failed together comes apart."""
 
@@ -56,6 +69,7 @@ class DispatchLimits:
         unacked: Messages that are out and not acked, Pulsar's maxUnackedMessagesPerConsumer; 0 for
             no limit.
         ack_timeout_ms: A message that is out for so long has failed; 0 for never.
+        redeliveries: A message that fails after it has failed so often is dead; None for never.
 
     Raises:
         ValueError: A limit is negative, or nothing may be read.
@@ -64,25 +78,13 @@ class DispatchLimits:
     receiver_queue: int = 1_000
     unacked: int = 50_000
     ack_timeout_ms: float = 0
+    redeliveries: int | None = None
 
     def __post_init__(self) -> None:
         if self.receiver_queue < 1:
             raise ValueError(f"receiver_queue {self.receiver_queue}: expected at least 1")
-        if self.unacked < 0 or self.ack_timeout_ms < 0:
+        if self.unacked < 0 or self.ack_timeout_ms < 0 or (self.redeliveries or 0) < 0:
             raise ValueError("a limit is negative")
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOut(Generic[M]):
-    """A message that is out.
-
-    Attributes:
-        message: As it came in.
-        redelivery_count: How often it was out before.
-    """
-
-    message: M
-    redelivery_count: int
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class DispatchCounts:
         negative_acks: Messages that failed by a negative ack.
         timed_out: Messages that failed since no ack came in time.
         taken_back: Messages that were out behind one that failed.
+        dead: Messages that have failed too often.
     """
 
     handed_out: int = 0
@@ -102,16 +105,20 @@ class DispatchCounts:
     negative_acks: int = 0
     timed_out: int = 0
     taken_back: int = 0
+    dead: int = 0
 
 
 class _Entry(Generic[M]):
     """A message, and the line it stands in.
 
     `turn` is its place among all that came in. `due_ms` is the time of its next attempt.
-    `times_out` is how often it was handed out, `failures` how often it failed by itself.
+    `times_out` is how often it was handed out, `failures` how often it failed by itself, both with
+    those of earlier lives. One that is dead is not handed out, and holds its line.
     """
 
-    __slots__ = ("due_ms", "failures", "line", "message", "offset", "times_out", "turn")
+    __slots__ = (
+        "due_ms", "failures", "is_dead", "line", "message", "offset", "times_out", "turn",
+    )  # fmt: skip
 
     def __init__(self, offset: int, message: M, turn: int, line: _Line[M]) -> None:
         self.offset = offset
@@ -121,17 +128,53 @@ class _Entry(Generic[M]):
         self.due_ms = 0.0
         self.times_out = 0
         self.failures = 0
+        self.is_dead = False
 
 
 class _Line(Generic[M]):
     """The messages of a key of a partition, by offset: those that are out before the others."""
 
-    __slots__ = ("out", "place", "waiting")
+    __slots__ = ("key", "out", "part", "waiting")
 
-    def __init__(self, place: tuple[SourcePartition, bytes] | None) -> None:
-        self.place = place
+    def __init__(self, part: _Part[M], key: bytes | None) -> None:
+        self.part = part
+        self.key = key
         self.out: OrderedDict[int, _Entry[M]] = OrderedDict()
         self.waiting: OrderedDict[int, _Entry[M]] = OrderedDict()
+
+
+class _Part(Generic[M]):
+    """What is held of a partition: in lines (`entries`), and in none (`plain`), by offset.
+
+    Of a plain one its turn, key and message are kept. Those before `handed` are out for the first
+    time, the others never were. `waiting` is how many in lines are not out, `last` the offset that
+    came in last. What comes in before the turn `lined_until` gets a line.
+    """
+
+    __slots__ = (
+        "entries", "handed", "last", "lined_until", "lines", "plain", "waiting", "where",
+    )  # fmt: skip
+
+    def __init__(self, where: SourcePartition) -> None:
+        self.where = where
+        self.entries: OrderedDict[int, _Entry[M]] = OrderedDict()
+        self.lines: dict[bytes, _Line[M]] = {}
+        self.plain: dict[int, tuple[int, bytes | None, M]] = {}
+        self.handed = 0
+        self.waiting = 0
+        self.last = -1
+        self.lined_until = 0
+
+
+class _Span(Generic[M]):
+    """Plain messages that came in together; the first one's turn, and those that were not out."""
+
+    __slots__ = ("left", "part", "turn")
+
+    def __init__(self, part: _Part[M], left: range, turn: int) -> None:
+        self.part = part
+        self.left = left
+        self.turn = turn
 
 
 class Dispatch(Generic[M]):
@@ -147,6 +190,8 @@ class Dispatch(Generic[M]):
 
     Attributes:
         counts: What was counted so far.
+        touched: Partitions of which something was handed out, or has failed; whoever stores
+            `redeliveries` clears it.
     """
 
     def __init__(
@@ -158,21 +203,23 @@ class Dispatch(Generic[M]):
         random: Callable[[], float] = lambda: 0.5,
     ) -> None:
         self.counts = DispatchCounts()
+        self.touched: set[SourcePartition] = set()
         self._order = order
         self._limits = limits or DispatchLimits()
         self._backoff = backoff
         self._random = random
-        self._held: dict[SourcePartition, OrderedDict[int, _Entry[M]]] = {}
-        self._lines: dict[tuple[SourcePartition, bytes], _Line[M]] = {}
+        self._parts: dict[SourcePartition, _Part[M]] = {}
         self._turns = 0
         self._out = 0
         self._all = 0
+        self._fresh: deque[_Span[M]] = deque()
         # Heads of lines. Nothing is taken out of the middle of these two heaps: what no longer
         # holds is passed over at the top.
         self._ready: list[tuple[int, _Entry[M]]] = []
         self._delayed: list[tuple[float, int, _Entry[M]]] = []
         self._deadlines: OrderedDict[_Entry[M], float] = OrderedDict()
         """What is out and when it has failed, in that order: all get the same time."""
+        self._dead: dict[_Entry[M], None] = {}
 
     @property
     def unacked(self) -> int:
@@ -194,66 +241,98 @@ class Dispatch(Generic[M]):
         """Whether nothing is handed out since too much is not acked."""
         return 0 < self._limits.unacked <= self._out
 
-    def add(self, where: SourcePartition, offset: int, key: bytes | None, message: M) -> None:
-        """Take in a message; those of a partition come in the order of their offsets.
+    def add(
+        self,
+        where: SourcePartition,
+        offsets: range,
+        keys: Sequence[bytes | None],
+        messages: Sequence[M],
+        *,
+        redeliveries: Redeliveries = NO_REDELIVERIES,
+    ) -> None:
+        """Take in messages that lie together; those of a partition come in order.
+
+        Args:
+            where: The partition.
+            offsets: Of the messages.
+            keys: The key of each.
+            messages: The messages.
+            redeliveries: How often each was out in earlier lives.
 
         Raises:
-            ValueError: It comes behind a later one that is held.
+            ValueError: They come behind a later one.
         """
-        held = self._held.setdefault(where, OrderedDict())
-        if held and next(reversed(held)) >= offset:
-            raise ValueError(f"offset {offset} of {where} comes behind {next(reversed(held))}")
-        line: _Line[M]
-        if key is None or self._order is OrderRule.NONE:
-            line = _Line(None)
+        part = self._parts.get(where)
+        if part is None:
+            part = self._parts[where] = _Part(where)
+        if offsets.start <= part.last:
+            raise ValueError(f"offset {offsets.start} of {where} comes behind {part.last}")
+        part.last = offsets[-1]
+        turn = self._turns
+        self._turns += len(offsets)
+        self._all += len(offsets)
+        counts = redeliveries.among(offsets)
+        if counts or self._needs_lines(part):
+            self._line_up(part)
+            for offset, key, message in zip(offsets, keys, messages, strict=True):
+                self._stand(part, offset, (turn, key, message), counts.get(offset, 0))
+                turn += 1
         else:
-            line = self._lines.setdefault((where, key), _Line((where, key)))
-        entry = _Entry(offset, message, self._turns, line)
-        self._turns += 1
-        self._all += 1
-        held[offset] = line.waiting[offset] = entry
-        if len(line.waiting) == 1:
-            self._offer(line)
+            part.plain.update(
+                zip(offsets, zip(count(turn), keys, messages, strict=False), strict=True)
+            )
+            self._fresh.append(_Span(part, offsets, turn))
 
-    def take(self, now_ms: float) -> HandedOut[M] | None:
-        """Hand out the oldest message that may be; None if none may."""
+    def take(self, now_ms: float, most: int = 1) -> list[HandedOut[M]]:
+        """Hand out the oldest messages that may be, up to a number; none if none may."""
         self.pass_time(now_ms)
-        if self.is_blocked:
-            return None
-        while self._ready:
-            _, entry = heappop(self._ready)
-            line = entry.line
-            if not self._is_next(entry) or entry.due_ms > now_ms:
-                continue
-            del line.waiting[entry.offset]
-            line.out[entry.offset] = entry
-            self._out += 1
-            handed = HandedOut(entry.message, entry.times_out)
-            entry.times_out += 1
-            self.counts.handed_out += 1
-            self.counts.redelivered += handed.redelivery_count > 0
-            if self._limits.ack_timeout_ms:
-                self._deadlines[entry] = now_ms + self._limits.ack_timeout_ms
-            self._offer(line)
-            return handed
-        return None
+        if self._limits.unacked:
+            most = min(most, self._limits.unacked - self._out)
+        handed: list[HandedOut[M]] = []
+        ready, fresh = self._ready, self._fresh
+        while len(handed) < most and (ready or fresh):
+            if ready and not (fresh and fresh[0].turn < ready[0][0]):
+                _, entry = heappop(ready)
+                if self._is_next(entry) and entry.due_ms <= now_ms:
+                    handed.append(self._hand_out(entry, now_ms))
+            else:
+                self._hand_out_plain(handed, most)
+        self.counts.handed_out += len(handed)
+        return handed
 
-    def ack(self, where: SourcePartition, offset: int) -> bool:
-        """Let go of a message, whether it is out or not; False if it is not held."""
-        entry = self._find(where, offset)
-        if entry is None:
-            return False
-        self._remove(where, entry)
-        return True
+    def ack(self, where: SourcePartition, offsets: Iterable[int]) -> int:
+        """Let go of messages, whether they are out or not; return how many were held."""
+        part = self._parts.get(where)
+        if part is None:
+            return 0
+        pop, entries, handed = part.plain.pop, part.entries, part.handed
+        out = waited = lined = 0
+        for offset in offsets:
+            if pop(offset, None) is not None:
+                if offset < handed:
+                    out += 1
+                else:
+                    waited += 1
+            elif entries and (entry := entries.get(offset)) is not None:
+                self._remove(entry)
+                lined += 1
+        self._out -= out
+        self._all -= out + waited
+        return out + waited + lined
 
     def ack_cumulative(self, where: SourcePartition, offset: int) -> int:
         """Let go of a message and all before it in its partition; return how many were held."""
-        held = self._held.get(where)
-        removed = 0
-        while held and next(iter(held)) <= offset:
-            self._remove(where, next(iter(held.values())))
-            removed += 1
-        return removed
+        part = self._parts.get(where)
+        if part is None:
+            return 0
+        found = []
+        for held in (part.entries, part.plain):
+            for one in held:
+                if one <= offset:
+                    found.append(one)
+                elif self._order is not OrderRule.NONE:  # else what has failed is in no order
+                    break
+        return self.ack(where, found)
 
     def negative_ack(
         self,
@@ -274,7 +353,12 @@ class Dispatch(Generic[M]):
         Returns:
             False if it is not out, or was handed out again since: then nothing changes.
         """
-        entry = self._find(where, offset)
+        part = self._parts.get(where)
+        if part is None:
+            return False
+        if offset in part.plain and offset < part.handed and redelivery_count in {None, 0}:
+            self._line_up(part, offset)
+        entry = part.entries.get(offset)
         if entry is None or offset not in entry.line.out:
             return False
         if redelivery_count not in {None, entry.times_out - 1}:
@@ -304,11 +388,107 @@ class Dispatch(Generic[M]):
 
     def held(self) -> Iterator[tuple[SourcePartition, int]]:
         """Return partition and offset of all that is held."""
-        return ((where, offset) for where, held in self._held.items() for offset in held)
+        for where, part in self._parts.items():
+            for offsets in (part.entries, part.plain):
+                yield from ((where, offset) for offset in offsets)
 
-    def _find(self, where: SourcePartition, offset: int) -> _Entry[M] | None:
-        held = self._held.get(where)
-        return None if held is None else held.get(offset)
+    def dead(self) -> list[HandedOut[M]]:
+        """Return what has failed too often; each holds its line until it is acked."""
+        return [(one.line.part.where, one.offset, one.message, one.failures) for one in self._dead]
+
+    def redeliveries(self, where: SourcePartition) -> Redeliveries:
+        """Return how often what is held of a partition has failed, or was out and may yet."""
+        part = self._parts.get(where)
+        if part is None:
+            return NO_REDELIVERIES
+        counts = {
+            offset: entry.failures + (offset in entry.line.out)
+            for offset, entry in part.entries.items()
+        }
+        # Where there is an order, all that is plain is behind all that is not.
+        begin = 0
+        if counts and self._order is not OrderRule.NONE:
+            begin = next(reversed(counts)) + 1
+        return Redeliveries.of(counts, out=range(begin, part.handed))
+
+    def _needs_lines(self, part: _Part[M]) -> bool:
+        """Tell whether what comes in is to stand in lines."""
+        if self._order is OrderRule.ONE_OUT or self._limits.ack_timeout_ms:
+            return True
+        is_lined = part.waiting > 0 or self._turns <= part.lined_until
+        return self._order is OrderRule.TAKEN_BACK and is_lined
+
+    def _line_up(self, part: _Part[M], failed: int | None = None) -> None:
+        """Have plain messages stand in lines: all where there is an order, else one that fails."""
+        if self._order is not OrderRule.NONE:
+            plain, part.plain = part.plain, {}
+        else:
+            plain = {} if failed is None else {failed: part.plain.pop(failed)}
+        for offset, kept in plain.items():
+            if offset >= part.handed:
+                self._stand(part, offset, kept)
+                continue
+            entry = self._entry(part, offset, kept)
+            entry.times_out = 1
+            entry.line.out[offset] = entry
+
+    def _entry(self, part: _Part[M], offset: int, kept: tuple[int, bytes | None, M]) -> _Entry[M]:
+        turn, key, message = kept
+        line: _Line[M] | None
+        if key is None or self._order is OrderRule.NONE:
+            line = _Line(part, None)
+        elif (line := part.lines.get(key)) is None:
+            line = part.lines[key] = _Line(part, key)
+        entry = part.entries[offset] = _Entry(offset, message, turn, line)
+        return entry
+
+    def _stand(
+        self, part: _Part[M], offset: int, kept: tuple[int, bytes | None, M], failures: int = 0
+    ) -> None:
+        """Have a message that is not out stand at the end of its line."""
+        entry = self._entry(part, offset, kept)
+        entry.times_out = entry.failures = failures
+        waiting = entry.line.waiting
+        waiting[offset] = entry
+        part.waiting += 1
+        if failures:
+            self._judge(entry)
+        if len(waiting) == 1:
+            self._offer(entry.line)
+
+    def _hand_out(self, entry: _Entry[M], now_ms: float) -> HandedOut[M]:
+        line, offset, redelivered = entry.line, entry.offset, entry.times_out
+        del line.waiting[offset]
+        line.out[offset] = entry
+        line.part.waiting -= 1
+        self.touched.add(line.part.where)
+        self._out += 1
+        entry.times_out += 1
+        self.counts.redelivered += redelivered > 0
+        if self._limits.ack_timeout_ms:
+            self._deadlines[entry] = now_ms + self._limits.ack_timeout_ms
+        self._offer(line)
+        return line.part.where, offset, entry.message, redelivered
+
+    def _hand_out_plain(self, handed: list[HandedOut[M]], most: int) -> None:
+        """Hand out what is left of the oldest span."""
+        span = self._fresh[0]
+        part, plain, before = span.part, span.part.plain, len(handed)
+        these = span.left[: most - before]
+        messages = [kept[2] for kept in map(plain.get, these) if kept is not None]
+        if len(messages) == len(these):
+            handed += zip(repeat(part.where), these, messages, repeat(0))
+        else:
+            found = [one for one in these if one in plain]
+            handed += zip(repeat(part.where), found, messages, repeat(0))
+        span.left = span.left[len(these) :]
+        span.turn += len(these)
+        if not span.left:
+            self._fresh.popleft()
+        if len(handed) > before:
+            part.handed = these[-1] + 1
+            self._out += len(handed) - before
+            self.touched.add(part.where)
 
     def _fail(self, entry: _Entry[M], now_ms: float) -> None:
         """Put a message that is out back into its line, and with it those behind it."""
@@ -319,7 +499,18 @@ class Dispatch(Generic[M]):
         self._put_back(entry)
         entry.failures += 1
         entry.due_ms = now_ms + self._backoff.delay_ms(entry.failures, self._random())
+        line.part.lined_until = self._turns + _LINED_FOR
+        self.touched.add(line.part.where)
+        self._judge(entry)
         self._offer(line)
+
+    def _judge(self, entry: _Entry[M]) -> None:
+        """Take note of a message that has failed too often."""
+        most = self._limits.redeliveries
+        if most is not None and entry.failures > most:
+            entry.is_dead = True
+            self._dead[entry] = None
+            self.counts.dead += 1
 
     def _put_back(self, entry: _Entry[M]) -> None:
         """Put the last message of a line that is out before those that are not."""
@@ -327,24 +518,27 @@ class Dispatch(Generic[M]):
         self._no_longer_out(entry)
         line.waiting[entry.offset] = entry
         line.waiting.move_to_end(entry.offset, last=False)
+        line.part.waiting += 1
 
     def _no_longer_out(self, entry: _Entry[M]) -> None:
         del entry.line.out[entry.offset]
         self._deadlines.pop(entry, None)
         self._out -= 1
 
-    def _remove(self, where: SourcePartition, entry: _Entry[M]) -> None:
-        line = entry.line
-        del self._held[where][entry.offset]
+    def _remove(self, entry: _Entry[M]) -> None:
+        line, part = entry.line, entry.line.part
+        del part.entries[entry.offset]
         self._all -= 1
+        self._dead.pop(entry, None)
         if entry.offset in line.out:
             self._no_longer_out(entry)
             makes_way = self._order is OrderRule.ONE_OUT
         else:
             makes_way = next(iter(line.waiting)) == entry.offset
             del line.waiting[entry.offset]
-        if line.place is not None and not line.out and not line.waiting:
-            del self._lines[line.place]
+            part.waiting -= 1
+        if line.key is not None and not line.out and not line.waiting:
+            del part.lines[line.key]
         elif makes_way:
             self._offer(line)
 
@@ -374,6 +568,6 @@ class Dispatch(Generic[M]):
     def _is_next(self, entry: _Entry[M]) -> bool:
         """Tell whether a message is the one of its line that may be handed out."""
         line = entry.line
-        if self._order is OrderRule.ONE_OUT and line.out:
+        if entry.is_dead or (self._order is OrderRule.ONE_OUT and line.out):
             return False
         return next(iter(line.waiting.values()), None) is entry

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
 from sequitur.consumer.subscription.sizes import CountedSizes
 
 
@@ -14,10 +15,12 @@ class PartitionCursor(NamedTuple):
     Attributes:
         cursor: What is acked.
         sizes: What was counted while reading.
+        redeliveries: How often messages were delivered that are not acked.
     """
 
     cursor: Cursor
     sizes: CountedSizes = CountedSizes()
+    redeliveries: Redeliveries = NO_REDELIVERIES
 
     @classmethod
     def begin(cls, identity: CursorIdentity, start: int) -> Self:

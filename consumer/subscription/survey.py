@@ -205,7 +205,7 @@ class Survey:
         return TopicBacklog(topic, tuple(parts))
 
     def _part(self, subscription: str, where: SourcePartition) -> PartitionBacklog:
-        cursor, sizes = self.held_of(subscription, where)
+        cursor, sizes, _ = self.held_of(subscription, where)
         log = self.logs[where]
         first = self.first_unacked(subscription, where)
         counted_from = min(max(first, sizes.begin), max(sizes.stop, first))

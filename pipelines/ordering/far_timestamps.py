@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.subscriptions.partition_reader import Arrival
     from sequitur.producer.kafka.arrivals import Headers
 
     Spans = Mapping[SourcePartition, tuple[int, int]]
@@ -76,10 +75,13 @@ def read_spans(job: JobContext, spans: Spans, partitions: int) -> Iterator[pa.Re
                 if one.where not in left:
                     continue  # what has come since, and is not waited for
                 heard_s, stop = time.monotonic(), left[one.where]
-                if one.message is not None and one.offset < stop:
-                    found.append((one.message, _headers(one, java)))
+                found += [
+                    (message, _headers(message, one.where, offset, java))
+                    for offset, message in zip(one.offsets, one.messages, strict=True)
+                    if offset < stop
+                ]
                 # The last offsets may be markers: then its end, or a later record, says so.
-                if one.offset + (one.message is not None) >= stop:
+                if one.offsets.stop >= stop:
                     del left[one.where]
             if found:
                 yield from spread(_table(found), partitions).cast(_SCHEMA).to_batches()
@@ -93,12 +95,11 @@ def read_spans(job: JobContext, spans: Spans, partitions: int) -> Iterator[pa.Re
             raise TopicError(f"{where} begins at offset {begins}, and not at {spans[where][0]}")
 
 
-def _headers(one: Arrival, java: JavaHeaders) -> Headers:
-    assert one.message is not None
+def _headers(message: Message, where: SourcePartition, offset: int, java: JavaHeaders) -> Headers:
     try:
-        return headers_of(one.message)
+        return headers_of(message)
     except UnreadableHeadersError:
-        return java.of(one.where, one.offset)
+        return java.of(where, offset)
 
 
 def _table(found: Sequence[tuple[Message, Headers]]) -> pa.Table:

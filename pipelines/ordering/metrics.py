@@ -228,7 +228,7 @@ def _subscription(
         "Rows that Kafka deleted before they were read, at most",
         labels=labels,
     )
-    for where, (cursor, _sizes) in sorted(cursors.items()):
+    for where, (cursor, *_) in sorted(cursors.items()):
         place = [where.topic, str(where.partition)]
         part = clock.partitions.get(where)
         to_read = 0 if part is None else part.to_read or 0

@@ -19,9 +19,10 @@ from sequitur.consumer._errors import PositionRangeError
 from sequitur.pipelines._errors import SubscriptionClosedError, UnansweredError
 from sequitur.pipelines.subscriptions.cursor_writes import CursorWrites
 from sequitur.producer._wall_clock import wall_clock_ms
+from sequitur.producer.kafka.arrivals import sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from confluent_kafka import Message
@@ -100,24 +101,23 @@ class Consumption:
         for thread in self._threads:
             thread.start()
 
-    def receive(self, timeout_s: float | None) -> HandedOut[Message] | None:
-        """Return the next message; None if none comes within the time.
+    def receive(self, most: int, timeout_s: float | None) -> list[HandedOut[Message]]:
+        """Return the next messages, as many as there are; none if none comes within the time.
 
         Args:
-            timeout_s: How long to wait; None for ever.
+            most: No more than so many.
+            timeout_s: How long to wait for the first; None for ever.
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             while True:
                 self._check()
                 now_s = time.monotonic()
-                handed = self._dispatch.take(now_s * 1000)
+                handed = self._dispatch.take(now_s * 1000, most)
                 if self._dispatch.room >= self._refill:
                     self._has_room.notify()
-                if handed is not None:
+                if handed or (until_s is not None and now_s >= until_s):
                     return handed
-                if until_s is not None and now_s >= until_s:
-                    return None
                 change_ms = self._dispatch.next_change_ms()
                 changes_s = None if change_ms is None else change_ms / 1000
                 first_s = min(
@@ -125,19 +125,23 @@ class Consumption:
                 )
                 self._has_messages.wait(None if first_s is None else _wait_s(first_s - now_s))
 
-    def ack(self, where: SourcePartition, offset: int) -> bool:
-        """Ack a message; False if it was acked before."""
-        self._learn_end(where, offset)
+    def ack(self, offsets: Mapping[SourcePartition, Sequence[int]]) -> int:
+        """Ack messages, all or none; return how many were not acked before."""
+        self._learn_ends({where: max(some) for where, some in offsets.items()})
         with self._lock:
             self._check()
-            is_new = self._partitions[where].ack(offset)
-            self._dispatch.ack(where, offset)
+            for where, some in offsets.items():
+                self._partitions[where].check_acks(some)
+            added = 0
+            for where, some in offsets.items():
+                added += self._partitions[where].ack(some)
+                self._dispatch.ack(where, some)
             self._let_go_on()
-            return is_new
+            return added
 
     def ack_cumulative(self, where: SourcePartition, offset: int) -> int:
         """Ack a message and all before it; return how many were not acked before."""
-        self._learn_end(where, offset)
+        self._learn_ends({where: offset})
         with self._lock:
             self._check()
             added = self._partitions[where].ack_cumulative(offset)
@@ -269,16 +273,19 @@ class Consumption:
                 "one was forked from: use it there, or open one here"
             )
 
-    def _learn_end(self, where: SourcePartition, offset: int) -> None:
-        """Ask where a partition ends if an ack lies beyond what is known of it."""
+    def _learn_ends(self, offsets: Mapping[SourcePartition, int]) -> None:
+        """Ask where partitions end if acks lie beyond what is known of them."""
         with self._lock:
             self._check()
-            self._require(where)
-            if offset < self._partitions[where].end:
-                return
-        end = self._opening.topics.high_watermarks([where])[where]
+            for where in offsets:
+                self._require(where)
+            beyond = [one for one, offset in offsets.items() if offset >= self._partitions[one].end]
+        if not beyond:
+            return
+        ends = self._opening.topics.high_watermarks(beyond)
         with self._lock:
-            self._partitions[where].know_end(end)
+            for where, end in ends.items():
+                self._partitions[where].know_end(end)
 
     def _require(self, where: SourcePartition) -> None:
         if where not in self._partitions:
@@ -351,13 +358,20 @@ class Consumption:
     def _take_in(self, arrivals: Iterable[Arrival]) -> None:
         read = set()
         for arrival in arrivals:
-            where, first, offset, message, is_deleted = arrival
+            where, first, offset, messages, is_deleted = arrival
             part = self._partitions[where]
             read.add(where)
             lost = part.cursor.counts.lost
-            is_new = part.read(first, offset, arrival.size, is_deleted=is_deleted)
-            if is_new and message is not None:
-                self._dispatch.add(where, offset, message.key(), message)
+            size = sizes_of(messages)
+            for new in part.read(first, arrival.offsets, size, is_deleted=is_deleted):
+                these = messages[new.start - offset : new.stop - offset]
+                self._dispatch.add(
+                    where,
+                    new,
+                    [one.key() for one in these],
+                    these,
+                    redeliveries=part.redeliveries,
+                )
             if lost := part.cursor.counts.lost - lost:
                 _logger.warning(
                     "%s: %s-%d begins at %d: at most %d messages were deleted before they were "
@@ -400,7 +414,10 @@ class Consumption:
     def _write_once(self) -> None:
         """Write the cursors that have changed since they were written."""
         with self._lock:
-            write = self._writes.next()
+            for where in self._dispatch.touched:
+                self._partitions[where].changes += 1
+            self._dispatch.touched.clear()
+            write = self._writes.next(self._dispatch.redeliveries)
         try:
             if write.cursors:
                 self._store(write.cursors)

@@ -335,13 +335,12 @@ def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[P
     }
     for where in standing.partitions:
         if where not in cursors:
-            cursor, sizes = standing.held(where)
-            cursor.rewind()
-            cursors[where] = PartitionCursor(cursor, sizes)
+            cursors[where] = standing.held(where)
+            cursors[where].cursor.rewind()
     return list(cursors.values())
 
 
 def _forwarded(standing: Standing, move: CursorMove) -> PartitionCursor:
-    cursor, sizes = standing.held(move.where)
-    cursor.ack_cumulative(move.target - 1, end=move.end)
-    return PartitionCursor(cursor, sizes.behind(cursor.committed_offset))
+    held = standing.held(move.where)
+    held.cursor.ack_cumulative(move.target - 1, end=move.end)
+    return held._replace(sizes=held.sizes.behind(held.cursor.committed_offset))

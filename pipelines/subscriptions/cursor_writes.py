@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from sequitur.pipelines._errors import UnansweredError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sequitur.consumer import SourcePartition
     from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.redeliveries import Redeliveries
 
 
 class CursorWrite(NamedTuple):
@@ -67,8 +68,12 @@ class CursorWrites:
             raise UnansweredError(*self._refusal.args) from self._refusal
         return False
 
-    def next(self) -> CursorWrite:
-        """Return what is not stored as it is now."""
+    def next(self, held: Callable[[SourcePartition], Redeliveries]) -> CursorWrite:
+        """Return what is not stored as it is now.
+
+        Args:
+            held: Tells how often messages of a partition were delivered that are not acked.
+        """
         changed = {
             where: part
             for where, part in self._partitions.items()
@@ -76,7 +81,7 @@ class CursorWrites:
         }
         return CursorWrite(
             self._requested,
-            [part.copy() for part in changed.values()],
+            [part.copy(held(where)) for where, part in changed.items()],
             {where: part.changes for where, part in changed.items()},
             {where: part.acks for where, part in changed.items()},
         )

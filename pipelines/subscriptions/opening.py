@@ -259,7 +259,9 @@ class SubscriptionOpening:
         for where, start in starts.items():
             if (one := cursors.get(where)) is not None:
                 self._check_end(one.cursor, highs[where])
-                partitions[where] = ConsumedPartition(one.cursor, one.sizes, end=highs[where])
+                partitions[where] = ConsumedPartition(
+                    one.cursor, one.sizes, end=highs[where], redeliveries=one.redeliveries
+                )
             else:
                 partitions[where] = self._begin(where, lows.get(where, start))
         return partitions

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import SubscriptionError, TopicError
-from sequitur.producer.kafka.arrivals import headers_of
+from sequitur.producer.kafka.arrivals import arrivals as arrivals_of
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
@@ -29,25 +29,21 @@ class Arrival(NamedTuple):
     Attributes:
         where: The partition.
         first: From here on nothing is there, up to before `offset`.
-        offset: That of the message; where reading has got to if there is none.
-        message: The message; None if there is none.
+        offset: That of the first message; where reading has got to if there is none.
+        messages: The messages, which lie together.
         is_deleted: Whether the log begins at `offset` now: what was before may have been messages.
     """
 
     where: SourcePartition
     first: int
     offset: int
-    message: Message | None
+    messages: list[Message]
     is_deleted: bool = False
 
     @property
-    def size(self) -> int | None:
-        """Bytes of the message's key, value and headers; None if there is none."""
-        message = self.message
-        if message is None:
-            return None
-        size = len(message.key() or b"") + len(message.value() or b"")
-        return size + sum(len(name) + len(value or b"") for name, value in headers_of(message))
+    def offsets(self) -> range:
+        """Offsets of the messages."""
+        return range(self.offset, self.offset + len(self.messages))
 
 
 class PartitionReader:
@@ -93,18 +89,27 @@ class PartitionReader:
         """
         arrivals = [self._found_again(where) for where in sorted(self._lost)]
         try:
-            messages = self._consumer.consume(count, timeout_s)
+            messages = arrivals_of(self._consumer, count, timeout_s=timeout_s)
         except KafkaException as error:
             raise TopicError(f"the subscription's topics cannot be read: {error}") from error
+        together: tuple[str, int, int] | None = None
         for message in messages:
-            where = SourcePartition(cast("str", message.topic()), cast("int", message.partition()))
-            first, offset = self._next.get(where), cast("int", message.offset())
-            reason = message.error()
+            reason, offset = message.error(), cast("int", message.offset())
+            topic, partition = cast("str", message.topic()), cast("int", message.partition())
+            if together == (topic, partition, offset) and reason is None:
+                arrivals[-1].messages.append(message)
+                self._next[arrivals[-1].where] = offset + 1
+                together = topic, partition, offset + 1
+                continue
+            together, where = None, SourcePartition(topic, partition)
             if reason is None or reason.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
+                first = self._next.get(where)
                 if first is None or offset < first:
                     continue  # read before the position was changed
-                arrivals.append(Arrival(where, first, offset, message if reason is None else None))
-                self._next[where] = offset + (reason is None)
+                found = [message] if reason is None else []
+                arrivals.append(Arrival(where, first, offset, found))
+                self._next[where] = offset + len(found)
+                together = topic, partition, self._next[where]
             elif (action := action_of(Request.POSITION, reason.code())) is Action.GO_WITHOUT:
                 self._lost.add(where)
             elif not action.is_waited_for:
@@ -136,4 +141,4 @@ class PartitionReader:
         self._next[where] = offset
         self._consumer.incremental_unassign([TopicPartition(*where)])
         self._consumer.incremental_assign([TopicPartition(*where, offset)])
-        return Arrival(where, first, offset, None, is_deleted=True)
+        return Arrival(where, first, offset, [], is_deleted=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, cast
 from sequitur.producer._errors import UnreadableHeadersError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from confluent_kafka import Consumer, Message
 
     Headers = list[tuple[str, bytes | None]]
@@ -35,6 +37,23 @@ def arrivals(consumer: Consumer, at_most: int, *, timeout_s: float) -> list[Mess
     return [*first, *consumer.consume(at_most - 1, timeout=0)] if first else []
 
 
+def sizes_of(messages: Iterable[Message]) -> int:
+    """Return the bytes of keys, values and headers; once for each record, as `headers_of`.
+
+    Raises:
+        UnreadableHeadersError: A header has a name that is no UTF-8.
+    """
+    size = 0
+    try:
+        for message in messages:
+            size += len(message.key() or b"") + len(message)
+            if headers := _headers(message):
+                size += sum(len(name) + len(value or b"") for name, value in headers)
+    except SystemError as error:
+        raise _unreadable(message) from error
+    return size
+
+
 def headers_of(message: Message) -> Headers:
     """Return a record's headers; to be called once for each record.
 
@@ -44,7 +63,11 @@ def headers_of(message: Message) -> Headers:
     try:
         return cast("Headers | None", _headers(message)) or []
     except SystemError as error:  # so the client ends it, and each further call gives null pointers
-        raise UnreadableHeadersError(
-            f"{message.topic()}-{message.partition()}, offset {message.offset()}: a header has a "
-            "name that is no UTF-8"
-        ) from error
+        raise _unreadable(message) from error
+
+
+def _unreadable(message: Message) -> UnreadableHeadersError:
+    return UnreadableHeadersError(
+        f"{message.topic()}-{message.partition()}, offset {message.offset()}: a header has a "
+        "name that is no UTF-8"
+    )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sequitur.consumer import SourcePartition
-from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, HandedOut, OrderRule
+from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, OrderRule
 from sequitur.producer.kafka.backoff import Backoff
 from tests.support.examples import examples
 
@@ -139,7 +139,7 @@ class DispatchMachine(RuleBasedStateMachine):
         for where, key, gap in arrivals[: self.dispatch.room]:
             offset = self.ends[where] + gap
             self.ends[where] = offset + 1
-            self.dispatch.add(where, offset, key, (where, offset))
+            self.dispatch.add(where, range(offset, offset + 1), [key], [(where, offset)])
             self.model.held.append(_Message(where, offset, key))
             self.came.add((where, offset))
 
@@ -153,10 +153,10 @@ class DispatchMachine(RuleBasedStateMachine):
         handed = self.dispatch.take(self.now_ms)
         expected = self.model.take(self.now_ms)
         if expected is None:
-            assert handed is None
+            assert not handed
             return None
         place = (expected.where, expected.offset)
-        assert handed == HandedOut(place, expected.times_out - 1)
+        assert handed == [(*place, place, expected.times_out - 1)]
         assert place not in self.acked
         if expected in self.model.turns:
             self.model.turns.remove(expected)
@@ -169,7 +169,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def ack(self, where: SourcePartition, offset: int) -> None:
         """Ack any offset: out, not out, acked, or none."""
         found = self._find(where, offset)
-        assert self.dispatch.ack(where, offset) == (found is not None)
+        assert self.dispatch.ack(where, [offset]) == (found is not None)
         self._forget([] if found is None else [found])
 
     @rule(data=st.data())
@@ -177,7 +177,7 @@ class DispatchMachine(RuleBasedStateMachine):
         """Ack as most do."""
         if out := [one for one in self.model.held if one.is_out]:
             message = data.draw(st.sampled_from(out))
-            assert self.dispatch.ack(message.where, message.offset)
+            assert self.dispatch.ack(message.where, [message.offset])
             self._forget([message])
 
     @rule(data=st.data())
@@ -185,7 +185,7 @@ class DispatchMachine(RuleBasedStateMachine):
         """Ack a message that was taken back, or was never out."""
         if waiting := [one for one in self.model.held if not one.is_out]:
             message = data.draw(st.sampled_from(waiting))
-            assert self.dispatch.ack(message.where, message.offset)
+            assert self.dispatch.ack(message.where, [message.offset])
             self._forget([message])
 
     @rule(where=st.sampled_from(_PARTITIONS), offset=_OFFSETS)
@@ -244,7 +244,7 @@ class DispatchMachine(RuleBasedStateMachine):
             return
         for one in list(self.model.held):
             if one.is_out:  # a receiver that is slow
-                self.dispatch.ack(one.where, one.offset)
+                self.dispatch.ack(one.where, [one.offset])
                 self._forget([one])
         while self.model.held:
             place = self._take()
@@ -279,21 +279,21 @@ def test_key_order_and_failures_at_once() -> None:
         )
         for offset in range(5_000):
             key = b"key-%d" % (offset % 13)
-            dispatch.add(_PARTITIONS[0], offset, key, (key, offset))
+            dispatch.add(_PARTITIONS[0], range(offset, offset + 1), [key], [(key, offset)])
         acked: dict[bytes, list[int]] = {}
         now_ms = 0.0
         while dispatch.unacked + dispatch.queued:
             handed = dispatch.take(now_ms)
-            if handed is None:
+            if not handed:
                 change_ms = dispatch.next_change_ms()
                 assert change_ms is not None
                 now_ms = change_ms
                 continue
-            key, offset = handed.message
+            _, _, (key, offset), _ = handed[0]
             if random.random() < 1 / 3:
                 assert dispatch.negative_ack(_PARTITIONS[0], offset, now_ms)
             else:
-                assert dispatch.ack(_PARTITIONS[0], offset)
+                assert dispatch.ack(_PARTITIONS[0], [offset])
                 acked.setdefault(key, []).append(offset)
         assert {key: sorted(offsets) for key, offsets in acked.items()} == acked
         assert sum(map(len, acked.values())) == 5_000

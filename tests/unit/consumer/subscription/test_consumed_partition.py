@@ -16,15 +16,15 @@ IDENTITY = CursorIdentity("billing", "orders", 0)
 def test_gaps_are_acked_as_absent() -> None:
     """Offsets that reading has jumped over hold nothing; so do those before where it has got to."""
     part = ConsumedPartition.begin(IDENTITY, 10)
-    assert part.read(10, 13, 5)
-    assert part.read(14, 16, 5)
-    assert not part.read(17, 20, None)
+    assert part.read(10, range(13, 14), 5)
+    assert part.read(14, range(16, 17), 5)
+    assert not part.read(17, range(20, 20))
     assert part.end == 20
     assert list(part.cursor.acked_ranges()) == [(14, 16), (17, 20)]
     assert (part.cursor.mark_delete, part.cursor.read_position) == (12, 20)
     assert part.cursor.counts.absent == 8
-    assert part.ack(13)
-    assert part.ack(16)
+    assert part.ack([13])
+    assert part.ack([16])
     assert part.cursor.mark_delete == 19
 
 
@@ -33,8 +33,8 @@ def test_what_was_deleted_before_it_was_acked_is_lost() -> None:
     part = ConsumedPartition.begin(IDENTITY, 10)
     part.know_end(40)
     part.cursor.ack_range(12, 15, end=40)
-    assert not part.read(10, 20, None, is_deleted=True)
-    assert part.read(20, 22, 5)
+    assert not part.read(10, range(20, 20), is_deleted=True)
+    assert part.read(20, range(22, 23), 5)
     counts = part.cursor.counts
     assert (counts.lost, counts.absent, counts.consumed, counts.repeated) == (7, 2, 3, 0)
     assert part.cursor.stats(40).to_document()["lostAtMost"] == 7
@@ -43,13 +43,13 @@ def test_what_was_deleted_before_it_was_acked_is_lost() -> None:
 def test_what_is_read_again_is_no_repeated_ack() -> None:
     """A second life reads the gaps behind a hole again, and counts nothing of them."""
     part = ConsumedPartition.begin(IDENTITY, 0)
-    part.read(0, 2, 5)
-    part.read(3, 8, 5)
-    part.ack(8)
+    part.read(0, range(2, 3), 5)
+    part.read(3, range(8, 9), 5)
+    part.ack([8])
     again = ConsumedPartition(part.cursor.copy(), part.sizes, end=9)
     assert again.cursor.read_position == 2
-    assert again.read(2, 2, 5)
-    assert not again.read(3, 8, 5)  # it is acked
+    assert again.read(2, range(2, 3), 5)
+    assert not again.read(3, range(8, 9), 5)  # it is acked
     assert again.cursor.counts.repeated == 0
     assert again.cursor.counts.absent == 7
 
@@ -58,12 +58,12 @@ def test_bytes_are_counted_once() -> None:
     """What an earlier life has counted is not counted again; what is acked falls away."""
     part = ConsumedPartition.begin(IDENTITY, 0)
     for offset in range(4):
-        part.read(offset, offset, 100)
+        part.read(offset, range(offset, offset + 1), 100)
     part.count_sizes()
     assert part.sizes == CountedSizes(0, (4,), (400,))
     again = ConsumedPartition(part.cursor.copy(), part.sizes, end=4)
     for offset in range(6):
-        again.read(offset, offset, 100)
+        again.read(offset, range(offset, offset + 1), 100)
     again.count_sizes()
     assert again.sizes.size_from(0) == 600
     again.ack_cumulative(4)
@@ -77,17 +77,17 @@ def test_changes_tell_what_is_to_be_written() -> None:
     part.know_end(3)
     assert (part.end, part.changes, part.acks) == (5, 0, 0)
     with pytest.raises(AckBeyondEndError):
-        part.ack(5)
+        part.ack([5])
     with pytest.raises(AckBeyondEndError):
         part.ack_cumulative(5)
     assert (part.changes, part.acks) == (0, 0)
-    assert part.ack(1)
-    assert not part.ack(1)
+    assert part.ack([1])
+    assert not part.ack([1])
     assert part.ack_cumulative(2) == 2
     assert (part.changes, part.acks) == (3, 3)
-    part.read(3, 3, 1)
+    part.read(3, range(3, 4), 1)
     assert (part.changes, part.acks) == (4, 3)
-    part.read(3, 3, None)
+    part.read(3, range(3, 3))
     assert part.changes == 4
 
 
@@ -108,13 +108,13 @@ def test_copied_cursor_is_of_its_own() -> None:
 def test_a_copy_is_as_of_now() -> None:
     """Of its own partition; acks that follow do not change what is being written."""
     part = ConsumedPartition.begin(IDENTITY, 0)
-    part.read(0, 0, 5)
-    part.read(1, 1, 7)
+    part.read(0, range(1), 5)
+    part.read(1, range(1, 2), 7)
     part.count_sizes()
-    part.read(2, 2, 11)
+    part.read(2, range(2, 3), 11)
     part.count_sizes()
     held = part.copy()
-    part.ack(0)
+    part.ack([0])
     assert held.cursor.identity == IDENTITY
     assert (held.cursor.committed_offset, part.cursor.committed_offset) == (0, 1)
     assert held.sizes == CountedSizes(0, (2, 3), (12, 11))
@@ -125,7 +125,7 @@ def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
     part = ConsumedPartition.begin(IDENTITY, 0)
     found = []
     for first, offset in ((0, 0), (0, 0), (1, 4), (5, 5)):
-        part.read(first, offset, 5)
+        part.read(first, range(offset, offset + 1), 5)
         found.append(part.changes)
     assert found == [1, 1, 3, 4]
 

@@ -21,23 +21,24 @@ def _dispatch(order: OrderRule, *keys: bytes | None, **limits: int) -> Dispatch[
     """Return one that holds a message of each key, with the offset as the message."""
     dispatch: Dispatch[int] = Dispatch(order, limits=DispatchLimits(**limits), backoff=_BACKOFF)
     for offset, key in enumerate(keys):
-        dispatch.add(ONE, offset, key, offset)
+        _add(dispatch, offset, key)
     return dispatch
+
+
+def _add(dispatch: Dispatch[int], offset: int, key: bytes | None) -> None:
+    dispatch.add(ONE, range(offset, offset + 1), [key], [offset])
 
 
 def _taken(dispatch: Dispatch[int], now_ms: float = 0) -> list[tuple[int, int]]:
     """Take all there is: message and redelivery count of each."""
-    found = []
-    while (handed := dispatch.take(now_ms)) is not None:
-        found.append((handed.message, handed.redelivery_count))
-    return found
+    return [(message, count) for _, _, message, count in dispatch.take(now_ms, 100)]
 
 
 def test_one_of_a_key_is_out_at_a_time() -> None:
     """Key_Shared: the second of a key comes once the first is acked; no key waits for another."""
     dispatch = _dispatch(OrderRule.ONE_OUT, b"a", b"a", b"b", None, None)
     assert _taken(dispatch) == [(0, 0), (2, 0), (3, 0), (4, 0)]
-    dispatch.ack(ONE, 0)
+    dispatch.ack(ONE, [0])
     assert _taken(dispatch) == [(1, 0)]
 
 
@@ -60,7 +61,7 @@ def test_what_was_out_behind_a_failed_message_is_taken_back() -> None:
     _taken(dispatch)
     assert dispatch.negative_ack(ONE, 1, 0)
     assert (dispatch.unacked, dispatch.queued, dispatch.counts.taken_back) == (2, 3, 2)
-    dispatch.ack(ONE, 4)
+    dispatch.ack(ONE, [4])
     assert _taken(dispatch, 99) == []
     assert _taken(dispatch, 100) == [(1, 1), (2, 1)]
 
@@ -68,7 +69,7 @@ def test_what_was_out_behind_a_failed_message_is_taken_back() -> None:
 def test_keys_do_not_matter_where_there_is_no_order() -> None:
     """Shared: later messages of a key come while an earlier one waits."""
     dispatch = _dispatch(OrderRule.NONE, b"a", b"a")
-    assert dispatch.take(0) is not None
+    assert dispatch.take(0) == [(ONE, 0, 0, 0)]
     dispatch.negative_ack(ONE, 0, 0)
     assert _taken(dispatch) == [(1, 0)]
 
@@ -76,7 +77,7 @@ def test_keys_do_not_matter_where_there_is_no_order() -> None:
 def test_same_key_of_another_partition_is_another_key() -> None:
     """Order is that of a partition, as in Kafka."""
     dispatch = _dispatch(OrderRule.ONE_OUT, b"a")
-    dispatch.add(TWO, 0, b"a", 7)
+    dispatch.add(TWO, range(1), [b"a"], [7])
     assert _taken(dispatch) == [(0, 0), (7, 0)]
 
 
@@ -86,7 +87,7 @@ def test_limits_of_what_is_out_and_read() -> None:
     assert (dispatch.room, dispatch.is_blocked) == (1, False)
     assert len(_taken(dispatch)) == 2
     assert (dispatch.room, dispatch.is_blocked) == (3, True)
-    dispatch.ack(ONE, 1)
+    dispatch.ack(ONE, [1])
     assert not dispatch.is_blocked
     assert _taken(dispatch) == [(2, 0)]
 
@@ -95,7 +96,7 @@ def test_message_without_an_ack_fails_in_time() -> None:
     """An ack timeout is a failure with the same backoff; one that is acked does not time out."""
     dispatch = _dispatch(OrderRule.NONE, None, None, ack_timeout_ms=50)
     _taken(dispatch)
-    dispatch.ack(ONE, 1)
+    dispatch.ack(ONE, [1])
     assert dispatch.next_change_ms() == 50
     assert _taken(dispatch, 50) == []
     assert (dispatch.counts.timed_out, dispatch.unacked) == (1, 0)
@@ -117,14 +118,15 @@ def test_acked_messages_leave_nothing_behind() -> None:
     """Over many acks in any state, what is kept stays as small as what is held."""
     dispatch: Dispatch[int] = Dispatch(OrderRule.TAKEN_BACK, backoff=_BACKOFF)
     for offset in range(20_000):
-        dispatch.add(ONE, offset, b"%d" % (offset % 3), offset)
+        _add(dispatch, offset, b"%d" % (offset % 3))
         if offset % 3 == 0:
             dispatch.take(0)
             dispatch.negative_ack(ONE, offset, 0)
-        dispatch.ack(ONE, offset)
+        dispatch.ack(ONE, [offset])
     assert (dispatch.queued, dispatch.unacked) == (0, 0)
     assert len(dispatch._ready) + len(dispatch._delayed) < 200
-    assert not dispatch._lines
+    assert not dispatch._parts[ONE].lines
+    assert not dispatch._parts[ONE].plain
     assert not dispatch._deadlines
 
 
@@ -132,7 +134,7 @@ def test_message_that_comes_too_late_is_refused() -> None:
     """Messages of a partition come in the order of their offsets."""
     dispatch = _dispatch(OrderRule.NONE, None, None)
     with pytest.raises(ValueError, match="offset 1 of"):
-        dispatch.add(ONE, 1, None, 1)
+        _add(dispatch, 1, None)
 
 
 @pytest.mark.parametrize("limits", [{"receiver_queue": 0}, {"unacked": -1}, {"ack_timeout_ms": -1}])
