@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import google_crc32c
@@ -136,7 +135,7 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
         raise ForeignCursorError(f"this is the cursor of {found}, and not that of {identity}")
     counts = AckCounts(meta.consumed, meta.absent, meta.repeated, meta.lost)
     in_order = -1 <= meta.mark_delete < meta.read_position <= LARGEST_OFFSET
-    if not in_order or min(astuple(counts)) < 0:
+    if not in_order or min(meta.consumed, meta.absent, meta.repeated, meta.lost) < 0:
         raise CursorDamagedError(f"the positions and counts of {found} make no sense")
     cursor = Cursor.restore(
         identity,
@@ -190,6 +189,8 @@ def _unpack(unpacked: bytes) -> tuple[_Meta, bytes]:
 
 
 def _ranges(meta: _Meta, columns: bytes) -> AckedRanges:
+    if not meta.ranges:
+        return AckedRanges()
     split = meta.ranges * meta.distance_width
     distances = _from_planes(columns[:split], meta.distance_width)
     lengths = _from_planes(columns[split:], meta.length_width)
@@ -201,7 +202,7 @@ def _ranges(meta: _Meta, columns: bytes) -> AckedRanges:
         raise CursorDamagedError("the ranges of a cursor make no sense")
     np.cumsum(edges, out=edges)
     edges += meta.mark_delete + 1
-    if meta.ranges and not 0 <= edges[-1] <= LARGEST_OFFSET:
+    if not 0 <= edges[-1] <= LARGEST_OFFSET:
         raise CursorDamagedError("the ranges of a cursor reach beyond the largest offset")
     return AckedRanges.from_arrays(edges[0::2], edges[1::2])
 

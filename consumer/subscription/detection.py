@@ -92,7 +92,7 @@ def detect(
         subscription: Whose.
         now_ms: The time.
     """
-    parts = {one.partition: one for one in backlog.parts if one.subscription == subscription}
+    parts = {one.partition: one for one in backlog.of_subscriptions.get(subscription, ())}
     messages = sum(one.messages for one in parts.values())
     age_s = backlog.age_s(now_ms, subscription)
     found = []
@@ -104,7 +104,7 @@ def detect(
                 FindingKind.SLOW_SUBSCRIPTION,
                 backlog.topic,
                 subscription,
-                f"{messages:,} messages are not acked, the oldest for {age_s:,.0f} s; "
+                f"{messages:,} messages are not acked, the oldest for at least {age_s:,.0f} s; "
                 f"{len(parts) - len(behind):,} of {len(parts):,} partitions have caught up",
                 {"msgBacklog": messages, "age_s": age_s, "partitionsBehind": sorted(behind)},
             )
@@ -114,7 +114,12 @@ def detect(
         hole = _hole(cursor, parts[cursor.identity.partition].end, thresholds)
         if hole is not None:
             found.append(Finding(FindingKind.ACK_HOLE, backlog.topic, subscription, *hole))
-    out = sum(_unacked(cursor, parts[cursor.identity.partition].end) for cursor in read)
+    most = sum(
+        _reached(one, parts[one.identity.partition].end) - one.committed_offset for one in read
+    )
+    out = 0
+    if 0 < thresholds.unacked_messages <= most:
+        out = sum(_unacked(cursor, parts[cursor.identity.partition].end) for cursor in read)
     if 0 < thresholds.unacked_messages <= out:
         found.append(
             Finding(
@@ -156,13 +161,12 @@ def near_deletion(
     age_ms = int(backlog.age_s(now_ms, subscription) * 1000)
     if time_ms is not None and 2 * age_ms > time_ms:
         add(
-            f"the oldest message that is not acked is {age_ms:,} ms old",
+            f"the oldest message that is not acked is at least {age_ms:,} ms old",
             f"retention.ms = {time_ms}",
             {"age_ms": age_ms, "retention.ms": time_ms},
         )
-    for part in backlog.parts:
-        is_own = part.subscription == subscription
-        if is_own and size_bytes is not None and 2 * part.size_bytes > size_bytes:
+    for part in backlog.of_subscriptions.get(subscription, ()):
+        if size_bytes is not None and 2 * part.size_bytes > size_bytes:
             add(
                 f"partition {part.partition} has {part.size_bytes:,} bytes from the first message "
                 "that is not acked on",
@@ -177,9 +181,9 @@ def _hole(
 ) -> tuple[str, dict[str, Any]] | None:
     """Return what there is to say of a cursor's ack hole, if it has one."""
     entries = max(cursor.read_position, _acked_to(cursor)) - cursor.mark_delete
-    open_among = _unacked(cursor, end)
     if not 0 < thresholds.ack_hole_entries <= entries or not cursor.acked_range_count:
         return None
+    open_among = _unacked(cursor, end)
     if open_among > entries * thresholds.ack_hole_share:
         return None
     first = cursor.committed_offset
@@ -196,13 +200,17 @@ def _hole(
 
 
 def _acked_to(cursor: Cursor) -> int:
-    stop = cursor.committed_offset
+    if not cursor.acked_range_count:
+        return cursor.committed_offset
     _, stops = cursor.acked_arrays()
-    return int(stops[-1]) if len(stops) else stop
+    return int(stops[-1])
+
+
+def _reached(cursor: Cursor, end: int) -> int:
+    return min(max(cursor.read_position, _acked_to(cursor)), end)
 
 
 def _unacked(cursor: Cursor, end: int) -> int:
     """Return how many messages were read and are not acked."""
-    reached = min(max(cursor.read_position, _acked_to(cursor)), end)
-    unacked = cursor.unacked_ranges(cursor.committed_offset, reached)
+    unacked = cursor.unacked_ranges(cursor.committed_offset, _reached(cursor, end))
     return sum(stop - first for first, stop in unacked)

@@ -111,7 +111,7 @@ def _listed_backlog(survey: Survey, record: SubscriptionRecord) -> dict[str, Any
     return {
         "msgBacklog": sum(one.messages(name) for one in backlogs),
         "backlogSize": sum(
-            part.size_bytes for one in backlogs for part in one.parts if part.subscription == name
+            part.size_bytes for one in backlogs for part in one.of_subscriptions.get(name, ())
         ),
         "oldestBacklogMessageAgeSeconds": int(
             max((one.age_s(survey.now_ms, name) for one in backlogs), default=0)
@@ -163,7 +163,7 @@ def _subscription_stats(
     }
     if record.name in survey.damaged:
         return {**about, "damaged": survey.damaged[record.name]}
-    parts = [one for one in survey.backlog(topic).parts if one.subscription == record.name]
+    parts = survey.backlog(topic).of_subscriptions.get(record.name, [])
     stamps = [part.oldest_ms for part in parts if part.oldest_ms is not None]
     cursors = _cursors(survey, record.name, topic)
     document: dict[str, Any] = {

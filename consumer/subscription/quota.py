@@ -15,6 +15,8 @@ from sequitur.consumer.subscription.policies import BacklogPolicy
 from sequitur.producer.quota.control import PROXIMITY_FROM, BacklogState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sequitur.consumer.subscription.policies import BacklogQuota
     from sequitur.producer.quota.control import ProducerPolicy
 
@@ -32,7 +34,8 @@ class PartitionBacklog:
         messages: How many offsets are not acked: Pulsar's msgBacklog.
         size_bytes: Bytes from `first_unacked` to `end`.
         is_estimate: Whether these bytes were not counted.
-        oldest_ms: Timestamp of the record at `first_unacked`; None if there is none.
+        oldest_ms: Timestamp of the record at `first_unacked`, or one that it is not behind; None
+            if there is none, or it is not known to be old.
     """
 
     subscription: str
@@ -75,6 +78,14 @@ class TopicBacklog:
         return found
 
     @cached_property
+    def of_subscriptions(self) -> dict[str, list[PartitionBacklog]]:
+        """The parts of each subscription."""
+        found: dict[str, list[PartitionBacklog]] = {}
+        for part in self.parts:
+            found.setdefault(part.subscription, []).append(part)
+        return found
+
+    @cached_property
     def size_bytes(self) -> int:
         """Pulsar's backlogSize, over all partitions."""
         return sum(part.size_bytes for part in self.longest.values())
@@ -101,16 +112,18 @@ class TopicBacklog:
 
     def messages(self, subscription: str) -> int:
         """Return a subscription's msgBacklog."""
-        return sum(part.messages for part in self.parts if part.subscription == subscription)
+        return sum(part.messages for part in self.of_subscriptions.get(subscription, ()))
 
     def age_s(self, now_ms: int, subscription: str | None = None) -> float:
-        """Return the age of the oldest message that is not acked, 0 without one.
+        """Return the age of the oldest message that is not acked, at least; 0 without one.
 
         Args:
             now_ms: The time.
             subscription: Whose; by default of all.
         """
-        asked = (part for part in self.parts if subscription in {None, part.subscription})
+        asked: Iterable[PartitionBacklog] = self.parts
+        if subscription is not None:
+            asked = self.of_subscriptions.get(subscription, ())
         stamps = [part.oldest_ms for part in asked if part.oldest_ms is not None]
         return max(now_ms - min(stamps), 0) / 1000 if stamps else 0.0
 

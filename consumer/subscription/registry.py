@@ -11,6 +11,7 @@ import json
 import re
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -180,7 +181,7 @@ _KEEPS: Final = TopicPolicies(
 """What holds where policies cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Registry:
     """All that is registered at one moment.
 
@@ -258,8 +259,7 @@ class Registry:
 
     def on(self, topic: str) -> list[SubscriptionRecord]:
         """Return the subscriptions on a topic, by name."""
-        found = (one for one in self.subscriptions.values() if topic in one.topics)
-        return sorted(found, key=lambda one: one.name)
+        return self._on.get(topic, [])
 
     def partition_of(self, name: str) -> int | None:
         """Return the partition of the cursors' topic that a subscription's cursors are in.
@@ -271,7 +271,15 @@ class Registry:
 
     def topics(self) -> list[str]:
         """Return the topics that subscriptions are on."""
-        return sorted({topic for one in self.subscriptions.values() for topic in one.topics})
+        return sorted(self._on)
+
+    @cached_property
+    def _on(self) -> dict[str, list[SubscriptionRecord]]:
+        found: dict[str, list[SubscriptionRecord]] = {}
+        for _, record in sorted(self.subscriptions.items()):
+            for topic in dict.fromkeys(record.topics):
+                found.setdefault(topic, []).append(record)
+        return found
 
     def set_policies(self, topic: str | None) -> TopicPolicies:
         """Return what is set for a topic itself, or for the namespace."""

@@ -7,6 +7,7 @@ own cursors in the place of those that are stored, and does what is due to them 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
@@ -16,8 +17,9 @@ from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.quota import PartitionBacklog, TopicBacklog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
+    from sequitur.consumer.subscription.ages import Place
     from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
     from sequitur.consumer.time.clock import SourcePartition
 
@@ -74,7 +76,7 @@ class DueAck(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Survey:
     """What there is of topics and their subscriptions.
 
@@ -85,7 +87,12 @@ class Survey:
         logs: Each partition of the topics.
         held: What each subscription has of the partitions.
         epochs: The epoch that each subscription's cursors are of; absent where none are stored.
-        oldest_ms: Timestamp of the first record from an offset on, where there is one.
+        ids: The brokers' ids of topics, where they give some.
+        since: The first offset whose timestamp is not before a time, by partition and time; the
+            end where there is none.
+        oldest_ms: Timestamp of the first record from an offset on, where it was read.
+        older_than_ms: A time that the first record from an offset on is older than, where its
+            timestamp was not read, and one of the times of `since` is such.
         damaged: The subscriptions whose cursors cannot be read, and why. Nothing of theirs counts
             as acked, nothing is acked for them, and they hold no producer back.
         of_gone_logs: The subscriptions and partitions whose cursors are those of an earlier topic
@@ -102,7 +109,10 @@ class Survey:
     logs: Mapping[SourcePartition, Log]
     held: Mapping[str, Mapping[SourcePartition, PartitionCursor]] = field(default_factory=dict)
     epochs: Mapping[str, int] = field(default_factory=dict)
-    oldest_ms: Mapping[tuple[SourcePartition, int], int] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+    since: Mapping[tuple[SourcePartition, int], int] = field(default_factory=dict)
+    oldest_ms: Mapping[Place, int] = field(default_factory=dict)
+    older_than_ms: Mapping[Place, int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
     jobs: frozenset[str] = frozenset()
@@ -119,21 +129,48 @@ class Survey:
             epochs={**self.epochs, subscription: epoch},
         )
 
-    def with_oldest(self, oldest_ms: Mapping[tuple[SourcePartition, int], int]) -> Survey:
+    def with_oldest(self, oldest_ms: Mapping[Place, int]) -> Survey:
         """Return the survey with the timestamps that were asked for last."""
         return replace(self, oldest_ms=oldest_ms)
 
     def topics(self) -> list[str]:
         """Return the topics that are there."""
-        return sorted({one.topic for one in self.logs})
+        return list(self._partitions)
 
     def partitions(self, topic: str) -> list[SourcePartition]:
         """Return the partitions of a topic that is there."""
-        return sorted(one for one in self.logs if one.topic == topic)
+        return self._partitions.get(topic, [])
+
+    @cached_property
+    def _partitions(self) -> dict[str, list[SourcePartition]]:
+        found: dict[str, list[SourcePartition]] = {}
+        for where in sorted(self.logs):
+            found.setdefault(where.topic, []).append(where)
+        return found
+
+    def places(self, names: Collection[str] | None = None) -> dict[SourcePartition, set[int]]:
+        """Return where subscriptions have messages that are not acked: the first of each.
+
+        Args:
+            names: Of these subscriptions; by default of all.
+        """
+        found: dict[SourcePartition, set[int]] = {}
+        for topic in self.topics():
+            records = self.registry.on(topic)
+            wanted = [one.name for one in records if names is None or one.name in names]
+            for where in self.partitions(topic):
+                offsets = {self.first_unacked(name, where) for name in wanted}
+                found[where] = {one for one in offsets if one < self.logs[where].end}
+        return found
 
     def is_being_reset(self, record: SubscriptionRecord) -> bool:
         """Tell whether the stored cursors are of another epoch than the registry names."""
         return self.epochs.get(record.name, record.epoch) != record.epoch
+
+    @cached_property
+    def _unsettled(self) -> frozenset[str]:
+        records = self.registry.subscriptions.values()
+        return frozenset(one.name for one in records if self.is_being_reset(one))
 
     def held_of(self, subscription: str, where: SourcePartition) -> PartitionCursor:
         """Return what a subscription has of a partition.
@@ -141,10 +178,8 @@ class Survey:
         One that is not stored has acked nothing of what is there; neither has one of an epoch that
         is over.
         """
-        record = self.registry.subscriptions.get(subscription)
-        is_over = record is not None and self.is_being_reset(record)
-        known = None if is_over else self.held.get(subscription, {}).get(where)
-        if known is not None:
+        known = self.held.get(subscription, {}).get(where)
+        if known is not None and subscription not in self._unsettled:
             return known
         start = self.logs[where].start
         return PartitionCursor.begin(CursorIdentity(subscription, *where), start)
@@ -174,6 +209,8 @@ class Survey:
         if subscription in self.damaged or (subscription, where) in self.of_gone_logs:
             return 0
         first = cursor.read_position if subscription in self.jobs else cursor.committed_offset
+        if first >= self.logs[where].start:
+            return 0
         deleted = cursor.unacked_ranges(first, self.logs[where].start)
         return sum(stop - begin for begin, stop in deleted)
 
@@ -182,8 +219,17 @@ class Survey:
         counted = self.held_of(subscription, where).cursor.counts.lost
         return counted + self.deleted_unacked(subscription, where)
 
+    @cached_property
+    def _backlogs(self) -> dict[str, TopicBacklog]:
+        return {}
+
     def backlog(self, topic: str) -> TopicBacklog:
         """Return the backlogs of the subscriptions on a topic whose cursors can be read."""
+        if topic not in self._backlogs:
+            self._backlogs[topic] = self._backlog(topic)
+        return self._backlogs[topic]
+
+    def _backlog(self, topic: str) -> TopicBacklog:
         parts = [
             self._part(record.name, where)
             for record in self.registry.on(topic)
@@ -198,10 +244,9 @@ class Survey:
         What those will have acked is not known, so no producer waits for them.
         """
         whole = self.backlog(topic)
-        subscriptions = self.registry.subscriptions
-        parts = (
-            one for one in whole.parts if not self.is_being_reset(subscriptions[one.subscription])
-        )
+        if not self._unsettled:
+            return whole
+        parts = (one for one in whole.parts if one.subscription not in self._unsettled)
         return TopicBacklog(topic, tuple(parts))
 
     def _part(self, subscription: str, where: SourcePartition) -> PartitionBacklog:
@@ -222,8 +267,13 @@ class Survey:
             messages=sum(stop - begin for begin, stop in unacked),
             size_bytes=counted + guessed,
             is_estimate=counted_from > first or counted_to < log.end,
-            oldest_ms=self.oldest_ms.get((where, first)),
+            oldest_ms=self._age_of((where, first)),
         )
+
+    def _age_of(self, place: Place) -> int | None:
+        """Return a timestamp, or one that it is not behind; None if it is not known to be old."""
+        older_than_ms = self.older_than_ms.get(place)
+        return self.oldest_ms.get(place, None if older_than_ms is None else older_than_ms - 1)
 
 
 @dataclass(frozen=True, slots=True)

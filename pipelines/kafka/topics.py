@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     ConfigResource,
@@ -24,7 +24,7 @@ from sequitur.producer.kafka.record_limit import RecordLimit
 from sequitur.producer.kafka.topics import TopicCreation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     from sequitur.pipelines.kafka.outages import Outages
@@ -46,6 +46,9 @@ _RETAINED: Final = "retention.bytes"
 _NO_LIMIT: Final = -1
 _PRODUCER_EXPIRY: Final = "producer.id.expiration.ms"
 _DEFAULT_EXPIRY_MS: Final = 86_400_000
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # has no annotations
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # likewise
+_NO_OFFSETS: Final = "the brokers do not list the topics' offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,34 @@ class OwnRetention:
         return told
 
 
+class Extents(NamedTuple):
+    """Where the partitions of topics begin and end.
+
+    Attributes:
+        logs: The first offset that is there, and the one behind the last.
+        leaderless: Partitions that have no leader now; they are none of `logs`.
+        since: The first offset whose timestamp is not before a time, by partition and time; the
+            end where there is none.
+    """
+
+    logs: dict[SourcePartition, tuple[int, int]]
+    leaderless: frozenset[SourcePartition]
+    since: dict[tuple[SourcePartition, int], int]
+
+
+def _one_a_partition(
+    partitions: Iterable[SourcePartition], times: Mapping[str, Iterable[int]]
+) -> list[dict[SourcePartition, int]]:
+    """Return partitions and times so that a request names none twice: brokers refuse that."""
+    found: list[dict[SourcePartition, int]] = []
+    for where in partitions:
+        for number, time_ms in enumerate(sorted(set(times.get(where.topic, ())))):
+            if number == len(found):
+                found.append({})
+            found[number][where] = time_ms
+    return found
+
+
 def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | None:
     limits = [int(config.get(name, _NO_LIMIT)) for name in names]
     least = min((limit for limit in limits if limit > _NO_LIMIT), default=None)
@@ -157,15 +188,44 @@ class KafkaTopics:
         there = self._all()
         return {topic: there[topic] for topic in topics if topic in there}
 
-    def placed(self, topics: Iterable[str]) -> dict[SourcePartition, bool]:
-        """Return the partitions of topics that are there, and whether each has a leader now."""
+    def extents(
+        self, topics: Iterable[str], times: Mapping[str, Iterable[int]] | None = None
+    ) -> Extents:
+        """Return where the partitions of topics begin and end, of those that are there.
+
+        One request a leader for each of these, and for each time. A topic that is deleted
+        meanwhile, and a partition that loses its leader, are left out when all is asked again.
+
+        Args:
+            topics: The topics.
+            times: Of each topic the times in epoch milliseconds that offsets are asked for.
+        """
         wanted = set(topics)
-        return {
-            SourcePartition(topic, number): one.leader >= 0
-            for topic, found in self._listed().items()
-            if topic in wanted
-            for number, one in found.partitions.items()
-        }
+
+        def ask() -> Extents:
+            found = {
+                SourcePartition(topic, number): one.leader >= 0
+                for topic, listed in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
+                if topic in wanted
+                for number, one in listed.partitions.items()
+            }
+            led = sorted(where for where, is_led in found.items() if is_led)
+            starts = self._listed_offsets(dict.fromkeys(led, _EARLIEST))
+            ends = self._listed_offsets(dict.fromkeys(led, _LATEST))
+            since = {}
+            for at_once in _one_a_partition(led, times or {}):
+                specs = {one: OffsetSpec.for_timestamp(max(ms, 0)) for one, ms in at_once.items()}
+                for one, offset in self._listed_offsets(specs).items():
+                    # What is written meanwhile is left out.
+                    before_end = min(offset, ends[one]) if offset >= 0 else ends[one]
+                    since[one, at_once[one]] = before_end
+            return Extents(
+                {one: (starts[one], ends[one]) for one in led},
+                frozenset(where for where, is_led in found.items() if not is_led),
+                since,
+            )
+
+        return self._told(Request.TOPICS, _NO_OFFSETS, ask)
 
     def matching(
         self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
@@ -191,15 +251,12 @@ class KafkaTopics:
             raise TopicError(f"input_pattern {pattern!r} matches no topic")
         return found
 
-    def _listed(self) -> dict[str, Any]:
-        return self._told(
+    def _all(self) -> dict[str, int]:
+        topics = self._told(
             Request.TOPICS,
             "the brokers do not list their topics",
             lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
         )
-
-    def _all(self) -> dict[str, int]:
-        topics = self._listed()
         # For a topic with partitions an error only means that leaders are unknown for now.
         return {
             name: len(found.partitions)
@@ -336,34 +393,57 @@ class KafkaTopics:
         return min(int(one.get(_PRODUCER_EXPIRY, _DEFAULT_EXPIRY_MS)) for one in told)
 
     def _known_configuration(self, topic: str) -> dict[str, str]:
-        """Return a topic's settings, a minute old at most; see `_configuration`."""
+        return self._known_configurations([topic]).get(topic, {})
+
+    def _known_configurations(
+        self, topics: Collection[str], *, may_be_gone: bool = False
+    ) -> dict[str, dict[str, str]]:
+        """Return settings of topics, a minute old at most; none without the right to ask."""
         now_s = time.monotonic()
-        asked_s, found = self._known.get(topic, (now_s, None))
-        if found is None or now_s - asked_s >= _KNOWN_FOR_S:
-            found = self._configuration(topic)
+        self._known = {
+            topic: known for topic, known in self._known.items() if now_s - known[0] < _KNOWN_FOR_S
+        }
+        asked = [topic for topic in topics if topic not in self._known]
+        for topic, found in self._configurations(asked, may_be_gone=may_be_gone).items():
             self._known[topic] = now_s, found
-        return found
+        return {topic: self._known[topic][1] for topic in topics if topic in self._known}
 
-    def _configuration(self, topic: str, kind: ResourceType = ResourceType.TOPIC) -> dict[str, str]:
-        """Return a topic's settings, with the brokers' defaults; empty without the right to ask."""
-        resource = ConfigResource(kind, topic)
+    def _configuration(self, name: str, kind: ResourceType = ResourceType.TOPIC) -> dict[str, str]:
+        """Return settings, with the brokers' defaults; none without the right to ask for them."""
+        return self._configurations([name], kind)[name]
 
-        def describe() -> dict[str, str]:
-            asked = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-            try:
-                entries = asked.result(_TIMEOUT_S)
-            except KafkaException as error:
-                if action_to(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
-                    raise
-                return {}
-            return {name: str(entry.value) for name, entry in entries.items()}
+    def _configurations(
+        self,
+        names: Sequence[str],
+        kind: ResourceType = ResourceType.TOPIC,
+        *,
+        may_be_gone: bool = False,
+    ) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
 
-        message = f"the settings of {kind.name.lower()} {topic!r} cannot be read"
-        return self._told(Request.TOPIC_CONFIGS, message, describe)
+        def describe() -> dict[str, dict[str, str]]:
+            wanted = [ConfigResource(kind, name) for name in names]
+            asked = self._admin.describe_configs(wanted, request_timeout=_TIMEOUT_S)
+            found = {}
+            for one, answer in asked.items():
+                try:
+                    entries = answer.result(_TIMEOUT_S)
+                except KafkaException as error:
+                    if may_be_gone and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        continue
+                    if action_to(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
+                        raise
+                    entries = {}
+                found[one.name] = {name: str(entry.value) for name, entry in entries.items()}
+            return found
+
+        what = f"{kind.name.lower()} {names[0]!r}{' and others' if names[1:] else ''}"
+        return self._told(Request.TOPIC_CONFIGS, f"the settings of {what} cannot be read", describe)
 
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset behind the last record of each partition."""
-        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call] # has no annotations
+        return self._offsets(partitions, _LATEST)
 
     def offsets_since(
         self, partitions: Iterable[SourcePartition], time_ms: int
@@ -403,30 +483,36 @@ class KafkaTopics:
         """Return what the brokers delete of a topic by themselves."""
         return OwnRetention.of(self._configuration(topic))
 
-    def known_retention(self, topic: str) -> OwnRetention:
-        """Return `own_retention`; the brokers are asked again after a minute."""
-        return OwnRetention.of(self._known_configuration(topic))
+    def known_retentions(self, topics: Collection[str]) -> dict[str, OwnRetention]:
+        """Return `own_retention` of topics that are there; they are asked again after a minute."""
+        found = self._known_configurations(topics, may_be_gone=True)
+        return {topic: OwnRetention.of(one) for topic, one in found.items()}
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset of the first record that is still there of each partition."""
-        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call] # has no annotations
+        return self._offsets(partitions, _EARLIEST)
 
     def _offsets(
         self, partitions: Iterable[SourcePartition], which: OffsetSpec
     ) -> dict[SourcePartition, int]:
-        wanted = {TopicPartition(*partition): which for partition in partitions}
+        wanted = dict.fromkeys(partitions, which)
         if not wanted:
             return {}
+        return self._told(
+            Request.TOPICS, _NO_OFFSETS, lambda: self._listed_offsets(wanted), learns=True
+        )
 
-        def ask() -> dict[SourcePartition, int]:
-            found = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
-            return {
-                SourcePartition(asked.topic, asked.partition): answer.result(_TIMEOUT_S).offset
-                for asked, answer in found.items()
-            }
-
-        message = "the brokers do not list the topics' offsets"
-        return self._told(Request.TOPICS, message, ask, learns=True)
+    def _listed_offsets(
+        self, wanted: Mapping[SourcePartition, OffsetSpec]
+    ) -> dict[SourcePartition, int]:
+        if not wanted:
+            return {}
+        asked = {TopicPartition(*where): which for where, which in wanted.items()}
+        found = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+        return {
+            SourcePartition(one.topic, one.partition): answer.result(_TIMEOUT_S).offset
+            for one, answer in found.items()
+        }
 
     def _told(
         self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sequitur.consumer import OutputPartition, SourcePartition
+from sequitur.consumer.subscription.ages import limits_ms, older_than
 from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.kafka.connections import kept_connections
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from sequitur.consumer.subscription.ages import Place
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.consumer.subscription.state import SubscriptionState
@@ -39,19 +41,9 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.1
 _RECORDS: Final = 1_000
 _PATIENCE_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _ToldAges:
-    """Timestamps that were read, and the ids of their topics: one that is made anew has others."""
-
-    ids: Mapping[str, str]
-    oldest_ms: Mapping[tuple[SourcePartition, int], int]
-
-    def of(self, ids: Mapping[str, str]) -> dict[tuple[SourcePartition, int], int]:
-        """Return those of topics that have the same id still."""
-        same = {topic for topic, one in ids.items() if self.ids.get(topic) == one}
-        return {place: ms for place, ms in self.oldest_ms.items() if place[0].topic in same}
+_MOST_AGES: Final = 100_000
+_FIGURES: Final = 64
+"""So many ages are read in a round for the sake of a figure alone."""
 
 
 class Surveyor:
@@ -79,7 +71,7 @@ class Surveyor:
         self.cursors = CursorStore(kafka, replication_factor=replication_factor, outages=outages)
         self.topics = KafkaTopics(kafka, outages)
         self.groups = ConsumerGroups(kafka, outages)
-        self._told = _ToldAges({}, {})
+        self._ages: dict[tuple[str, int, int], int] = {}  # by topic's id, partition, offset
 
     def survey(
         self,
@@ -88,8 +80,9 @@ class Surveyor:
         now_ms: int | None = None,
         registry: Registry | None = None,
         known: StoredSubscriptions | None = None,
+        times: Callable[[Registry, int], Mapping[str, Iterable[int]]] | None = None,
     ) -> Survey:
-        """Ask for all there is of topics and of the subscriptions on them.
+        """Ask for all there is of topics and of the subscriptions on them, but for ages.
 
         Args:
             wanted: Topics; by default all that subscriptions are on. Those that are not there are
@@ -97,6 +90,7 @@ class Surveyor:
             now_ms: The time; by default this machine's.
             registry: What is registered; by default it is read.
             known: What is stored of the subscriptions; by default it is read.
+            times: Returns the times of each topic, for `since`.
 
         Raises:
             StateFormatError: A record of the registry is of another version.
@@ -108,43 +102,117 @@ class Surveyor:
         names = sorted({one.name for topic in topics for one in registry.on(topic)})
         # Cursors before ends: else an ack could lie beyond the end that was asked.
         stored, damaged = self.stored(registry, names) if known is None else known
-        ids, placed = self.topics.ids(topics), self.topics.placed(topics)
-        logs = self._logs(where for where, is_led in placed.items() if is_led)
+        now_ms = wall_clock_ms() if now_ms is None else now_ms
+        # Before records are read: of a topic that is made anew meanwhile it is seen next time.
+        ids = self.topics.ids(topics)
+        extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
+        sizes = log_sizes(self.kafka, extents.logs)
+        logs = {one: Log(*ends, sizes.get(one)) for one, ends in extents.logs.items()}
         connected, untold = self.groups.members_of(names)
-        survey = Survey(
-            now_ms=wall_clock_ms() if now_ms is None else now_ms,
+        return Survey(
+            now_ms=now_ms,
             registry=registry,
             connected=frozenset(connected),
             untold=untold,
-            leaderless=frozenset(where for where, is_led in placed.items() if not is_led),
+            leaderless=extents.leaderless,
             logs=logs,
             held={name: found.cursors for name, found in stored.items()},
             epochs={name: found.state.epoch for name, found in stored.items()},
+            ids=ids,
+            since=extents.since,
             damaged=damaged,
             jobs=frozenset(name for name, found in stored.items() if found.state.checkpoint),
             of_gone_logs=gone_logs(stored, logs, ids),
         )
-        return self.with_oldest(survey)
 
-    def with_oldest(self, survey: Survey) -> Survey:
-        """Return a survey with the ages of what is not acked; what is known is not asked again.
+    def judged(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        now_ms: int | None = None,
+        registry: Registry | None = None,
+        is_detected: bool = False,
+    ) -> Survey:
+        """Return a survey that says what is older than the limits of its topics.
+
+        Args:
+            topics: As for `survey`.
+            now_ms: The time; by default this machine's.
+            registry: What is registered; by default it is read.
+            is_detected: Whether slow subscriptions are looked for, and what is near its deletion.
+
+        Raises:
+            StateFormatError: A record of the registry is of another version.
+            TopicError: The brokers do not answer.
+        """
+
+        def times(registry: Registry, now_ms: int) -> dict[str, set[int]]:
+            wanted = registry.topics() if topics is None else topics
+            own = self.topics.known_retentions(wanted) if is_detected else {}
+            return {
+                topic: limits_ms(
+                    registry.policies_of(topic),
+                    now_ms=now_ms,
+                    retention_ms=own[topic].time_ms if topic in own else None,
+                    is_detected=is_detected,
+                )
+                for topic in wanted
+            }
+
+        found = self.survey(topics, now_ms=now_ms, registry=registry, times=times)
+        return self.with_limits(found)
+
+    def with_limits(self, survey: Survey) -> Survey:
+        """Return a survey of `judged` with what is older than limits of what is not acked now.
 
         Raises:
             TopicError: The brokers do not answer.
         """
-        places = {
-            (where, survey.first_unacked(record.name, where))
-            for where in survey.logs
-            for record in survey.registry.on(where.topic)
-        }
-        behind = {one for one in places if one[1] < survey.logs[one[0]].end}
+        places = survey.places()
+        oldest: dict[Place, int] = {}
+
+        def read(wanted: Collection[Place]) -> dict[Place, int]:
+            oldest.update(self._timestamps(survey, wanted))
+            return oldest
+
+        # Figures of quotas by age, as far as they come at no great cost.
+        read([
+            (where, min(offsets))
+            for where, offsets in places.items()
+            if offsets and survey.registry.policies_of(where.topic).backlog_quota.limit_s
+        ][:_FIGURES])  # fmt: skip
+        older = older_than(places, survey.since, read)
+        return replace(survey, oldest_ms=oldest, older_than_ms=older)
+
+    def with_oldest(self, survey: Survey, names: Collection[str] | None = None) -> Survey:
+        """Return a survey with the ages of what is not acked; what is known is not asked again.
+
+        Args:
+            survey: Of topics.
+            names: The subscriptions whose ages are asked for; by default all.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        found = survey.places(names)
+        places = [(where, offset) for where, offsets in found.items() for offset in offsets]
+        return survey.with_oldest({**survey.oldest_ms, **self._timestamps(survey, places)})
+
+    def _timestamps(self, survey: Survey, places: Collection[Place]) -> dict[Place, int]:
+        """Read timestamps of the first messages from places on; those of `_ages` are known."""
+        known, ids = {}, survey.ids
+        for where, offset in places:
+            key = ids.get(where.topic, ""), where.partition, offset
+            if key in self._ages:
+                known[where, offset] = self._ages[key]
         ends = {where: log.end for where, log in survey.logs.items()}
-        # Asked before the records are read: a topic that is made anew meanwhile is seen next time.
-        ids = self.topics.ids({where.topic for where, _ in behind})
-        known = {one: ms for one, ms in self._told.of(ids).items() if one in behind}
-        asked = timestamps_from(self.kafka, behind - known.keys(), ends)
-        self._told = _ToldAges(ids, {**known, **asked})
-        return survey.with_oldest({**known, **asked})
+        told = timestamps_from(self.kafka, set(places) - known.keys(), ends)
+        if len(self._ages) > _MOST_AGES:
+            self._ages.clear()
+        for (where, offset), stamp_ms in {**known, **told}.items():
+            if where.topic in ids:
+                self._ages[ids[where.topic], where.partition, offset] = stamp_ms
+        return {**known, **told}
 
     def stored(self, registry: Registry, names: Collection[str]) -> StoredSubscriptions:
         """Return what is stored of subscriptions that are registered.
@@ -177,12 +245,6 @@ class Surveyor:
                 return change(registry)
 
             owner.remove(by=partial(self.registry.change, confirmed))
-
-    def _logs(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, Log]:
-        wanted = sorted(partitions)
-        starts, ends = self.topics.low_watermarks(wanted), self.topics.high_watermarks(wanted)
-        sizes = log_sizes(self.kafka, wanted)
-        return {one: Log(starts[one], ends[one], sizes.get(one)) for one in wanted}
 
 
 def gone_logs(

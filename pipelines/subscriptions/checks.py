@@ -149,9 +149,10 @@ class Checks:
             SubscriptionFencedError: Another process makes the checks now.
             TopicError: The brokers refuse, or do not answer.
         """
-        survey = self._surveyor.survey(now_ms=now_ms)
+        survey = self._surveyor.judged(now_ms=now_ms, is_detected=True)
         acked, findings = [], []
-        wanted = cuts(survey, self._surveyor.topics)
+        wanted = cuts(survey)
+        survey = self._with_ages_of_reset(survey, wanted)
         for record in list(survey.registry.subscriptions.values()):
             if record.name in survey.untold or not due_acks(survey, record, wanted):
                 continue
@@ -159,7 +160,7 @@ class Checks:
             acked += done
             findings += found
         if acked and not self._is_dry:
-            survey = self._surveyor.with_oldest(survey)
+            survey = self._surveyor.with_limits(survey)
         checks = quota_checks(survey)
         if not self._is_dry:
             self._publish(checks, survey.now_ms)
@@ -182,6 +183,16 @@ class Checks:
         return CheckRound(
             survey.now_ms, tuple(checks), tuple(acked), tuple(findings), tuple(expired)
         )
+
+    def _with_ages_of_reset(self, survey: Survey, wanted: Cuts) -> Survey:
+        """Return the survey with the ages that say what resets have asked for, where it matters."""
+        names = {
+            record.name
+            for where, stop in wanted.alive_from.items()
+            for record in survey.registry.on(where.topic)
+            if record.reset_ms is not None and survey.first_unacked(record.name, where) < stop
+        }
+        return self._surveyor.with_oldest(survey, names) if names else survey
 
     def _ack(
         self, survey: Survey, record: SubscriptionRecord, wanted: Cuts
@@ -209,8 +220,7 @@ class Checks:
     def _near_deletion(self, survey: Survey) -> list[Finding]:
         """Return what the topics' own retention will soon delete though it is not acked."""
         found = []
-        for topic in survey.topics():
-            own = self._surveyor.topics.known_retention(topic)
+        for topic, own in self._surveyor.topics.known_retentions(survey.topics()).items():
             for record in survey.registry.on(topic):
                 found += near_deletion(
                     survey.backlog(topic),

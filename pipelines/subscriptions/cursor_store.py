@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.subscriptions.stored_records import KnownCursors
     from sequitur.producer import KafkaSettings
 
 CURSOR_TOPIC: Final = "sequitur-cursors"
@@ -86,6 +87,7 @@ class CursorStore:
         self._outages = outages
         self._replication_factor = replication_factor
         self._topic = CompactedTopic(kafka, CURSOR_TOPIC, partitions=_PARTITIONS, outages=outages)
+        self._known: KnownCursors = {}
 
     def read(self, subscription: str, *, partition: int | None = None) -> StoredSubscription | None:
         """Return what is stored of a subscription; None if nothing is.
@@ -105,7 +107,9 @@ class CursorStore:
     def read_all(
         self, names: Collection[str], partition_of: Callable[[str], int | None] = lambda _name: None
     ) -> StoredSubscriptions:
-        """Return what is stored of subscriptions.
+        """Return what is stored of subscriptions, to be looked at only.
+
+        A cursor that has not changed since is the same object each time.
 
         Args:
             names: Which.
@@ -116,6 +120,10 @@ class CursorStore:
             TopicError: The brokers do not answer.
         """
         stored, damaged = {}, {}
+        wanted = set(names)
+        self._known = {
+            one: known for one, known in self._known.items() if one.subscription in wanted
+        }
         for name, records in self._read_all(names, partition_of):
             try:
                 one = records.subscription(name)
@@ -136,10 +144,10 @@ class CursorStore:
         wanted = {one for one in known.values() if one is not None}
         read: dict[int, StoredRecords] = {}
         if None in known.values() or len(wanted) > _FEW:
-            read = self._read()
+            read = self._read(known=self._known)
         else:
             for one in wanted:
-                read |= self._read(one)
+                read |= self._read(one, self._known)
         for name, noted in known.items():
             place = place_of(read, name, 0) if noted is None else noted
             yield name, read.get(place, _NOTHING)
@@ -156,9 +164,11 @@ class CursorStore:
             return noted
         return self._topic.partition_of(name)
 
-    def _read(self, partition: int | None = None) -> dict[int, StoredRecords]:
+    def _read(
+        self, partition: int | None = None, known: KnownCursors | None = None
+    ) -> dict[int, StoredRecords]:
         return {
-            one: StoredRecords({key: kept.value for key, kept in records.items()})
+            one: StoredRecords({key: kept.value for key, kept in records.items()}, known)
             for one, records in self._topic.read_apart(partition).items()
         }
 

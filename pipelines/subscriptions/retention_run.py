@@ -128,7 +128,7 @@ def run_retention(
     for topic in sorted({where.topic for where in survey.logs}):
         planned = _plans(surveyor, survey, topic)
         own = surveyor.topics.own_retention(topic)
-        refused = _refused_topic(survey, topic, own, is_allowed=despite_topic_retention)
+        refused = _refused_topic(surveyor, survey, topic, own, is_allowed=despite_topic_retention)
         if refused is not None:
             refusals.append(refused)
             planned = [held_back(one, one.before, Holder.TOPIC, None) for one in planned]
@@ -228,7 +228,7 @@ def _others(surveyor: Surveyor, survey: Survey) -> _Others:
 
 
 def _refused_topic(
-    survey: Survey, topic: str, own: OwnRetention, *, is_allowed: bool
+    surveyor: Surveyor, survey: Survey, topic: str, own: OwnRetention, *, is_allowed: bool
 ) -> Refusal | None:
     if own.is_compacted and not own.deletes:
         sentence = (
@@ -238,7 +238,8 @@ def _refused_topic(
         return Refusal(topic, Holder.TOPIC, sentence)
     if not own.sentences or is_allowed:
         return None
-    age_s = survey.backlog(topic).age_s(survey.now_ms)
+    names = [one.name for one in survey.registry.on(topic)]
+    age_s = surveyor.with_oldest(survey, names).backlog(topic).age_s(survey.now_ms)
     sentence = (
         f"topic {topic!r} has {' and '.join(own.sentences)}: Kafka deletes messages there whether "
         f"they are acked or not; the oldest that is not acked is {age_s:,.0f} s old; set -1, or "

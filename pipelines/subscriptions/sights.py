@@ -58,7 +58,7 @@ def take_sight(
             name, partition=registry.partition_of(name)
         ).items()
     }
-    survey = surveyor.survey(wanted, registry=registry, known=stored)
+    survey = surveyor.with_oldest(surveyor.survey(wanted, registry=registry, known=stored))
     return Sight(
         survey,
         states={name: found.state for name, found in stored.stored.items()},

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.registry import SubscriptionRecord
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.consumer.subscription.survey import Survey
-    from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.pipelines.subscriptions.backlog import Surveyor
 
 
@@ -62,15 +61,11 @@ def quota_checks(survey: Survey) -> list[QuotaCheck]:
     ]
 
 
-def cuts(survey: Survey, topics: KafkaTopics) -> Cuts:
+def cuts(survey: Survey) -> Cuts:
     """Return up to where messages are to be acked that nobody processes.
 
     Args:
-        survey: Of the topics.
-        topics: Tells which offsets are how old.
-
-    Raises:
-        TopicError: The brokers do not answer.
+        survey: Of the topics, judged.
     """
     evicted: dict[SourcePartition, int] = {}
     alive_from: dict[SourcePartition, int] = {}
@@ -79,8 +74,7 @@ def cuts(survey: Survey, topics: KafkaTopics) -> Cuts:
         ttl_s = survey.registry.policies_of(check.topic).message_ttl_s
         cutoff_ms = ttl_cutoff_ms(ttl_s, now_ms=survey.now_ms)
         if cutoff_ms is not None:
-            found = topics.offsets_since(partitions, cutoff_ms)
-            alive_from |= {one: min(found[one], survey.logs[one].end) for one in partitions}
+            alive_from |= {one: survey.since[one, cutoff_ms] for one in partitions}
         if not check.evicts:
             continue
         if check.is_too_large and check.quota.limit_bytes is not None:
@@ -90,8 +84,8 @@ def cuts(survey: Survey, topics: KafkaTopics) -> Cuts:
             }
         if check.is_too_old and check.quota.limit_s is not None:
             since_ms = age_cutoff_ms(check.quota.limit_s, now_ms=survey.now_ms)
-            for one, offset in topics.offsets_since(partitions, since_ms).items():
-                evicted[one] = max(min(offset, survey.logs[one].end), evicted.get(one, 0))
+            for one in partitions:
+                evicted[one] = max(survey.since[one, since_ms], evicted.get(one, 0))
     return Cuts(evicted, alive_from)
 
 
@@ -117,8 +111,8 @@ def skip_due(
     record = registry.subscriptions.get(own.name)
     if record is None or not any(_may_skip(registry.policies_of(one)) for one in topics):
         return []
-    survey = surveyor.survey(topics, registry=registry)
-    return skip(surveyor, own, survey, record, cuts(survey, surveyor.topics), copy_to=copy_to)
+    survey = surveyor.judged(topics, registry=registry)
+    return skip(surveyor, own, survey, record, cuts(survey), copy_to=copy_to)
 
 
 def skip(
@@ -149,7 +143,7 @@ def skip(
     """
     survey = survey.with_held(record.name, own.copies(), epoch=own.state.epoch)
     if record.reset_ms is not None:  # what a reset asked for is told by the ages behind it
-        survey = surveyor.with_oldest(survey)
+        survey = surveyor.with_oldest(survey, [record.name])
     due = due_acks(survey, record, wanted)
     for where, acks in groupby(due, lambda one: SourcePartition(one.topic, one.partition)):
         of_partition = list(acks)

@@ -109,7 +109,9 @@ def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, 
         TopicError: The brokers do not answer.
     """
     wanted = [
-        SourcePartition(name, one) for name in names for one in range(topics.partitions(name) or 0)
+        SourcePartition(name, one)
+        for name, partitions in topics.counts(names).items()
+        for one in range(partitions)
     ]
     starts, ends = topics.low_watermarks(wanted), topics.high_watermarks(wanted)
     return {one: Log(starts[one], ends[one]) for one in wanted}

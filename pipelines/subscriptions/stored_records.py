@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from sequitur.consumer import ConsumerError, CursorIdentity, SourcePartition
 from sequitur.consumer._errors import CursorDamagedError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _STATE: Final = "state"
 _OWNER: Final = "owner"
 _CURSOR: Final = "cursor"
+_MOST_KEYS: Final = 1 << 16
+"""They are read again with each round of checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ def cursor_value(offset: int, metadata: str) -> bytes:
     return f"{offset}\n{metadata}".encode()
 
 
+@lru_cache(_MOST_KEYS)
 def cursor_of_key(key: bytes) -> tuple[str, SourcePartition] | None:
     """Return whose cursor a key is of, and of which partition; None for other keys."""
     match _parts(key):
@@ -97,15 +101,23 @@ def is_record_of(key: bytes, subscription: str) -> bool:
     return parts[0] in {_STATE, _OWNER, _CURSOR} and parts[1] == subscription
 
 
+KnownCursors: TypeAlias = (
+    "dict[CursorIdentity, tuple[tuple[str, list[bytes], int], PartitionCursor]]"
+)
+"""Of each cursor its metadata, its chunks and the offset, and what they say."""
+
+
 class StoredRecords:
     """The newest records of a partition of the topic, or of several.
 
     Args:
         found: Value by key.
+        known: Cursors that were read before, with what they were read from; it is kept up to date.
     """
 
-    def __init__(self, found: Mapping[bytes, bytes]) -> None:
+    def __init__(self, found: Mapping[bytes, bytes], known: KnownCursors | None = None) -> None:
         self._found = found
+        self._known: KnownCursors = {} if known is None else known
         self._cursors: dict[str, dict[SourcePartition, bytes]] = {}
         for key, value in found.items():
             if (cursor := cursor_of_key(key)) is not None:
@@ -144,8 +156,13 @@ class StoredRecords:
             pointer = read_pointer(metadata)
             keys = [] if pointer is None else pointer.keys(identity)
             chunks = [self._found[key] for key in keys if key in self._found]
-            stored = read_stored(metadata, chunks, identity, offset=offset)
-            cursors[where] = PartitionCursor(stored.cursor, CountedSizes.decode(stored.carried))
+            source = metadata, chunks, offset
+            known = self._known.get(identity)
+            if known is None or known[0] != source:
+                stored = read_stored(metadata, chunks, identity, offset=offset)
+                sizes = CountedSizes.decode(stored.carried)
+                known = self._known[identity] = source, PartitionCursor(stored.cursor, sizes)
+            cursors[where] = known[1]
         return StoredSubscription(state, cursors)
 
     def chunks(self, name: str) -> dict[SourcePartition, frozenset[bytes]]:

@@ -48,11 +48,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
 class SubscribedTopics:
     """Topics and subscriptions of one test; the registry is empty when it begins."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, *, cleared: bool = True) -> None:
         self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
         self.surveyor = Surveyor(self.kafka)
         self.now_ms = int(time.time() * 1000)
-        self.clear()
+        if cleared:
+            self.clear()
 
     def clear(self) -> None:
         """Delete subscriptions and policies.

@@ -22,6 +22,7 @@ from sequitur.consumer.subscription.policies import (
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
 from sequitur.pipelines._errors import SubscriptionFencedError, TopicError
 from sequitur.pipelines.kafka.outages import brief_outages
+from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
 from sequitur.pipelines.subscriptions.backlog import log_sizes, read_spans, reader
@@ -346,20 +347,35 @@ def test_bytes_that_were_counted_come_before_estimates(
 
 
 def test_each_cursor_has_the_age_of_its_first_message(
-    topics: SubscribedTopics, make_topic: MakeTopic
+    topics: SubscribedTopics, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many cursors there are, on however many partitions."""
+    """However many cursors there are, on however many partitions; a round asks no more for them."""
     topic = make_topic(3, retention_ms=-1)
     for partition in range(3):
         topics.fill(topic, 40, partition=partition, ages_s=lambda one: 10_000 - 100 * one)
     for number in range(1, 13):
         topics.subscribe(f"sub{number}", topic)
         topics.acks_up_to(f"sub{number}", topic, [number, 2 * number, 3 * number])
-    found = topics.surveyor.survey([topic]).oldest_ms
+    found = topics.surveyor.with_oldest(topics.surveyor.survey([topic])).oldest_ms
     expected = {(part, (part + 1) * number) for number in range(1, 13) for part in range(3)}
     assert {(where.partition, offset): ms for (where, offset), ms in found.items()} == {
         (part, offset): topics.now_ms - 1_000 * (10_000 - 100 * offset) for part, offset in expected
     }
+    all_topics, asked = KafkaTopics._all, list[str]()
+
+    def counted(self: KafkaTopics) -> dict[str, int]:
+        asked.append("all topics")
+        return all_topics(self)
+
+    monkeypatch.setattr(KafkaTopics, "_all", counted)
+    other = SubscribedTopics(topics.kafka.bootstrap_servers, cleared=False)
+    slow = [one for one in other.check().findings if one.kind is FindingKind.SLOW_SUBSCRIPTION]
+    assert sorted(one.subscription or "" for one in slow) == sorted(
+        f"sub{number}" for number in range(1, 13)
+    )
+    # One of each partition shows it of all cursors before it.
+    assert len(other.surveyor._ages) == 3
+    assert 0 < len(asked) < 12
 
 
 def test_an_open_transaction_of_a_producer_stops_no_check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -21,6 +21,7 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.position import Edge
+from sequitur.pipelines.kafka.topics import Extents
 from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
 from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
@@ -176,16 +177,23 @@ def test_a_group_that_may_not_be_described_stops_no_other(
 def test_a_partition_without_a_leader_stops_no_other(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is named, and brokers are asked nothing of it that only a leader can tell."""
+    """It is named, and the others are judged and deleted from."""
     topic = make_topic(2, retention_ms=-1)
     led, leaderless = SourcePartition(topic, 0), SourcePartition(topic, 1)
-    assert topics.surveyor.topics.placed([topic]) == {led: True, leaderless: True}
     for partition in (0, 1):
         topics.fill(topic, 10, partition=partition)
     topics.subscribe(name, topic)
     topics.acks_up_to(name, topic, [10, 10])
-    placed = {led: True, leaderless: False}
-    monkeypatch.setattr(topics.surveyor.topics, "placed", lambda _topics: placed)
+    found_all = topics.surveyor.topics.extents
+
+    def extents(*asked: Any) -> Extents:
+        logs, without, since = found_all(*asked)
+        assert set(logs) == {led, leaderless}
+        assert not without
+        since = {key: offset for key, offset in since.items() if key[0] == led}
+        return Extents({led: logs[led]}, frozenset([leaderless]), since)
+
+    monkeypatch.setattr(topics.surveyor.topics, "extents", extents)
     found = [one for one in topics.check().findings if one.kind is _UNKNOWN]
     assert [(one.topic, one.sentence) for one in found] == [(topic, "partition 1 has no leader")]
     run = run_retention(topics.surveyor, [topic])

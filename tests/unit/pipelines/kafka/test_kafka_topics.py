@@ -114,3 +114,68 @@ async def test_a_topic_that_is_there_is_not_created(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(creation, "AdminClient", lambda _: admin)
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     assert not await creation.create_topic(kafka, "t", partitions=1, replication_factor=1)
+
+
+class _Admin:
+    """A cluster of topics whose partitions have a leader each, or none, and end at 10."""
+
+    def __init__(self, **led: list[bool]) -> None:
+        self.led = led
+        self.asked: list[dict[tuple[str, int], int]] = []
+        self.deleted_meanwhile: str | None = None
+
+    def list_topics(self, **_: Any) -> Any:
+        def topic(leaders: list[bool]) -> Any:
+            found = {n: SimpleNamespace(leader=led - 1) for n, led in enumerate(leaders)}
+            return SimpleNamespace(partitions=found)
+
+        return SimpleNamespace(topics={name: topic(led) for name, led in self.led.items()})
+
+    def list_offsets(self, wanted: Any, **_: Any) -> dict[Any, Future[Any]]:
+        self.led.pop(self.deleted_meanwhile or "", None)
+        self.asked.append({(one.topic, one.partition): at._value for one, at in wanted.items()})
+        answers = {}
+        for one, at in wanted.items():
+            answers[one] = Future[Any]()
+            if one.topic == self.deleted_meanwhile:
+                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+                answers[one].set_exception(KafkaException(error))
+            else:
+                offset = {-1: 10, -2: 3, 500: 7, 600: 12, 900: -1}[at._value]
+                answers[one].set_result(SimpleNamespace(offset=offset))
+        self.deleted_meanwhile = None
+        return answers
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaTopics, _Admin]:
+    """Topics `a` and `b`; the second partition of `a` has no leader."""
+    admin = _Admin(a=[True, False], b=[True])
+    patient = Outages(60, 0, wait=lambda _: False, tell=len)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
+    monkeypatch.setattr(topics, "_admin", admin)
+    return topics, admin
+
+
+def test_each_leader_is_asked_once_for_all_its_partitions(
+    cluster: tuple[KafkaTopics, _Admin],
+) -> None:
+    """And once more for each further time of a topic; never for what has no leader."""
+    topics, admin = cluster
+    found = topics.extents(["a", "b", "gone"], {"a": [500], "b": [600, 500, 900]})
+    a, b = SourcePartition("a", 0), SourcePartition("b", 0)
+    assert found.logs == {a: (3, 10), b: (3, 10)}
+    assert found.leaderless == {SourcePartition("a", 1)}
+    # Where there is no such message, or it was written since, it is the end.
+    assert found.since == {(a, 500): 7, (b, 500): 7, (b, 600): 10, (b, 900): 10}
+    assert admin.asked == [{a: -2, b: -2}, {a: -1, b: -1}, {a: 500, b: 500}, {b: 600}, {b: 900}]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(
+    cluster: tuple[KafkaTopics, _Admin],
+) -> None:
+    """It holds up nobody who asks for all topics."""
+    topics, admin = cluster
+    admin.deleted_meanwhile = "a"
+    found = topics.extents(["a", "b"])
+    assert (set(found.logs), found.leaderless) == ({SourcePartition("b", 0)}, frozenset())
