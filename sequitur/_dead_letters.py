@@ -17,15 +17,18 @@ from sequitur.consumer import (
 )
 from sequitur.consumer.topology import (
     DEAD_ATTEMPTS_HEADER,
+    DEAD_COMPONENT_HEADER,
     DEAD_DETAIL_HEADER,
     DEAD_EVENT_TIME_HEADER,
     DEAD_HEADERS,
     DEAD_PATH_HEADER,
     DEAD_REASON_HEADER,
+    DEAD_STREAM_HEADER,
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
     Place,
 )
+from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 
@@ -62,6 +65,10 @@ class DeadLetter:
         headers: The event's own headers.
         file: Where in the job's checkpoint the event is whole, if it is too large for the topic:
             value and headers, and maybe key and detail, are not here then.
+        component: The bolt that made it by itself; None of an event. Its value is then its values
+            as text, and what is given back is only in the file.
+        stream: The stream that it was emitted to; None of an event.
+        kept: Key and value that are given back, as the file has them.
     """
 
     partition: int
@@ -79,6 +86,9 @@ class DeadLetter:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     file: str | None = None
+    component: str | None = None
+    stream: str | None = None
+    kept: tuple[bytes | None, bytes | None] | None = None
 
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
@@ -88,6 +98,10 @@ class DeadLetter:
             NotADeadLetterError: The record is none: a required header is missing or wrong.
         """
         path = _text(record, DEAD_PATH_HEADER, "")
+        topic, file = _text(record, SOURCE_TOPIC_HEADER), _file(record)
+        is_made = "/" in topic  # no topic is called so
+        if is_made and file is None:
+            raise _none_of(record, f"{topic!r} is no topic, and no file has what a bolt made")
         return cls(
             partition=record.partition,
             offset=record.offset,
@@ -99,15 +113,17 @@ class DeadLetter:
             failed_at_ms=_number(record, DEAD_TIME_HEADER),
             event_time_ms=_number(record, DEAD_EVENT_TIME_HEADER),
             source=Place(
-                _text(record, SOURCE_TOPIC_HEADER),
+                topic,
                 _number(record, SOURCE_PARTITION_HEADER),
                 _number(record, SOURCE_OFFSET_HEADER),
             ),
             timestamp_ms=record.timestamp_ms,
             key=record.key,
             value=record.value,
-            headers=_own_headers(record.headers),
-            file=_file(record),
+            headers=() if is_made else _own_headers(record.headers),
+            file=file,
+            component=_text(record, DEAD_COMPONENT_HEADER, "") if is_made else None,
+            stream=_text(record, DEAD_STREAM_HEADER, "") if is_made else None,
         )
 
     def whole(self, checkpoint: Location) -> Self:
@@ -121,7 +137,15 @@ class DeadLetter:
         """
         if self.file is None:
             return self
-        key, value, headers, detail = read_oversized(checkpoint, self.file)
+        key, value, headers, detail, place = read_oversized(checkpoint, self.file)
+        if self.component is not None:
+            # What anybody may have written into the topic decides nothing about what is unpickled.
+            if place != self.source:
+                raise CheckpointError(
+                    f"dead letter {self.partition}:{self.offset} is of {self.source}, and its file "
+                    f"{self.file} of {place}"
+                )
+            return replace(self, detail=detail or self.detail, kept=(key, value))
         return replace(
             self, key=key, value=value, headers=headers, detail=detail or self.detail, file=None
         )
@@ -144,6 +168,8 @@ class DeadLetter:
             "event_time_ms": self.event_time_ms,
             "failed_at_ms": self.failed_at_ms,
             "source": self.source._asdict(),
+            "component": self.component,
+            "stream": self.stream,
             "error": self.error,
             "file": self.file,
         }
@@ -200,8 +226,7 @@ def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
         {
             **letter.source._asdict(),
             "timestamp_ms": letter.timestamp_ms,
-            "key": letter.key,
-            "value": letter.value,
+            **dict(zip(("key", "value"), letter.kept or (letter.key, letter.value), strict=True)),
             "headers": [{"key": name, "value": value} for name, value in letter.headers] or None,
             "output_partition": None,
             "event_time_ms": letter.event_time_ms,

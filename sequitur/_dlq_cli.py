@@ -229,8 +229,10 @@ def _listed(found: dict[str, Any]) -> Group:
 def _whole(letter: dict[str, Any]) -> Group:
     title = f"Dead letter {letter['partition']}:{letter['offset']}"
     table = Table(title=title, title_justify="left", show_header=False)
-    for name in ("reason", "attempts", "topology", "path"):
+    for name in ("reason", "attempts", "topology", "path", "component", "stream"):
         value = letter[name]
+        if value is None:
+            continue
         table.add_row(name, shown(" > ".join(value) if name == "path" else str(value)))
     table.add_row("failed at", instant(letter["failed_at_ms"]))
     table.add_section()

@@ -33,11 +33,13 @@ from sequitur.consumer.topology.api.builder import TopologyBuilder
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
 from sequitur.consumer.topology.api.dead_letters import (
     DEAD_ATTEMPTS_HEADER,
+    DEAD_COMPONENT_HEADER,
     DEAD_DETAIL_HEADER,
     DEAD_EVENT_TIME_HEADER,
     DEAD_HEADERS,
     DEAD_PATH_HEADER,
     DEAD_REASON_HEADER,
+    DEAD_STREAM_HEADER,
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
 )
@@ -98,11 +100,13 @@ from sequitur.consumer.topology.transactional.topology import (
 
 __all__ = [
     "DEAD_ATTEMPTS_HEADER",
+    "DEAD_COMPONENT_HEADER",
     "DEAD_DETAIL_HEADER",
     "DEAD_EVENT_TIME_HEADER",
     "DEAD_HEADERS",
     "DEAD_PATH_HEADER",
     "DEAD_REASON_HEADER",
+    "DEAD_STREAM_HEADER",
     "DEAD_TIME_HEADER",
     "DEAD_TOPOLOGY_HEADER",
     "DEFAULT_STREAM",

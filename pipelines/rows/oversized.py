@@ -1,4 +1,7 @@
-"""Records too large for a side topic: whole in a file of the checkpoint, which a small one names.
+"""Records that are not whole in a side topic, but in a file of the checkpoint, which these name.
+
+They are too large for it; or a bolt made them, and their values are pickled, which is for the eyes
+of their own job only::
 
     oversized/<topic>/<partition>-<offset>-<sum>.parquet    one row, by where the event came from
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import io
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,12 +43,14 @@ class Whole(NamedTuple):
         value: The event's value.
         headers: The event's own headers.
         detail: The whole traceback of a dead letter.
+        place: Where it came from: topic, partition, offset.
     """
 
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     detail: str | None
+    place: tuple[str, int, int]
 
 
 def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
@@ -58,7 +64,9 @@ def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
     """
     found = zlib.crc32(row.get("value") or b"", zlib.crc32(row.get("key") or b""))
     place = f"{row['partition']}-{row['offset']}-{found:08x}"
-    name = f"{OVERSIZED_FOLDER}/{row['topic']}/{place}.parquet"
+    # No topic has a character that is quoted; what a bolt made has its component in its place.
+    folder = quote(row["topic"], safe="").replace("%", "~")
+    name = f"{OVERSIZED_FOLDER}/{folder}/{place}.parquet"
     content = io.BytesIO()
     table = pa.Table.from_pylist([dict(row)], _SCHEMA)
     pq.write_table(table, content, compression="zstd", store_schema=False)
@@ -87,4 +95,5 @@ def read_oversized(root: Location, name: str) -> Whole:
             error
         )
     headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
-    return Whole(row["key"], row["value"], headers, row["detail"])
+    place = row["topic"], row["partition"], row["offset"]
+    return Whole(row["key"], row["value"], headers, row["detail"], place)

@@ -209,6 +209,15 @@ class FileBatch(StepBatch):
         rows = _roots(roots).to_pydict()
         return dict(zip(rows["id"], rows["attempt"], strict=True))
 
+    def write_made(self, made: Sequence[tuple[int, tuple[Any, ...]]]) -> Location:
+        """See `StepBatch`."""
+        return self._write_pickled("made", list(made))
+
+    def read_made(self, made: Location) -> Sequence[tuple[int, tuple[Any, ...]]]:
+        """See `StepBatch`."""
+        found: list[tuple[int, tuple[Any, ...]]] = pickle.loads(made.read_bytes())  # noqa: S301 - our own
+        return found
+
     def write_acks(self, ids: Any, values: Any, flags: Any) -> Location:
         """See `StepBatch`."""
         return write_acks(self.folder / "work", ids, values, flags, self.ackers)
@@ -220,8 +229,11 @@ class FileBatch(StepBatch):
 
     def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> Location:
         """See `StepBatch`."""
-        path = self.folder / "work" / f"verdicts-{uuid4().hex}.pickle"
-        write_aside(path, pickle.dumps(list(verdicts)))
+        return self._write_pickled("verdicts", list(verdicts))
+
+    def _write_pickled(self, name: str, found: Any) -> Location:
+        path = self.folder / "work" / f"{name}-{uuid4().hex}.pickle"
+        write_aside(path, pickle.dumps(found))
         return path
 
     def read_verdicts(self, verdicts: Location) -> list[EventVerdict]:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
 
 
-PROCESSED_FORMAT: Final = 4
+PROCESSED_FORMAT: Final = 5
+_READ: Final = (4, PROCESSED_FORMAT)
+"""Format 4 counts no tuples that bolts make by themselves: none of them was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,13 @@ class ProcessTotals:
         acked: Events whose trees are done.
         dead: Events given up, and in the dead-letter topic.
         pending: Events that wait: taken + replayed = acked + dead + pending.
-        failed: Attempts that failed.
+        made: Tuples that bolts have made by themselves, at ticks and at ends of batches, for other
+            bolts; they are counted apart from events.
+        made_replayed: Those of them that were given up, and given back.
+        made_acked: Those whose trees are done.
+        made_dead: Those that were given up, and are in the dead-letter topic.
+        made_pending: Those that wait: made + replayed = acked + dead + pending, likewise.
+        failed: Attempts that failed, of both.
         outputs: Records that bolts emitted, those of failed trees included.
         late_acks: Acks that came too late, and were ignored.
         untracked_failures: Failures of untracked trees.
@@ -43,12 +51,29 @@ class ProcessTotals:
     acked: int = 0
     dead: int = 0
     pending: int = 0
+    made: int = 0
+    made_replayed: int = 0
+    made_acked: int = 0
+    made_dead: int = 0
+    made_pending: int = 0
     failed: int = 0
     outputs: int = 0
     late_acks: int = 0
     untracked_failures: int = 0
     crashes: int = 0
     busy_ms: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many events and tuples wait."""
+        return self.pending + self.made_pending
+
+    @property
+    def are_balanced(self) -> bool:
+        """Whether each event, and each tuple that a bolt has made, is accounted for."""
+        events = self.acked + self.dead + self.pending
+        made = self.made_acked + self.made_dead + self.made_pending
+        return (self.taken + self.replayed, self.made + self.made_replayed) == (events, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +134,10 @@ class Processed:
         Raises:
             CheckpointError: Written by another version.
         """
-        if document.get("format") != PROCESSED_FORMAT:
+        if document.get("format") not in _READ:
             raise CheckpointError(
-                f"processed step of format {document.get('format')!r}; "
-                f"this version reads {PROCESSED_FORMAT}: go on with the version that wrote it, "
+                f"processed step of format {document.get('format')!r}; this version reads "
+                f"{' and '.join(map(str, _READ))}: go on with the version that wrote it, "
                 "or give the job a checkpoint of its own"
             )
         # What is newer than the format is not in each document.

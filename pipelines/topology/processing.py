@@ -148,7 +148,7 @@ class Processing:
     @property
     def is_full(self) -> bool:
         """Whether so many events wait that no new ones may be read."""
-        return self._newest.totals.pending >= self._settings.max_pending
+        return self._newest.totals.waiting >= self._settings.max_pending
 
     @property
     def transactions(self) -> tuple[int, str]:

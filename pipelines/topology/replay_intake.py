@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sequitur.consumer.topology.settling.made_tuple import is_made
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.store.files import sync
@@ -54,13 +55,27 @@ class ReplayIntake:
             self._found = tuple(path for path in self._found if path.name not in taken)
 
 
+class Replayed(NamedTuple):
+    """What a task of the first stage is given back.
+
+    Attributes:
+        events: How many events.
+        made: How many of them are tuples that bolts made.
+        files: Where they are.
+    """
+
+    events: int
+    made: int
+    files: Sequence[Location]
+
+
 def write_replayed(
     paths: Sequence[Location],
     *,
     waiting: Iterable[tuple[Any, ...]],
     folder: Location,
     partitions: int,
-) -> list[tuple[int, list[Location]]]:
+) -> list[Replayed]:
     """Write the events of requests to files of events that wait.
 
     Args:
@@ -70,17 +85,19 @@ def write_replayed(
         partitions: How many tasks the first stage has.
 
     Returns:
-        For each of these tasks, how many events and their files.
+        What each of these tasks is given back.
     """
     requested = (event for path in paths for event in events(read_request(path)))
     found = list(each_once(requested, waiting))
     numbers = np.array([event[5] for event in found], np.int64)
-    places = outputs_of(KeyPartitioner(partitions), [event[0] for event in found], numbers)
+    # What a bolt made is given out by its own task, or where that is elsewhere by any.
+    keys = [None if is_made(event) else event[0] for event in found]
+    places = outputs_of(KeyPartitioner(partitions), keys, numbers)
     given: list[list[PendingEvent]] = [[] for _ in range(partitions)]
     for place, event in zip(places.tolist(), found, strict=True):
         given[place].append(PendingEvent(event, 0, None))
     written = [write_waiting(folder, some) for some in given]
     return [
-        (len(some), [] if file is None else [file])
+        Replayed(len(some), sum(is_made(one.event) for one in some), [] if file is None else [file])
         for some, file in zip(given, written, strict=True)
     ]

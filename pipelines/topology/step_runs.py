@@ -111,7 +111,7 @@ class StepTry:
         batch: What its tasks share.
         givens: The events of each task of the first stage.
         tasks: Runs its tasks.
-        replayed: How many dead letters are among these events.
+        replayed: How many dead letters are among these events; and how many tuples that bolts made.
         begun_s: When it began, monotonic.
     """
 
@@ -119,7 +119,7 @@ class StepTry:
     batch: FileBatch
     givens: Sequence[FileInput]
     tasks: Tasks
-    replayed: int
+    replayed: tuple[int, int]
     begun_s: float
 
 
@@ -234,7 +234,7 @@ class StepRuns:
             run=name,
             counted=self._counted.names,
         )
-        givens, replayed = self._givens(work, folder) if has_events else ([], 0)
+        givens, replayed = self._givens(work, folder) if has_events else ([], (0, 0))
         tasks = SurvivingTasks(
             self._spark,
             folder / "work",
@@ -243,8 +243,11 @@ class StepRuns:
         )
         return StepTry(name, batch, givens, tasks, replayed, begun_s)
 
-    def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], int]:
-        """Return the events of each task of the first stage, and how many of them are replayed."""
+    def _givens(self, work: StepWork, folder: Location) -> tuple[list[FileInput], tuple[int, int]]:
+        """Return the events of each task of the first stage, and how many of them are replayed.
+
+        Tuples that bolts made are counted apart.
+        """
         waiting, partitions = work.before.waiting, self._spout_tasks
         waiting_now = waiting.values() if work.requests else ()
         replayed = write_replayed(
@@ -254,10 +257,11 @@ class StepRuns:
             partitions=partitions,
         )
         givens = [
-            FileInput(work.due, (*waiting.get(place, ()), *replayed[place][1]), place)
+            FileInput(work.due, (*waiting.get(place, ()), *replayed[place].files), place)
             for place in range(partitions)
         ]
-        return givens, sum(count for count, _ in replayed)
+        made = sum(one.made for one in replayed)
+        return givens, (sum(one.events for one in replayed) - made, made)
 
     def processed(self, work: StepWork, one: StepTry, result: StepResult) -> Processed:
         """Return what became of a step's events.
@@ -267,8 +271,15 @@ class StepRuns:
         """
         before = work.before
         busy_ms = round(1000 * (time.monotonic() - one.begun_s))
-        totals = _added(before.totals, result.counts, replayed=one.replayed, busy_ms=busy_ms)
-        if totals.taken + totals.replayed != totals.acked + totals.dead + totals.pending:
+        replayed, made_replayed = one.replayed
+        totals = _added(
+            before.totals,
+            result.counts,
+            replayed=replayed,
+            made_replayed=made_replayed,
+            busy_ms=busy_ms,
+        )
+        if not totals.are_balanced:
             raise ConservationError(
                 f"step {work.entry.step}: an event is unaccounted for: {totals}"
             )
@@ -297,6 +308,7 @@ class StepRuns:
         states += [(component, task, path) for (component, task), path in committed.states.items()]
         counts = {name: committed.counts[name] for name in ("outputs", "crashes")}
         counts["waiting"] = prepared.totals.pending
+        counts["made_waiting"] = prepared.totals.made_pending
         return replace(
             prepared,
             records={
@@ -343,7 +355,11 @@ def reached_ms(entry: StepEntry) -> int | None:
 
 def _added(before: ProcessTotals, counts: Mapping[str, int], **more: int) -> ProcessTotals:
     """Return the counts with those of a step added; how many wait now is one of these."""
-    added = {**counts, **more, "pending": counts["waiting"] - before.pending}
+    pending = {
+        "pending": counts["waiting"] - before.pending,
+        "made_pending": counts["made_waiting"] - before.made_pending,
+    }
+    added = {**counts, **more, **pending}
     return ProcessTotals(
         **{name: count + added.get(name, 0) for name, count in asdict(before).items()}
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.consumer.topology.step.run import StepRun
+from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Selection
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.pipelines.store.files import Location
 
+_WRITES = (
+    "write_waiting", "write_dead", "write_unfinished", "write_states", "write_roots", "write_made",
+    "write_acks", "write_verdicts",
+)  # fmt: skip
 _FOLDERS = ("outputs", "waiting", "unfinished", "states", "work")
 
 
@@ -51,6 +56,10 @@ class _TasksHere(SurvivingTasks):
             self.crashes += 1
             return False
         return True
+
+
+class _DiedError(Exception):
+    """Stands for the death of the job."""
 
 
 @dataclass
@@ -112,6 +121,44 @@ class StepRuns:
         if file is not None:
             self.waiting.setdefault(task, []).append(file)
         self.next_due_ms = self.now_ms
+
+    def give_back_dead(self) -> None:
+        """Give all dead letters back, as `dlq replay` does with what stands in their files."""
+        headers = self.dead_headers()
+        files = [one["sequitur-oversized-file"].decode() for one in headers]
+        root = self.folder
+        given = []
+        for file, one in zip(files, headers, strict=True):
+            whole = read_oversized(root, file)
+            time_ms = int(one["sequitur-dlq-event-time-ms"])
+            given.append(EventValues(*whole[:3], time_ms, *whole.place, time_ms))
+        self.give_back(given)
+
+    def step_that_dies(self, monkeypatch: pytest.MonkeyPatch, *, after: int) -> bool:
+        """Run a step that dies behind so many of its writes; return whether it has more.
+
+        What it has written is there, and no document names it.
+        """
+        before = replace(self, results=list(self.results), counts=Counter(self.counts))
+        left = [after]
+
+        def dying(write: Any) -> Any:
+            def counted(*given: Any, **more: Any) -> Any:
+                if not left[0]:
+                    raise _DiedError
+                left[0] -= 1
+                return write(*given, **more)
+
+            return counted
+
+        with monkeypatch.context() as patched:
+            for name in _WRITES:
+                patched.setattr(FileBatch, name, dying(getattr(FileBatch, name)))
+            try:
+                before.step(monkeypatch)
+            except _DiedError:
+                return True
+        return False
 
     def due_ms(self) -> int | None:
         """When the job would run the next step for those that wait."""

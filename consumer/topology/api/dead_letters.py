@@ -13,6 +13,10 @@ DEAD_PATH_HEADER: Final = "sequitur-dlq-path"
 DEAD_TOPOLOGY_HEADER: Final = "sequitur-dlq-topology"
 DEAD_TIME_HEADER: Final = "sequitur-dlq-failed-at-ms"
 DEAD_EVENT_TIME_HEADER: Final = "sequitur-dlq-event-time-ms"
+DEAD_COMPONENT_HEADER: Final = "sequitur-dlq-component"
+"""Of a tuple that a bolt made by itself, at a tick or at the end of a batch: the bolt."""
+DEAD_STREAM_HEADER: Final = "sequitur-dlq-stream"
+"""Likewise the stream that it was emitted to."""
 DEAD_HEADERS: Final = (
     DEAD_REASON_HEADER,
     DEAD_DETAIL_HEADER,
@@ -22,4 +26,4 @@ DEAD_HEADERS: Final = (
     DEAD_TIME_HEADER,
     DEAD_EVENT_TIME_HEADER,
 )
-"""All of them; beside these, the headers of the source's place, as on the late topic."""
+"""Those of all events; beside these, the headers of the source's place, as on the late topic."""

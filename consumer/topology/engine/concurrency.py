@@ -101,7 +101,7 @@ class ConcurrentRunner(Runner):
 
     def run(self, given: TrackedTuple) -> None:
         """Have the bolt called when its key's earlier calls are over."""
-        key: Any = given.event_key
+        key: Any = given.root.key
         fields = self._fields
         if fields is not None:
             key = given[fields[0]]

@@ -16,6 +16,7 @@ from sequitur.consumer.topology.engine.emission import (
     packed,
 )
 from sequitur.consumer.topology.engine.tracked import TrackedTuple, multi_anchored
+from sequitur.consumer.topology.settling.made_tuple import MadeTuple
 from sequitur.consumer.topology.settling.root import Root
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class TaskOutput:
         self._users = environment.user_code
         self._dropped = environment.dropped
         self._numbers = environment.numbers
+        self._offsets = environment.offsets
+        self._made = environment.made
+        self._undone = environment.undone
+        self._clock = environment.clock
         self._of_batch: Root | None = None
         transaction = environment.transaction
         self._attempt = None if transaction is None else transaction.attempt
@@ -91,15 +96,18 @@ class TaskOutput:
             )
         # What may raise, or run code of the user's, comes first: then all of it is done or nothing.
         chosen = [self._chosen(target, stream, made, task) for target in targets]
+        own = self._root_of_its_own(stream, made, anchors, task, targets)
         given_to: list[TaskId] = []
         call, users.running = users.running, None
         try:
+            if own is not None and self._waits(own):
+                chosen = []
             for target, numbers, what in chosen:
                 if isinstance(target, Output):
-                    self._write(target, what, anchors)
+                    self._write(target, what, anchors, own)
                     continue
                 given_to.extend(
-                    self._send(target, number, what, stream, anchors) for number in numbers
+                    self._send(target, number, what, stream, anchors, own) for number in numbers
                 )
         finally:
             users.running = call
@@ -117,6 +125,47 @@ class TaskOutput:
         if root is not None and failure is not None:
             root.failure = failure
             self._dropped.append(root.id)
+        if failure is not None:
+            for root in self._made:
+                root.failure = failure
+                self._dropped.append(root.id)
+            self._undone += self._made
+            self._made.clear()
+
+    def _root_of_its_own(
+        self,
+        stream: Stream,
+        values: tuple[Any, ...],
+        anchors: Sequence[TrackedTuple],
+        task: int | None,
+        targets: Sequence[Target],
+    ) -> Root | None:
+        """Return the root of a tuple that the task makes by itself; None of all others.
+
+        It is made at a tick or at the end of a batch, and no event is there to make it again. One
+        that is only written needs no root: nothing can fail behind it.
+        """
+        if self._offsets is None or all(isinstance(target, Output) for target in targets):
+            return None
+        made_at = anchors or [one for one in (self._current(),) if one is not None]
+        if not all(one.is_tick for one in made_at):
+            return None
+        context = self._context
+        time_ms = (made_at[0].root.event if made_at else self._trees.event)[3]
+        made = MadeTuple(self._component, context.task, stream.name, values, task)
+        event = made.event(next(self._offsets), time_ms)
+        root = Root(OF_BATCH | next(self._numbers), event, begun_s=self._clock())
+        self._made.append(root)
+        if self._trace is not None:
+            self._trace.begun(root, event)
+        return root
+
+    def _waits(self, root: Root) -> bool:
+        """Whether a tuple waits for an earlier one that its task has made: it is not given out."""
+        trees = self._trees
+        if trees.blocked and trees.is_blocked(root.key, root.order):
+            root.is_held = True
+        return root.is_held
 
     def _is_of_batch(self, values: tuple[Any, ...]) -> bool:
         """Whether the first value is the attempt; a tuple of the same numbers has no such names."""
@@ -169,16 +218,23 @@ class TaskOutput:
             return target, numbers, packed(stream, values)
         return target, numbers, values
 
-    def _send(
+    def _send(  # noqa: PLR0917 - likewise
         self,
         target: Here | Elsewhere,
         number: int,
         values: Any,
         stream: Stream,
         anchors: Sequence[TrackedTuple],
+        own: Root | None,
     ) -> TaskId:
-        trees = self._edges(anchors)
-        parent = anchors[0] if anchors else self._current()
+        trees: Trees
+        if own is None:
+            trees = self._edges(anchors)
+            parent = anchors[0] if anchors else self._current()
+        else:
+            edge, parent = self._next_id(), None
+            own.value ^= edge
+            trees = ((own, edge),)
         if isinstance(target, Elsewhere):
             path = (self._component,) if parent is None else (*parent.path(), self._component)
             sent = Sent(values, (stream.component, stream.name), trees, path, stream.task)
@@ -210,10 +266,15 @@ class TaskOutput:
                 edges[root] = edges.get(root, 0) ^ edge
         return tuple(edges.items())
 
-    def _write(self, target: Output, record: Any, anchors: Sequence[TrackedTuple]) -> None:
+    def _write(
+        self, target: Output, record: Any, anchors: Sequence[TrackedTuple], own: Root | None
+    ) -> None:
         """Write to an output: it acks at once, which cancels its edge, so none is made."""
-        roots = list(dict.fromkeys(root for anchor in anchors for root, _ in anchor.trees()))
-        target.write(roots or (self._untracked(),), record)
+        if own is None:
+            roots = list(dict.fromkeys(root for anchor in anchors for root, _ in anchor.trees()))
+            target.write(roots or (self._untracked(),), record)
+        else:
+            target.write((own,), record)
         if self._trace is not None:
             self._trace.written(self._context, anchors, target.component, record)
 

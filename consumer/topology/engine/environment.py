@@ -36,6 +36,9 @@ class Environment:
         awaited: Roots of which a bolt was given a tuple whose `finish_batch` is still to come.
         numbers: Numbers what belongs to a batch and to no event: 63 bits, each once in a step.
         dropped: Ids of the roots of what such a `finish_batch` had emitted without an anchor.
+        offsets: Numbers the tuples that tasks make by themselves; None if these are not tracked.
+        made: Roots of such tuples, until the executor takes them in.
+        undone: Those of a `finish_batch` that raised: they count for nothing.
         transaction: The try at a transaction; None in other topologies.
         outcome: How it went here; None in other topologies.
         hashed: The hash by which values choose tasks.
@@ -52,6 +55,9 @@ class Environment:
     awaited: set[Root] = field(default_factory=set)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     dropped: list[int] = field(default_factory=list)
+    offsets: Iterator[int] | None = None
+    made: list[Root] = field(default_factory=list)
+    undone: list[Root] = field(default_factory=list)
     transaction: Transaction | None = None
     outcome: BatchOutcome | None = None
     hashed: Callable[[Any], int] = stable_hash

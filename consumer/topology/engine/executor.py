@@ -38,6 +38,7 @@ from sequitur.consumer.topology.engine.tracked import (
 )
 from sequitur.consumer.topology.engine.trees import TreeTracker
 from sequitur.consumer.topology.engine.wiring import Wiring
+from sequitur.consumer.topology.settling.made_tuple import is_made
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause, Phase
 
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.open_trees import UnfinishedEvent
     from sequitur.consumer.topology.engine.rules import Placement, Rules
     from sequitur.consumer.topology.engine.trace import Trace
-    from sequitur.consumer.topology.engine.trees import Order
     from sequitur.consumer.topology.engine.user_code import UserCode
+    from sequitur.consumer.topology.settling.root import Order
     from sequitur.consumer.topology.transactional.phase import Transaction
 
 
@@ -68,6 +69,10 @@ class ExecutorResult:
         finish_failures: Bolts whose `finish_batch` raised, and what.
         emitted: How many records outputs were given to write.
         dropped: Ids of roots, of no event, whose records may not go out.
+        made: How many tuples tasks have made by themselves.
+        roots_made: Roots of these with their events, where ackers decide.
+        undone: Likewise of tuples that count for nothing, as a `finish_batch` made them that
+            raised; `made` leaves them out.
         has_to_blame: Whether events have no further attempt by what a `finish_batch` raised for
             several.
         blocked: By key, the first event that waits.
@@ -84,6 +89,9 @@ class ExecutorResult:
     finish_failures: Sequence[tuple[str, str]]
     emitted: int
     dropped: Sequence[int] = ()
+    made: int = 0
+    roots_made: Sequence[tuple[Root, Any]] = ()
+    undone: Sequence[Root] = ()
     has_to_blame: bool = False
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
     batch: BatchOutcome | None = None
@@ -108,6 +116,7 @@ class Executor:
         random: Drawn from [0, 1): spreads the times of retries.
         transaction: The try at a transaction, of a transactional topology.
         numbers: Numbers of 63 bits that no other executor of the step has.
+        offsets: Numbers the tuples that tasks make by themselves; None if none is tracked.
     """
 
     def __init__(
@@ -128,6 +137,7 @@ class Executor:
         random: float = 0.5,
         transaction: Transaction | None = None,
         numbers: Iterator[int] | None = None,
+        offsets: Iterator[int] | None = None,
     ) -> None:
         self._topology = topology
         self._placement = placement
@@ -146,6 +156,8 @@ class Executor:
         self._unsent: list[Callable[[], None]] | None = None
         self._acked = 0  # those that were done as soon as they were fed
         self._received: dict[int, Root] = {}
+        self._made = 0
+        self._roots_made: list[tuple[Root, Any]] = []
         self._shared: list[tuple[Root, ...]] = []
         self._streams: dict[tuple[str, str, int], Stream] = {}
         instances = Instances() if instances is None else instances
@@ -161,6 +173,7 @@ class Executor:
             outcome=self._outcome,
             hashed=hash_of_version(rules.hash_version),
             numbers=itertools.count() if numbers is None else numbers,
+            offsets=offsets,
         )
         self._transaction = transaction
         self._users = environment.user_code
@@ -205,18 +218,22 @@ class Executor:
         """Whether events have no further attempt by what a `finish_batch` raised for several."""
         return any(runner.gives_up_together for runner in self._runners.values())
 
-    def feed(self, root: Root, values: tuple[Any, ...]) -> None:
+    def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
         """Emit an event from the spout, and follow it as far as it goes here.
 
         Args:
             root: Its root.
             values: Its values, those of `EventValues`.
+            is_own: Whether it is a tuple that a task has made by itself, in the form of an event.
         """
         trees = self._trees
         if not self._begins(root, values):
             return
         trees.begin(root, values)
-        self._from_spout.emit(root, values)
+        if is_own:
+            self._from_spout.emit_made(root, values)
+        else:
+            self._from_spout.emit(root, values)
         self.drain()
         trees.end()
         is_done = root.value == 0 and root.failure is None and not root.is_held
@@ -247,7 +264,7 @@ class Executor:
         if trees.blocked and root.is_tracked and trees.is_blocked(values[0], root.order):
             self._open.hold(root)
             return False
-        if self._fed is not None:
+        if self._fed is not None and not is_made(values):
             self._fed.append(root)
         return True
 
@@ -321,6 +338,7 @@ class Executor:
                 if not self._takes_tick(place, interval_ms, time_ms):
                     self._takes_tick(place, interval_ms, time_ms, is_last=True)
         self.drain()
+        self._take_in_made()
 
     def _takes_tick(
         self, place: tuple[str, int], interval_ms: int, time_ms: int, *, is_last: bool = False
@@ -333,7 +351,7 @@ class Executor:
         if self._transaction is not None:
             stream, values = BATCH_TICK, (self._transaction.attempt, *values)
         tick = TrackedTuple(values, stream, root, 0, None, self._runners[place])
-        before, self._unsent = len(queue), []
+        before, made, self._unsent = len(queue), len(environment.made), []
         self._runners[place].run(tick)
         while not pool.is_idle:
             pool.complete_some()
@@ -342,6 +360,8 @@ class Executor:
             while len(queue) > before:
                 queue.pop()
             environment.dropped.append(root.id)
+            environment.dropped.extend(one.id for one in environment.made[made:])
+            del environment.made[made:]
             self._tasks.renew(place)
             return False
         for send in unsent:
@@ -374,15 +394,36 @@ class Executor:
         Where a part of the trees is elsewhere, or their spout, the ackers decide.
         """
         self._complete_calls()
+        self._take_in_made()
         if not self._is_rehearsal:
             for runner in self._runners.values():
                 if self._outcome is not None and self._outcome.failures:
                     break  # of the batch nothing is to be committed
                 runner.finish_batch()
                 self._complete_calls()
+                self._take_in_made()
             self._environment.awaited.clear()
-        if self._is_whole and self._from_spout.is_here:
+        if self._settles:
             self._open.settle()
+
+    @property
+    def _settles(self) -> bool:
+        """Whether all of its trees is known here."""
+        return self._is_whole and self._from_spout.is_here
+
+    def _take_in_made(self) -> None:
+        """Follow the tuples that tasks have made by themselves as far as they go here."""
+        made = self._environment.made
+        self._made += len(made)
+        if not self._settles:
+            self._roots_made += [(root, root.event) for root in made]
+        else:
+            for root in made:
+                if root.is_done and root not in self._environment.awaited and self._open.is_empty:
+                    self._acked += 1
+                else:
+                    self._open.add(root, root.event)
+        made.clear()
 
     def result(self) -> ExecutorResult:
         """Return what became of what it was given; once the batch is finished, all of it."""
@@ -397,6 +438,9 @@ class Executor:
             finish_failures=self._environment.finish_failures,
             emitted=self._wiring.emitted,
             dropped=self._environment.dropped,
+            made=self._made,
+            roots_made=self._roots_made,
+            undone=self._environment.undone,
             has_to_blame=self.has_to_blame,
             blocked=self._trees.blocked,
             batch=self._outcome,

@@ -247,6 +247,8 @@ class Runner:
             asyncio.run(self._emit_async(returned, given))
             return
         emit_one, width, users = self._output.emit_one, self._output.width, self._users
+        if given.is_tick:
+            emit_one = None
         for values in values_of(self._component, returned):
             if (
                 values.__class__ is tuple

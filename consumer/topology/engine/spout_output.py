@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sequitur.consumer.topology._errors import BoltTimeoutError, UngroupableValueError
+from sequitur.consumer.topology._errors import BoltTimeoutError, EmitError, UngroupableValueError
 from sequitur.consumer.topology.api.collector import TaskId
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.topology import EVENT_FIELDS
@@ -13,15 +13,34 @@ from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emission import Elsewhere, Here, Output, Sent, packed
 from sequitur.consumer.topology.engine.runner import detail_of
 from sequitur.consumer.topology.engine.tracked import BatchEvent, TrackedEvent, TrackedTuple
+from sequitur.consumer.topology.settling.made_tuple import MadeTuple, component_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sequitur.consumer.topology.api.topology import Topology
+    from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.engine.emitting import Target
     from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.engine.rules import Placement
     from sequitur.consumer.topology.engine.wiring import Wiring
     from sequitur.consumer.topology.settling.root import Root
+
+
+class _Source(NamedTuple):
+    """Whose tuples are emitted.
+
+    Attributes:
+        stream: To which stream.
+        readers: Who reads that.
+        kind: Of which type they are.
+        path: The components that they have come through.
+    """
+
+    stream: Stream
+    readers: Sequence[Target]
+    kind: type[TrackedTuple]
+    path: tuple[str, ...]
 
 
 class SpoutOutput:
@@ -43,14 +62,17 @@ class SpoutOutput:
     ) -> None:
         spout = topology.spout
         self.is_here = spout.id in placement.here
-        self._spout = replace(spout.streams[DEFAULT_STREAM], task=placement.number)
-        self._readers = wiring.targets(self._spout, placement.number) if self.is_here else ()
+        self._topology, self._wiring = topology, wiring
+        self._made: dict[tuple[str, int, str], _Source] = {}
         self._values_of = topology.values_of
         transaction = environment.transaction
         self._attempt = None if transaction is None else transaction.attempt
         self.kind: type[TrackedTuple] = TrackedEvent
+        stream = replace(spout.streams[DEFAULT_STREAM], task=placement.number)
         if transaction is not None:  # whose batches may be of a spout of the user's
-            self.kind = BatchEvent if self._spout.fields[1:] == EVENT_FIELDS else TrackedTuple
+            self.kind = BatchEvent if stream.fields[1:] == EVENT_FIELDS else TrackedTuple
+        readers = wiring.targets(stream, placement.number) if self.is_here else ()
+        self._spout = _Source(stream, readers, self.kind, ())
         self._next_id = environment.next_id
         self._queue = environment.queue
         self._trace = environment.trace
@@ -66,38 +88,83 @@ class SpoutOutput:
         """
         if self._attempt is not None:
             values = (self._attempt, *self._values_of(values))
-        kind, spout, next_id, queue = self.kind, self._spout, self._next_id, self._queue
-        for target in self._readers:
+        self._emit(self._spout, root, values, None)
+
+    def emit_made(self, root: Root, event: tuple[Any, ...]) -> None:
+        """Emit a tuple that a task made in an earlier step, as this task did.
+
+        Args:
+            root: Its root.
+            event: It, in the form of an event.
+        """
+        try:
+            made = MadeTuple.of(event)
+            made.check(self._topology)
+        except EmitError as error:
+            path = (component_of(event),)
+            self._trees.fail(root, TreeFailure(FailReason.EXCEPTION, str(error), path))
+            return
+        self._emit(self._source_of(made), root, made.values, made.target)
+
+    def _source_of(self, made: MadeTuple) -> _Source:
+        place = made.component, made.task, made.stream
+        found = self._made.get(place)
+        if found is None:
+            declared = self._topology.components[made.component].streams[made.stream]
+            stream = replace(declared, task=made.task)
+            readers = self._wiring.targets(stream, made.task)
+            found = self._made[place] = _Source(stream, readers, TrackedTuple, (made.component,))
+        return found
+
+    def _emit(self, source: _Source, root: Root, values: Any, task: int | None) -> None:
+        stream, readers, kind, _ = source
+        next_id, queue = self._next_id, self._queue
+        for target in readers:
             if not isinstance(target, Here):
-                self._emit_away(target, root, values)
+                self._emit_away(source, target, root, values, task)
                 continue
-            for number in self._chosen(target, root, values):
+            for number in self._chosen(source, target, root, values, task):
                 edge = next_id()
                 root.value ^= edge
-                made = kind(values, spout, root, edge, None, target.runners[number])
+                made = kind(values, stream, root, edge, None, target.runners[number])
                 queue.append(made)
                 if self._trace is not None:
                     self._trace.given_out(root, made)
 
-    def _emit_away(self, target: Elsewhere | Output, root: Root, values: Any) -> None:
-        """Send an event to other processes, or write it."""
+    def _emit_away(
+        self,
+        source: _Source,
+        target: Elsewhere | Output,
+        root: Root,
+        values: Any,
+        task: int | None,
+    ) -> None:
+        """Send a tuple to other processes, or write it."""
         if isinstance(target, Output):
-            self._write(target, root, values)
+            self._write(source, target, root, values)
             return
-        sent, stream = packed(self._spout, values), (self._spout.component, self._spout.name)
-        for number in self._chosen(target, root, values):
+        stream = source.stream
+        sent, name = packed(stream, values), (stream.component, stream.name)
+        for number in self._chosen(source, target, root, values, task):
             edge = self._next_id()
             root.value ^= edge
-            made = Sent(sent, stream, ((root, edge),), (), self._spout.task)
+            made = Sent(sent, name, ((root, edge),), source.path, stream.task)
             if self._trace is not None:
                 to = TaskId(target.component, number)
-                self._trace.sent(None, (), None, self._spout, made, to)
+                self._trace.sent(None, (), None, stream, made, to)
             target.send(number, made)
 
-    def _chosen(self, target: Here | Elsewhere, root: Root, values: Any) -> Sequence[int]:
-        """Return the tasks that get an event; none if a grouping of the user's fails it."""
+    def _chosen(
+        self,
+        source: _Source,
+        target: Here | Elsewhere,
+        root: Root,
+        values: Any,
+        task: int | None,
+    ) -> Sequence[int]:
+        """Return the tasks that get a tuple; none if a grouping of the user's fails it."""
         try:
-            return target.choose(values, None)
+            return target.choose(values, task)
         except (KeyboardInterrupt, UngroupableValueError):
             raise
         except BoltTimeoutError:
@@ -105,15 +172,15 @@ class SpoutOutput:
         except BaseException as error:  # noqa: BLE001 - as if a bolt had raised it
             reason, detail = FailReason.EXCEPTION, detail_of(error)
         self._users.running = None
-        self._trees.fail(root, TreeFailure(reason, detail, (self._spout.component,)))
+        self._trees.fail(root, TreeFailure(reason, detail, (source.stream.component,)))
         return ()
 
-    def _write(self, target: Output, root: Root, values: Any) -> None:
-        """Write an event to a topic as it is, for an output that reads the spout."""
+    def _write(self, source: _Source, target: Output, root: Root, values: Any) -> None:
+        """Write a tuple to a topic, for an output that reads it from the spout."""
         try:
             record = target.encode(values)
         except Exception as error:  # noqa: BLE001 - as if a bolt had raised it
-            failure = TreeFailure(FailReason.EXCEPTION, str(error), (self._spout.component,))
+            failure = TreeFailure(FailReason.EXCEPTION, str(error), (source.stream.component,))
             self._trees.fail(root, failure)
             return
         target.write((root,), record)

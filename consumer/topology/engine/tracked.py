@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sequitur.consumer.topology.api.tuple import Event, Tuple
+from sequitur.consumer.topology.settling.made_tuple import is_made
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ class TrackedTuple(Tuple, eq=False):
     @property
     def event_key(self) -> bytes | None:
         """See `Tuple`."""
-        return self.root.key
+        return None if is_made(self.root.event) else self.root.key
 
     def trees(self) -> tuple[tuple[Root, int], ...]:
         """Return the roots of its trees, each with its edge there."""

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.engine.rules import Rules
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
-    from sequitur.consumer.topology.settling.root import Root
-
-Order = tuple[int, str, int, int]
-"""Position of an event in the ordered stream: event time, topic, partition, offset."""
+    from sequitur.consumer.topology.settling.root import Order, Root
 
 _TOOK_TOO_LONG = "its tree took longer than message_timeout"
 

@@ -9,12 +9,15 @@ class with `__init__`. Each is equal to itself alone.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.tuple import Place
+
+Order: TypeAlias = tuple[int, str, int, int]
+"""Position of an event in the ordered stream: event time, topic, partition, offset."""
 
 
 class Root(msgspec.Struct, eq=False):
@@ -49,7 +52,7 @@ class Root(msgspec.Struct, eq=False):
         return key
 
     @property
-    def order(self) -> tuple[int, str, int, int]:
+    def order(self) -> Order:
         """Its place in the ordered stream."""
         event = self.event
         return event[3], event[4], event[5], event[6]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from sequitur.consumer.topology.api.moment import Moment
 from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
+from sequitur.consumer.topology.settling.made_tuple import first_offset
 from sequitur.consumer.topology.transactional.phase import Phase
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 
@@ -165,6 +166,18 @@ class StepBatch(ABC):
             for component, states in self.topology.states.items()
         )
 
+    def offsets(self, before: int) -> Iterator[int] | None:
+        """Number the tuples that a task makes by itself; None if these are not tracked.
+
+        In a transaction they belong to the batch, which is tried again as a whole.
+
+        Args:
+            before: How many have been made in earlier waves of the step.
+        """
+        if self.transaction is not None or not self.ackers:
+            return None
+        return itertools.count(first_offset(self.seed[0], before))
+
     def is_rehearsal(self, stage: Stage) -> bool:
         """Whether a stage is given tuples although its batch is completed by the commit phase."""
         return stage.is_commit and not self.is_commit
@@ -277,6 +290,14 @@ class StepBatch(ABC):
     @abstractmethod
     def attempts_of(self, roots: Handle) -> Mapping[int, int]:
         """Read the roots that a task emitted: by id, which attempt this is."""
+
+    @abstractmethod
+    def write_made(self, made: Sequence[tuple[int, tuple[Any, ...]]]) -> Handle:
+        """Leave the tuples that a task has made by itself: id of the root, and event."""
+
+    @abstractmethod
+    def read_made(self, made: Handle) -> Sequence[tuple[int, tuple[Any, ...]]]:
+        """Read what `write_made` has left."""
 
     @abstractmethod
     def write_acks(self, ids: Any, values: Any, flags: Any) -> Handle:

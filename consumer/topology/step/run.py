@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias, TypeVar
 
     from sequitur.consumer.topology.engine.plan import Stage
+    from sequitur.consumer.topology.settling.root import Order
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
     from sequitur.consumer.topology.step.events import EventVerdict, TaskInput, Window
     from sequitur.consumer.topology.step.task_result import TaskResult
@@ -64,7 +65,8 @@ class StepResult:
 
     Attributes:
         counts: taken, acked, failed, dead, waiting, late_acks, untracked_failures, emitted,
-            outputs, crashes.
+            outputs, crashes; and of tuples that tasks have made by themselves, which are in none of
+            the first five: made, made_acked, made_dead, made_waiting.
         next_due_ms: When the next event is to be tried again; None without any.
         least_waiting_ms: Least event time of those that wait; None without any.
         records: The records, by the name of their place.
@@ -128,6 +130,8 @@ class StepRun:
         """Return the result, once it adds up."""
         counts, self._result.runs = self._result.counts, (self._batch.run,)
         counts["crashes"] = self._tasks.crashes
+        counts["made_acked"] = counts["made"] + counts["made_tried"] - counts["made_left"]
+        counts["acked"] -= counts["made_acked"]
         if counts["emitted"] != counts["outputs"]:
             raise ConservationError(
                 f"bolts emitted {counts['emitted']} records, but {counts['outputs']} are in files"
@@ -149,7 +153,7 @@ class StepRun:
         if wave:
             # Their own waiting events stay as they were, and are written down again.
             self._result.waiting.clear()
-            self._result.counts["waiting"] = 0
+            self._result.counts["waiting"] = self._result.counts["made_waiting"] = 0
             self._result.next_due_ms = self._result.least_waiting_ms = None
         results = self._with_later_stages(spouts, wave)
         self._take_all(results)
@@ -162,7 +166,8 @@ class StepRun:
         results = list(spouts)
         for stage in self._batch.plan.stages[1:]:
             sent = [(one.tuples_file, one.tuples) for one in results]
-            results += self._run(self._stage_tasks(stage, sent, wave))
+            behind = {key: order for one in spouts for key, order in one.behind.items()}
+            results += self._run(self._stage_tasks(stage, sent, wave, behind))
         return results
 
     def _run(self, tasks: Sequence[SpoutTask | StageTask]) -> list[TaskResult]:
@@ -185,6 +190,7 @@ class StepRun:
                 window=window,
                 wave=wave,
                 excluded=out,
+                made=self._result.counts["made"],
             )
             for given, out in itertools.zip_longest(self._givens, excluded)
         ]
@@ -193,7 +199,13 @@ class StepRun:
         """Return the events of a task when what waits is what an earlier wave has left."""
         return given.with_waiting(self._result.waiting.get(given.partition, ()))
 
-    def _stage_tasks(self, stage: Stage, sent: Iterable[SentTuples], wave: int) -> list[StageTask]:
+    def _stage_tasks(
+        self,
+        stage: Stage,
+        sent: Iterable[SentTuples],
+        wave: int,
+        behind: Mapping[bytes, Order] | None = None,
+    ) -> list[StageTask]:
         own = self._states_of(stage)
         sources: list[list[tuple[Handle, dict[str, Any]]]] = [[] for _ in range(stage.tasks)]
         for file, tuples in sent:
@@ -211,6 +223,8 @@ class StepRun:
                 sources=tuple(sources[task]),
                 states=own.get(task, {}),
                 wave=wave,
+                behind=behind or {},
+                made=self._result.counts["made"],
             )
             for task in range(stage.tasks)
         ]
@@ -229,12 +243,28 @@ class StepRun:
         """Run the ackers, and leave the events that are not done by what these tell."""
         acked, verdicts = self._verdicts(spouts, results)
         self._result.counts["acked"] += acked
-        self._leave(verdicts, [one.roots_file for one in spouts], window)
+        made: dict[int, list[Handle]] = {}
+        for place, one in self._by_place(results):
+            made.setdefault(place, []).append(one.made_file)
+        self._leave(verdicts, [one.roots_file for one in spouts], window, made)
+
+    def _by_place(self, results: Sequence[TaskResult]) -> list[tuple[int, TaskResult]]:
+        """Return what made tuples by itself, with the task of the first stage that has them wait.
+
+        Of bolts of the first stage that is their own: from there they are given out again.
+        """
+        plan, places = self._batch.plan, len(self._givens)
+        tasks = (task for stage in plan.stages for task in range(stage.tasks))
+        return [
+            (task % places, one)
+            for task, one in zip(tasks, results, strict=True)
+            if one.made_file is not None
+        ]
 
     def _verdicts(
         self, spouts: Sequence[TaskResult], results: Sequence[TaskResult]
     ) -> tuple[int, list[list[EventVerdict]]]:
-        """Run the ackers: how many events are done, and what becomes of the others, by task."""
+        """Run the ackers: how many trees are done, and what becomes of the others, by task."""
         batch = self._batch
         acks = tuple(one.acks_file for one in results if one.acks_file is not None)
         ackers = [AckerTask(acks, number, batch.read_acks) for number in range(batch.ackers)]
@@ -250,12 +280,21 @@ class StepRun:
             for root, failure in one.failures.items()
         }
         shared = [several for one in results for several in one.shared]
-        roots = [one.roots_file for one in spouts]
-        verdicts = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared))
-        return acked + len(ids) - sum(len(own) for own in verdicts), verdicts
+        made = self._by_place(results)
+        roots = [*(one.roots_file for one in spouts), *(one.made_roots_file for _, one in made)]
+        decided = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared))
+        acked += len(ids) - sum(len(own) for own in decided)
+        verdicts = decided[: len(spouts)]
+        for (place, one), own in zip(made, decided[len(spouts) :], strict=True):
+            verdicts[place] += [verdict for verdict in own if verdict.id not in one.undone]
+        return acked, verdicts
 
     def _leave(
-        self, verdicts: Sequence[Sequence[EventVerdict]], roots: Sequence[Handle], window: Window
+        self,
+        verdicts: Sequence[Sequence[EventVerdict]],
+        roots: Sequence[Handle],
+        window: Window,
+        made: Mapping[int, Sequence[Handle]] | None = None,
     ) -> None:
         """Leave the events that are not done, and tell the hook of all.
 
@@ -263,11 +302,19 @@ class StepRun:
             verdicts: What becomes of them, by task.
             roots: The roots that each of these emitted.
             window: Which of the new events they took in.
+            made: Tuples that tasks have made by themselves, by the task that has them wait.
         """
         batch, is_hooked = self._batch, self._batch.topology.hook is not None
         left = sum(len(own) for own in verdicts)
         tasks = {
-            place: VerdictTask(batch, given, window, batch.write_verdicts(own), given_out)
+            place: VerdictTask(
+                batch,
+                given,
+                window,
+                batch.write_verdicts(own),
+                given_out,
+                () if made is None else made.get(place, ()),
+            )
             for place, (given, own, given_out) in enumerate(
                 zip(self._givens, verdicts, roots, strict=True)
             )
@@ -276,7 +323,9 @@ class StepRun:
         if not tasks:
             return
         written = self._tasks.repeat(list(tasks.values()))
-        accounted = sum(one.waiting + one.dead for one in written)
+        accounted = sum(
+            one.waiting + one.dead + one.made_waiting + one.made_dead for one in written
+        )
         if accounted != left:
             raise ConservationError(f"{left} events are not done, {accounted} are accounted for")
         for place, one in zip(tasks, written, strict=True):
@@ -299,6 +348,11 @@ class StepRun:
             failed=sum(done.failed.values()),
             dead=done.dead,
             waiting=done.waiting,
+            made=done.made,
+            made_tried=done.made_tried,
+            made_left=done.made_left,
+            made_dead=done.made_dead,
+            made_waiting=done.made_waiting,
             late_acks=done.late_acks,
             untracked_failures=done.untracked_failures,
             emitted=done.emitted,

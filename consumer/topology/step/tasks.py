@@ -20,6 +20,7 @@ from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.rules import Ordering
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
+from sequitur.consumer.topology.settling.made_tuple import is_made, last_orders
 from sequitur.consumer.topology.settling.pending import numbered, runs_now
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.consumer.topology.step.batch import NoOutputs, emissions
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.engine.executor import ExecutorResult
     from sequitur.consumer.topology.engine.plan import Stage
-    from sequitur.consumer.topology.engine.trees import Order
+    from sequitur.consumer.topology.settling.root import Order
     from sequitur.consumer.topology.step.batch import (
         Exchange,
         Handle,
@@ -59,6 +60,7 @@ class SpoutTask:
             `StepBatch.write_verdicts` left it: they are not fed. None without any.
         blames: Whether innocent events are told apart if a `finish_batch` raises for several that
             have no further attempt: then the result is not the last word.
+        made: How many tuples tasks have made by themselves in earlier waves.
     """
 
     batch: StepBatch
@@ -69,6 +71,7 @@ class SpoutTask:
     wave: int = 0
     excluded: Handle | None = None
     blames: bool = True
+    made: int = 0
 
     @property
     def weight(self) -> int:
@@ -87,17 +90,20 @@ class SpoutTask:
         sends = None if batch.plan.is_local else batch.exchange(is_kept=is_kept)
         # One number for all: events that failed together are tried again together.
         drawn = random.Random(hash((*batch.seed, partition))).random()
-        executor = _executor(batch, stage, partition, outputs, sends, self.states, self.wave, drawn)
-        result = TaskResult()
-        unfinished = UnfinishedEvents(batch)
+        executor = _executor(self, stage, partition, outputs, sends, drawn)
+        result, unfinished = TaskResult(), UnfinishedEvents(batch)
+        waiting = self.given.waiting()
+        # What a task makes now stands behind what it made before and what has waited since.
+        result.behind = last_orders(one.event for one in waiting)
         with _running(executor, batch):
+            _hold_back(executor, result.behind)
             _give_ticks(executor, self._ticks, self.trial)
             after_ticks = self.trial.after(len(self._ticks))
             if after_ticks == WHOLE and self.excluded is None:
-                self._feed_waiting(executor, unfinished)
+                result.made_tried = self._feed_waiting(waiting, executor, unfinished)
                 result.taken = self._feed_new(executor)
             else:
-                result.taken = self._feed_part(after_ticks, executor, unfinished)
+                self._feed_part(after_ticks, waiting, executor, unfinished, result)
             executor.finish()
             result.states = batch.write_states(executor.snapshots(), self.states)
             result.has_to_blame = self.blames and executor.has_to_blame
@@ -111,7 +117,7 @@ class SpoutTask:
             sends.close()
             result.tuples_file, result.tuples = sends.path, sends.index
             # In the order of the stream, as all events are that are settled together.
-            roots = sorted(found.roots, key=lambda root: root.order)
+            roots = sorted(found.roots, key=_order_of)
             emitted = [root for root in roots if root.is_tracked]
             result.acked += len(roots) - len(emitted)
             _tell_ackers(found, emitted, batch, result, is_spout=True)
@@ -125,17 +131,27 @@ class SpoutTask:
     def _new(self) -> Iterator[tuple[Any, ...]]:
         return itertools.islice(self.given.new(), *self.window)
 
-    def _feed_waiting(self, executor: Executor, unfinished: UnfinishedEvents) -> None:
-        """Feed the events that waited and are due; the others hold back those of their keys."""
-        waiting = self.given.waiting()
+    def _feed_waiting(
+        self, waiting: Sequence[PendingEvent], executor: Executor, unfinished: UnfinishedEvents
+    ) -> int:
+        """Feed the events that waited and are due; the others hold back those of their keys.
+
+        Returns:
+            How many of them are tuples that tasks have made.
+        """
+        made = 0
         ids = itertools.count(self.given.first_id)
         for root, pending, runs in zip(ids, waiting, self._run_now(waiting), strict=False):
+            event = pending.event
             if runs:
-                event = pending.event
-                executor.feed(self._root(root, event, pending.attempts + 1), event)
+                is_own = is_made(event)
+                made += is_own
+                root_ = self._root(root, event, pending.attempts + 1)
+                executor.feed(root_, event, is_own=is_own)
             else:
-                executor.hold_back(pending.event[0], pending.event[3:7])
+                executor.hold_back(event[0], event[3:7])
                 unfinished.skip(pending)
+        return made
 
     def _feed_new(self, executor: Executor) -> int:
         """Feed the new events; return how many."""
@@ -150,19 +166,21 @@ class SpoutTask:
                 feed(self._root(root, event, 1), event)
         return root + 1 - first
 
-    def _feed_part(self, trial: Trial, executor: Executor, unfinished: UnfinishedEvents) -> int:
-        """Feed a part of the events, without its poison and without those that are excluded.
-
-        Returns:
-            How many new events it has.
-        """
-        taken = 0
+    def _feed_part(
+        self,
+        trial: Trial,
+        waiting: Sequence[PendingEvent],
+        executor: Executor,
+        unfinished: UnfinishedEvents,
+        result: TaskResult,
+    ) -> None:
+        """Feed a part of the events, without its poison and without those that are excluded."""
         excluded, blamed = self._excluded(), dict(trial.blamed)
-        waiting = self.given.waiting()
         runs = self._run_now(waiting)
         for place, (root, pending, event) in trial.of(self.given.all(self.window)):
             attempt = 1 if pending is None else pending.attempts + 1
-            taken += pending is None
+            result.taken += pending is None
+            is_own = pending is not None and is_made(event)
             verdict = excluded.get(root)
             if verdict is not None:
                 if not verdict.is_dead:
@@ -172,11 +190,12 @@ class SpoutTask:
                 unfinished.skip(pending)
             elif place in trial.poison:
                 unfinished.add_killer(event, attempt)
-            elif place in blamed:
-                executor.refuse(self._root(root, event, attempt), event, blamed[place])
             else:
-                executor.feed(self._root(root, event, attempt), event)
-        return taken
+                result.made_tried += is_own
+                if place in blamed:
+                    executor.refuse(self._root(root, event, attempt), event, blamed[place])
+                else:
+                    executor.feed(self._root(root, event, attempt), event, is_own=is_own)
 
     def _excluded(self) -> dict[int, EventVerdict]:
         if self.excluded is None:
@@ -185,6 +204,8 @@ class SpoutTask:
 
     def _root(self, root: int, event: tuple[Any, ...], attempt: int) -> Root:
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
+        if is_made(event):
+            tracked = bool(self.batch.ackers)
         if not isinstance(tracked, bool):
             try:
                 tracked = bool(tracked(EventValues(*event)))
@@ -250,6 +271,8 @@ class StageTask:
         blames: See `SpoutTask`.
         unfinished: Roots that are known not to be done: their tuples are left out.
         blocked: By key, the first event that is known to wait.
+        behind: By key of a task, the order of the last tuple made by it that waits.
+        made: See `SpoutTask`.
     """
 
     batch: StepBatch
@@ -262,6 +285,8 @@ class StageTask:
     blames: bool = True
     unfinished: Sequence[Handle] = ()
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
+    behind: Mapping[bytes, Order] = field(default_factory=dict)
+    made: int = 0
 
     @property
     def weight(self) -> int:
@@ -280,9 +305,10 @@ class StageTask:
         if not is_rehearsal:
             outputs = batch.outputs(emissions(self.wave, stage.number, self.task))
         sends = batch.exchange(is_kept=batch.transaction is not None and not stage.is_commit)
-        executor = _executor(batch, stage, self.task, outputs, sends, self.states, self.wave)
+        executor = _executor(self, stage, self.task, outputs, sends)
         result = TaskResult(is_rehearsal=is_rehearsal)
         with _running(executor, batch):
+            _hold_back(executor, self.behind)
             _give_ticks(executor, self._ticks, self.trial)
             self._receive(executor)
             executor.finish()
@@ -306,8 +332,7 @@ class StageTask:
         batch, trial = self.batch, self.trial.after(len(self._ticks))
         blamed = dict(trial.blamed)
         left_out = batch.read_unfinished(self.unfinished) if self.unfinished else frozenset()
-        for key, order in self.blocked.items():
-            executor.hold_back(key, order)
+        _hold_back(executor, self.blocked)
         for place, (component, sent) in trial.of(batch.tuples_in_order(self.sources)):
             if left_out and any(root.id in left_out for root, _ in sent.trees):
                 continue
@@ -372,15 +397,14 @@ class AckerTask:
 
 
 def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
-    batch: StepBatch,
+    of: SpoutTask | StageTask,
     stage: Stage,
     task: int,
     outputs: OutputWriter,
     sends: Exchange | None,
-    states: Mapping[tuple[str, int], Handle],
-    wave: int,
     drawn: float = 0.0,
 ) -> Executor:
+    batch = of.batch
     instances = None if batch.is_rehearsal(stage) else batch.instances
     if instances is not None:
         instances.begin(batch.run, batch.counted)
@@ -392,15 +416,22 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         next_id=batch.ids(stage.number, task),
         write=outputs.write,
         send=None if sends is None else sends.send,
-        states={place: batch.read_state(state) for place, state in states.items()},
+        states={place: batch.read_state(state) for place, state in of.states.items()},
         moment=batch.moment,
         instances=instances,
         trace=batch.trace,
         runs_inline=batch.runs_inline,
         random=drawn,
         transaction=batch.transaction,
-        numbers=emissions(wave, stage.number, task),
+        numbers=emissions(of.wave, stage.number, task),
+        offsets=batch.offsets(of.made),
     )
+
+
+def _hold_back(executor: Executor, orders: Mapping[bytes, Order]) -> None:
+    """Hold what stands behind these in the ordered stream, by key."""
+    for key, order in orders.items():
+        executor.hold_back(key, order)
 
 
 @contextlib.contextmanager
@@ -413,6 +444,10 @@ def _running(executor: Executor, batch: StepBatch) -> Iterator[None]:
         executor.close()
 
 
+def _order_of(root: Root) -> Order:
+    return root.order
+
+
 def _give_ticks(executor: Executor, ticks: Sequence[str], trial: Trial) -> None:
     """Give bolts the ticks of this part of the input, but those that are known to fail."""
     places = dict(trial.of(ticks))
@@ -423,7 +458,7 @@ def _give_ticks(executor: Executor, ticks: Sequence[str], trial: Trial) -> None:
 
 
 def _tell_counts(found: ExecutorResult, outputs: OutputWriter, result: TaskResult) -> None:
-    result.late_acks = found.late_acks
+    result.late_acks, result.made = found.late_acks, found.made
     result.untracked_failures = found.untracked_failures
     result.finish_failures = list(found.finish_failures)
     result.files = outputs.close()
@@ -440,16 +475,23 @@ def _tell_ackers(
     *,
     is_spout: bool,
 ) -> None:
-    ids, values, flags = columns(roots)
+    made = sorted((*(root for root, _ in found.roots_made), *found.undone), key=_order_of)
+    if made:
+        result.made_file = batch.write_made([(root.id, event) for root, event in found.roots_made])
+        result.made_roots_file = batch.write_roots(made)
+        result.undone = frozenset(root.id for root in found.undone)
+    ids, values, flags = columns([*roots, *made])
     if result.is_rehearsal:
         flags &= ~np.uint8(AckFlag.KEPT)
     if batch.transaction is not None:
         result.blocked = found.blocked
+    flags[0 if is_spout else len(flags) - len(made) :] |= np.uint8(AckFlag.INIT)
     if is_spout:
-        flags |= np.uint8(AckFlag.INIT)
         result.roots_file = batch.write_roots(roots)
     if batch.ackers:
         result.acks_file = batch.write_acks(ids, values, flags)
-    result.failures = {root.id: root.failure for root in roots if root.failure is not None}
+    result.failures = {
+        root.id: root.failure for root in (*roots, *made) if root.failure is not None
+    }
     shared = [[root.id for root in several if root.is_tracked] for several in found.shared]
     result.shared = [tuple(several) for several in shared if len(several) > 1]

@@ -26,7 +26,7 @@ from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from sequitur.consumer.topology.engine.trees import Order
+    from sequitur.consumer.topology.settling.root import Order
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
     from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks

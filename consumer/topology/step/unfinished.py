@@ -10,6 +10,7 @@ from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.api.hooks import AckedEvent, FailedEvent, notify
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.rules import Ordering
+from sequitur.consumer.topology.settling.made_tuple import component_of, is_made
 from sequitur.consumer.topology.settling.pending import next_due_ms, numbered
 from sequitur.consumer.topology.step.events import PendingEvent, components_of
 
@@ -34,6 +35,7 @@ class UnfinishedEvents:
         self._again: list[PendingEvent] = []
         self._dead: list[PendingEvent] = []
         self._roots: list[int] = []
+        self._made = 0
 
     def skip(self, pending: PendingEvent) -> None:
         """Add an event that waits and was not tried in this step."""
@@ -42,6 +44,10 @@ class UnfinishedEvents:
     def add(self, event: tuple[Any, ...], verdict: EventVerdict) -> None:
         """Add an event that was tried, or held, by its verdict."""
         one = verdict.pending_event(event)
+        if is_made(event):
+            self._made += 1
+            if one.reason == FailReason.NEVER_ACKED:
+                one = one._replace(path=component_of(event))
         (self._dead if verdict.is_dead else self._again).append(one)
         self._roots.append(verdict.id)
 
@@ -72,9 +78,15 @@ class UnfinishedEvents:
         for one in (*self._again, *self._dead):
             if one.reason is not None:
                 result.failed[one.reason] = result.failed.get(one.reason, 0) + 1
-        result.waiting, result.dead = len(waiting), len(self._dead)
+        result.made_left = self._made
+        result.made_waiting = sum(1 for one in waiting if is_made(one.event))
+        result.made_dead = sum(1 for one in self._dead if is_made(one.event))
+        result.waiting = len(waiting) - result.made_waiting
+        result.dead = len(self._dead) - result.made_dead
         result.next_due_ms = _next_due_ms(waiting, batch)
-        result.least_waiting_ms = waiting[0].event[3] if waiting else None
+        # A tuple that a task made at a tick does not hold back what ticks go by.
+        times_ms = (one.event[3] for one in waiting if not is_made(one.event))
+        result.least_waiting_ms = next(times_ms, None)
         result.waiting_file = batch.write_waiting(waiting)
         if self._dead:
             result.dead_file = batch.write_dead(self._dead)
@@ -95,7 +107,7 @@ class UnfinishedEvents:
             notify(hook, AckedEvent(EventValues(*event), attempt, took_ms))
         for is_dead, several in ((False, self._again), (True, self._dead)):
             for one in several:
-                if one.reason is None:
+                if one.reason is None or is_made(one.event):
                     continue
                 reason, path = FailReason(one.reason), components_of(one.path)
                 failure = TreeFailure(reason, one.detail or "", path)

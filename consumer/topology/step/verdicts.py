@@ -10,6 +10,7 @@ import numpy as np
 
 from sequitur.consumer.topology.engine.rules import Ordering
 from sequitur.consumer.topology.settling.acker import AckFlag
+from sequitur.consumer.topology.settling.made_tuple import is_made
 from sequitur.consumer.topology.settling.root import never_acked
 from sequitur.consumer.topology.settling.settlement import EventOutcome, settle
 from sequitur.consumer.topology.step.events import EventVerdict
@@ -117,6 +118,7 @@ class VerdictTask:
         window: Which of the new ones it took in.
         verdicts: What becomes of those that are not done.
         roots: The roots that the task emitted.
+        made: Tuples that tasks have made by themselves: those that wait, wait with the task's.
     """
 
     batch: StepBatch
@@ -124,6 +126,7 @@ class VerdictTask:
     window: Window
     verdicts: Handle
     roots: Handle
+    made: Sequence[Handle] = ()
 
     def __call__(self) -> TaskResult:
         """Leave them."""
@@ -136,8 +139,11 @@ class VerdictTask:
             verdict = verdicts.get(root)
             if verdict is not None:
                 unfinished.add(event, verdict)
-            elif root in attempts:
+            elif root in attempts and not is_made(event):
                 done.append((event, attempts[root]))
+        for root, event in (one for several in self.made for one in self.batch.read_made(several)):
+            if root in verdicts:
+                unfinished.add(event, verdicts[root])
         unfinished.write(result)
         unfinished.notify_hook(done)
         return result

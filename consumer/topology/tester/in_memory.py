@@ -214,6 +214,18 @@ class InMemoryBatch(StepBatch):
         """See `StepBatch`."""
         return {root.id: root.attempt for root in roots}
 
+    def write_made(
+        self, made: Sequence[tuple[int, tuple[Any, ...]]]
+    ) -> Sequence[tuple[int, tuple[Any, ...]]]:
+        """See `StepBatch`."""
+        return made
+
+    def read_made(
+        self, made: Sequence[tuple[int, tuple[Any, ...]]]
+    ) -> Sequence[tuple[int, tuple[Any, ...]]]:
+        """See `StepBatch`."""
+        return made
+
     def write_acks(self, ids: Any, values: Any, flags: Any) -> list[tuple[Any, Any, Any]]:
         """See `StepBatch`."""
         which = acker_of(ids, self.ackers)

@@ -20,6 +20,7 @@ from sequitur.consumer.topology.api.tuple import EventValues, Place
 from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.plan import Plan, plan, plan_apart
 from sequitur.consumer.topology.engine.rules import random_ids
+from sequitur.consumer.topology.settling.made_tuple import is_made, readable
 from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.consumer.topology.step.counted_runs import CountedRuns
 from sequitur.consumer.topology.step.events import components_of
@@ -107,6 +108,10 @@ class TopologyTester:
         acked: Events whose trees are done, in the order in which that became known.
         dead_letters: Events that were given up.
         trees: The tree of each attempt of each event.
+        made: How many tuples bolts have made by themselves, at ticks and at ends of batches, for
+            other bolts; they are in none of the lists of events but `failed`, `held` and
+            `dead_letters`.
+        made_acked: How many of these are done.
         late_acks: Acks of tuples whose tree had failed already.
         untracked_failures: Failures of untracked trees.
         finish_failures: Bolts whose `finish_batch` raised, and what.
@@ -152,6 +157,7 @@ class TopologyTester:
         self.acked: list[EventValues] = []
         self.dead_letters: list[DeadLetteredEvent] = []
         self.trees: list[TupleTree] = []
+        self.made = self.made_acked = 0
         self.late_acks = 0
         self.untracked_failures = 0
         self.finish_failures: list[tuple[str, str]] = []
@@ -172,13 +178,17 @@ class TopologyTester:
 
     @property
     def failed(self) -> list[EventValues]:
-        """Events that wait for another attempt."""
-        return [EventValues(*one.event) for one in self._pending() if one.reason is not None]
+        """Events, and tuples that bolts made, that wait for another attempt.
+
+        A tuple that a bolt made at a tick, or at the end of a batch, is shown as its dead letter
+        would be: its topic is `component/task`, and its value JSON.
+        """
+        return [self._shown(one) for one in self._pending() if one.reason is not None]
 
     @property
     def held(self) -> list[EventValues]:
-        """Events that wait for another event."""
-        return [EventValues(*one.event) for one in self._pending() if one.reason is None]
+        """Likewise those that wait for another one."""
+        return [self._shown(one) for one in self._pending() if one.reason is None]
 
     @property
     def next_retry_s(self) -> float | None:
@@ -307,11 +317,15 @@ class TopologyTester:
         """Add what became of a batch."""
         self._waiting, self._states = result.waiting, result.states
         self._next_due_ms = result.next_due_ms
+        self.made += result.counts["made"]
+        self.made_acked += result.counts["made_acked"]
         self.late_acks += result.counts["late_acks"]
         self.untracked_failures += result.counts["untracked_failures"]
         self.finish_failures += result.finish_failures
-        self.dead_letters += [_dead_letter(one) for several in result.dead for one in several]
-        self.trees += self._hook.trees()
+        self.dead_letters += [
+            _dead_letter(one, self._shown(one)) for several in result.dead for one in several
+        ]
+        self.trees += self._hook.trees(result)
         unfinished: set[int] = set()
         if self._settings.outputs is Outputs.FINISHED:
             unfinished.update(root for several in result.unfinished for root in several)
@@ -320,6 +334,13 @@ class TopologyTester:
             self.outputs[output] += [
                 record for _, record in written if record.root.id not in unfinished
             ]
+
+    def _shown(self, one: PendingEvent) -> EventValues:
+        event = EventValues(*one.event)
+        if not is_made(event):
+            return event
+        _, value = readable(event, self._topology)
+        return event._replace(key=event.topic.encode(), value=value)
 
     @property
     def _now_ms(self) -> int:
@@ -374,13 +395,27 @@ class _Hook(EventHook):
         self._verdicts[Place(*failed.event[4:7])] = f"failed ({failed.failure.reason}), {end}"
         self._pass_on(failed)
 
-    def trees(self) -> list[TupleTree]:
+    def trees(self, result: StepResult) -> list[TupleTree]:
         """Return the trees of the batch, now that it is over."""
+        self._note_made(result)
         for tree in self.batch.trees:
             heard = self._verdicts.get(Place(*tree.event[4:7]), "held")
             tree.verdict = heard if tree.is_tracked else "untracked"
         self._verdicts.clear()
         return self.batch.trees
+
+    def _note_made(self, result: StepResult) -> None:
+        """Note what became of the tuples that bolts made: no hook is told of these."""
+        verdicts = {
+            Place(*one.event[4:7]): "acked" for one in self.batch.trees if is_made(one.event)
+        }
+        waiting = (one for several in result.waiting.values() for one in several)
+        for several, end in ((waiting, "to be tried again"), (result.dead, "dead-lettered")):
+            for one in (one for some in several for one in some):
+                if is_made(one.event):
+                    said = "held" if one.reason is None else f"failed ({one.reason}), {end}"
+                    verdicts[Place(*one.event[4:7])] = said
+        self._verdicts |= verdicts
 
     def _pass_on(self, what: AckedEvent | FailedEvent) -> None:
         if self._own is not None:
@@ -391,9 +426,8 @@ def _order(written: Written) -> tuple[Any, ...]:
     return written.order
 
 
-def _dead_letter(one: PendingEvent) -> DeadLetteredEvent:
+def _dead_letter(one: PendingEvent, event: EventValues) -> DeadLetteredEvent:
     reason, path = FailReason(one.reason or ""), components_of(one.path)
-    event = EventValues(*one.event)
     return DeadLetteredEvent(event, reason, one.detail or "", one.attempts, path)
 
 

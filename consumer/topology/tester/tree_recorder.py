@@ -6,6 +6,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.api.tuple import EventValues
+from sequitur.consumer.topology.settling.made_tuple import is_made
 from sequitur.consumer.topology.tester.tree_view import StepKind, TreeStep, TupleTree, cut
 
 if TYPE_CHECKING:
@@ -129,7 +130,10 @@ class TreeRecorder:
     def _give(  # noqa: PLR0917 - private, and each is of a type of its own
         self, root: Root, edge: int, number: int, spout: str, to: str, values: Any
     ) -> None:
-        shown = cut(f"key={values[0]!r}, value={values[1]!r}")
+        if is_made(root.event):
+            shown = cut(", ".join(map(repr, values)))
+        else:
+            shown = cut(f"key={values[0]!r}, value={values[1]!r}")
         value = self._value(root)
         step = TreeStep(StepKind.GIVEN, spout, number, to, (), edge, value, shown)
         self._trees[root.id].steps.append(step)

@@ -59,7 +59,7 @@ def test_event_too_large_is_whole_in_a_file(tmp_path: Path, key: bytes, limit: i
     assert headers["sequitur-source-offset"] == "17"
     assert "own" not in headers
     whole = read_oversized(tmp_path, name)
-    assert whole == (key, _NOISE, (("own", b"1"),), _TRACEBACK)
+    assert whole == (key, _NOISE, (("own", b"1"),), _TRACEBACK, ("in", 1, 17))
 
 
 def test_file_of_another_place_is_not_read(tmp_path: Path) -> None:

@@ -1,0 +1,474 @@
+"""What bolts emit at ticks and at ends of batches is tried again, in order, until it is done."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import (
+    AckedEvent,
+    BasicBolt,
+    Bolt,
+    EventHook,
+    FailedEvent,
+    FailReason,
+    ProcessSettings,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+)
+from sequitur.consumer.topology.settling.made_tuple import MadeTuple, is_made
+from tests.support.step_runs import StepRuns, event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sequitur.consumer.topology import BasicOutputCollector, Topology, Tuple
+
+_plan: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def plan() -> Iterator[dict[str, Any]]:
+    """Which numbers fail, in how many attempts; and what was called."""
+    _plan.clear()
+    _plan.update(fails={}, seen=[], dies=set())
+    yield _plan
+    _plan.clear()
+
+
+class Numbers(BasicBolt):
+    """Emits the next of its numbers at each tick, and forgets them at once."""
+
+    fields = ("task", "number")
+    each = 2
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Make some."""
+        if tuple.is_tick:
+            for _ in range(self.each):
+                self._make(collector)
+
+    def _make(self, collector: Any) -> None:
+        self.next += 1
+        collector.emit((self.context.task, self.next))
+
+    def snapshot(self) -> int:
+        """What is next."""
+        return self.next
+
+    def restore(self, state: int) -> None:
+        """Go on."""
+        self.next = state
+
+
+class NumbersAtTheEnd(Numbers):
+    """Likewise at the end of each batch in which it was given something."""
+
+    is_given = False
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Note it."""
+        del collector
+        self.is_given |= not tuple.is_tick
+
+    def finish_batch(self) -> None:
+        """Make some."""
+        if self.is_given:
+            self.is_given = False
+            for _ in range(self.each):
+                self._make(self.collector)
+            if _plan.get("raises"):
+                _plan["raises"] -= 1
+                raise ConnectionError("no end")
+
+
+class Post(Bolt):
+    """Passes numbers on, but those that fail."""
+
+    fields = ("task", "number")
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Do as is planned."""
+        task, number = tuple.values
+        _plan["seen"].append((task, number, tuple.attempt, tuple.event_key, tuple.place))
+        if number in _plan["dies"]:
+            raise KeyboardInterrupt
+        if tuple.attempt <= _plan["fails"].get(number, 0):
+            raise ConnectionError("503")
+        self.collector.emit((task, number), tuple)
+        self.collector.ack(tuple)
+
+
+def _topology(made: BasicBolt, *, tasks: int | None = None, hook: Any = None) -> Topology:
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("events")
+    builder.set_bolt("numbers", made, tick_interval="1 s").local_grouping("events")
+    post = builder.set_bolt("post", Post(), tasks)
+    post.local_grouping("numbers") if tasks is None else post.fields_grouping("numbers", "task")
+    builder.set_output("out", key=None, value="number").local_grouping("post")
+    if hook is not None:
+        builder.set_hook(hook)
+    return builder.build()
+
+
+_SETTINGS = ProcessSettings.model_validate(
+    {"retry_jitter": 0, "retry_delay": "100 ms", "max_attempts": 3}
+)
+_EVERYWHERE = pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
+_MADE = pytest.mark.parametrize("made", [Numbers(), NumbersAtTheEnd()], ids=["ticks", "ends"])
+
+
+def _out(tester: TopologyTester) -> list[int]:
+    return [int(value or b"") for _, value in tester.records("out")]
+
+
+def _ticked(tester: TopologyTester, steps: int = 1) -> None:
+    for _ in range(steps):
+        tester.advance(2)
+        tester.run([("k", "v")])
+
+
+@_EVERYWHERE
+@_MADE
+def test_what_fails_behind_a_tick_or_an_end_is_tried_again(
+    made: BasicBolt, tasks: int | None
+) -> None:
+    """From what is kept, though the bolt has forgotten it; and no event waits for it."""
+    _plan["fails"] = {1: 2, 2: 1}
+    tester = TopologyTester(_topology(made, tasks=tasks), _SETTINGS)
+    tester.run()
+    _ticked(tester)
+    assert (len(tester.acked), _out(tester), tester.made, tester.made_acked) == (1, [], 2, 0)
+    assert [(one.topic, one.key, one.value) for one in (*tester.failed, *tester.held)] == [
+        ("numbers/0", b"numbers/0", b'{"task":0,"number":%d}' % number) for number in (1, 2)
+    ]
+    tester.retry_all()
+    assert _out(tester) == [1, 2]
+    assert (tester.made, tester.made_acked, tester.untracked_failures) == (2, 2, 0)
+    assert [seen[2] for seen in _plan["seen"] if seen[1] == 1] == [1, 2, 3]
+    assert {seen[3] for seen in _plan["seen"]} == {None}
+    assert len({(seen[1], seen[4]) for seen in _plan["seen"]}) == 2
+    assert {seen[4].topic for seen in _plan["seen"]} == {"numbers/0"}
+
+
+@_EVERYWHERE
+@_MADE
+def test_what_one_task_makes_keeps_its_order(made: BasicBolt, tasks: int | None) -> None:
+    """Over steps: what is made meanwhile waits for what was made before; other tasks go on."""
+    _plan["fails"] = {2: 2, 5: 1}
+    tester = TopologyTester(_topology(made, tasks=tasks), _SETTINGS, partitions=2)
+    tester.run()
+    for _ in range(4):
+        tester.advance(0.99)
+        tester.run([(key, "v") for key in "abcdef"])
+    tester.retry_all()
+    written = [seen for seen in _plan["seen"] if seen[2] > _plan["fails"].get(seen[1], 0)]
+    assert sorted(_out(tester)) == sorted(list(range(1, _most(written) + 1)) * 2)
+    for task in (0, 1):
+        numbers = [number for by, number, *_ in written if by == task]
+        assert list(dict.fromkeys(numbers)) == sorted(set(numbers))
+    assert tester.made == tester.made_acked == 2 * _most(written)
+
+
+def _most(seen: list[Any]) -> int:
+    return max(int(number) for _, number, *_ in seen)
+
+
+@_EVERYWHERE
+def test_what_is_held_is_not_seen_before_what_it_waits_for(tasks: int | None) -> None:
+    """One task's numbers come to the next bolt in their order, repeats aside."""
+    _plan["fails"] = {1: 2}
+    tester = TopologyTester(_topology(Numbers(), tasks=tasks), _SETTINGS)
+    tester.run()
+    _ticked(tester)
+    tester.advance(0.05)
+    seen = len(_plan["seen"])
+    tester.advance(1)
+    tester.run()  # 1 is due, and fails again; 3 and 4 are made
+    assert [number for _, number, *_ in _plan["seen"][seen:]] == [1]
+    tester.retry_all()
+    assert _out(tester) == [1, 2, 3, 4]
+
+
+class Heard(EventHook):
+    """What a hook is told of."""
+
+    def on_ack(self, done: AckedEvent, /) -> None:
+        """Take it down."""
+        _plan.setdefault("told", []).append(done.event.topic)
+
+    def on_fail(self, failed: FailedEvent, /) -> None:
+        """Take it down."""
+        _plan.setdefault("told", []).append(failed.event.topic)
+
+
+@_EVERYWHERE
+def test_neither_hook_nor_watermark_knows_of_what_is_made(tasks: int | None) -> None:
+    """The hook is for events; and what was made at a watermark does not hold it back."""
+    _plan["fails"] = {1: 9}
+    topology = _topology(Numbers(), tasks=tasks, hook=Heard())
+    tester = TopologyTester(topology, _SETTINGS)
+    tester.run([("k", "v", 10)])
+    _ticked(tester)
+    tester.run([("k", "v", 9_000)])
+    assert tester.failed
+    assert tester.watermark_ms == 9_000
+    tester.retry_all()
+    assert set(_plan["told"]) == {"events"}
+    verdicts = [tree.verdict for tree in tester.trees if is_made(tree.event)]
+    assert {"held", "failed (exception), dead-lettered", "acked"} <= set(verdicts)
+
+
+@_EVERYWHERE
+def test_what_fails_as_often_as_it_may_is_a_dead_letter(tasks: int | None) -> None:
+    """With its bolt and its values; then the next one goes on."""
+    _plan["fails"] = {1: 9}
+    tester = TopologyTester(_topology(Numbers(), tasks=tasks), _SETTINGS)
+    tester.run()
+    _ticked(tester)
+    tester.retry_all()
+    (letter,) = tester.dead_letters
+    assert (letter.event.topic, letter.event.value) == ("numbers/0", b'{"task":0,"number":1}')
+    assert (letter.attempts, letter.reason) == (3, FailReason.EXCEPTION)
+    assert letter.path == ("numbers", "post")
+    assert _out(tester) == [2]
+    assert (tester.made, tester.made_acked) == (2, 1)
+
+
+@_EVERYWHERE
+def test_what_an_end_made_that_raised_counts_for_nothing(tasks: int | None) -> None:
+    """It is made again, as its events are tried again; nothing of the first time goes out."""
+    _plan["raises"] = 1
+    tester = TopologyTester(_topology(NumbersAtTheEnd(), tasks=tasks), _SETTINGS)
+    tester.run([("k", "v")])
+    assert (tester.made, _out(tester), len(tester.failed)) == (0, [], 1)
+    tester.retry_all()
+    assert (tester.made, tester.made_acked, len(tester.acked)) == (2, 2, 1)
+    assert len(_out(tester)) == 2
+
+
+@_EVERYWHERE
+def test_without_ackers_what_fails_is_only_counted(tasks: int | None) -> None:
+    """As events are."""
+    _plan["fails"] = {1: 9}
+    settings = _SETTINGS.model_copy(update={"ackers": 0})
+    tester = TopologyTester(_topology(Numbers(), tasks=tasks), settings)
+    tester.run()
+    _ticked(tester)
+    assert (_out(tester), tester.made, tester.untracked_failures) == ([2], 0, 1)
+
+
+class Directs(Numbers):
+    """Emits to a direct stream, from which values do not come back."""
+
+    streams: Any = {"to": ("number",), "odd": ("value",)}  # noqa: RUF012 - as users write it
+    direct_streams = ("to",)
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Make one."""
+        if tuple.is_tick:
+            if _plan.get("odd"):
+                collector.emit((lambda: None,), stream="odd")
+            collector.emit((1,), stream="to", task=1)
+
+
+@bolt(fields=("number",))
+def receive(given: Tuple) -> Iterator[Any]:
+    """Fail the first time; tell the stream."""
+    _plan["seen"].append((given.source, given.stream, given.attempt))
+    if given.attempt <= _plan["fails"].get(1, 0):
+        raise ConnectionError("503")
+    yield given["number"]
+
+
+def _direct_topology(*, has_stream: bool = True) -> Topology:
+    builder = TopologyBuilder("direct")
+    builder.set_spout("events")
+    made = Directs() if has_stream else Numbers()
+    builder.set_bolt("numbers", made, tick_interval="1 s").local_grouping("events")
+    if has_stream:
+        receiver = builder.set_bolt("receive", receive, 2)
+        receiver.direct_grouping("numbers", "to")
+        builder.set_output("out", key=None, value="number").local_grouping("receive")
+        builder.set_bolt("strange", receive).local_grouping("numbers", "odd")
+    else:
+        builder.set_output("out", key=None, value="number").local_grouping("numbers")
+    return builder.build()
+
+
+def test_a_tuple_for_one_task_goes_there_again() -> None:
+    """It is kept whose it is, and where it was emitted to."""
+    _plan["fails"] = {1: 1}
+    tester = TopologyTester(_direct_topology(), _SETTINGS)
+    tester.run()
+    _ticked(tester)
+    tester.retry_all()
+    assert _out(tester) == [1]
+    assert _plan["seen"] == [("numbers", "to", 1), ("numbers", "to", 2)]
+
+
+def test_what_cannot_be_kept_is_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Before it is given to anybody."""
+    _plan["odd"] = True
+    tester = TopologyTester(_direct_topology(), _SETTINGS)
+    tester.run()
+    _ticked(tester)
+    assert "bolt 'numbers' emitted what cannot be pickled" in caplog.text
+    assert (_plan["seen"], tester.made) == ([], 0)
+
+
+def test_a_stream_that_is_gone_fails_what_was_made_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topology may change between two runs: it becomes a dead letter that says so."""
+    _plan["fails"] = {1: 9}
+    runs = _ticking(StepRuns(_direct_topology(), tmp_path, _SETTINGS))
+    runs.step(monkeypatch)
+    assert runs.counts["made"] == 1
+    runs.ticks, runs.topology = {}, _direct_topology(has_stream=False)
+    runs.to_the_end(monkeypatch)
+    (headers,) = runs.dead_headers()
+    assert b"no such stream any more" in headers["sequitur-dlq-traceback"]
+    assert runs.counts["made_dead"] == 1
+
+
+def _ticking(runs: StepRuns) -> StepRuns:
+    runs.ticks = {"numbers": 1_000}
+    return runs
+
+
+def _written(runs: StepRuns) -> list[int]:
+    return [int(value or b"") for _, value in runs.records("out")]
+
+
+@_EVERYWHERE
+@pytest.mark.parametrize("most", [None, 1], ids=["at once", "in waves"])
+def test_a_job_keeps_what_is_made_in_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tasks: int | None, most: int | None
+) -> None:
+    """Ticks and ends, step after step, with events between them; and counts add up."""
+    _plan["fails"] = {1: 1, 2: 2, 6: 1, 9: 9}
+    settings = _SETTINGS.model_copy(update={"max_spout_pending": most})
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("events")
+    builder.set_bolt("numbers", Numbers(), tick_interval="1 s").local_grouping("events")
+    builder.set_bolt("ends", NumbersAtTheEnd(), tasks).local_grouping("events")
+    for name in ("numbers", "ends"):
+        post = builder.set_bolt(f"post {name}", Post(), tasks)
+        post.local_grouping(name) if tasks is None else post.fields_grouping(name, "task")
+        builder.set_output(f"out of {name}", key="task", value="number").local_grouping(
+            f"post {name}"
+        )
+    runs = _ticking(StepRuns(builder.build(), tmp_path, settings, partitions=2))
+    for at in range(5):
+        given = [
+            event(10 * at + place, b"v", key=b"k%d" % place, partition=place) for place in (0, 1)
+        ]
+        runs.step(monkeypatch, given)
+        runs.now_ms += 60
+    runs.ticks = {}
+    runs.to_the_end(monkeypatch)
+    assert runs.counts["acked"] == 10
+    for name in ("numbers", "ends"):
+        records = runs.records(f"out of {name}")
+        assert len(records) > 12
+        for task in {key for key, _ in records}:
+            numbers = [int(value or b"") for key, value in records if key == task]
+            assert numbers == [one for one in range(1, max(numbers) + 1) if one != 9]
+    counts = runs.counts
+    assert counts["made_dead"] == len(runs.dead()) > 0
+    assert counts["made"] == counts["made_acked"] + counts["made_dead"]
+
+
+@_EVERYWHERE
+def test_a_dead_letter_is_given_back_to_the_readers_of_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+) -> None:
+    """As it waited: its values stand in a file of the checkpoint, and as text in the topic."""
+    _plan["fails"] = {1: 9}
+    runs = _ticking(StepRuns(_topology(Numbers(), tasks=tasks), tmp_path, _SETTINGS))
+    runs.step(monkeypatch)
+    runs.ticks = {}
+    runs.to_the_end(monkeypatch)
+    assert runs.dead() == [(b"numbers/0", b'{"task":0,"number":1}')]
+    (headers,) = runs.dead_headers()
+    assert headers["sequitur-dlq-component"] == b"numbers"
+    assert headers["sequitur-dlq-stream"] == b"default"
+    assert headers["sequitur-dlq-path"] == b"numbers > post"
+    _plan["fails"] = {}
+    runs.give_back_dead()
+    runs.step(monkeypatch)
+    assert _written(runs) == [2, 1]
+    assert runs.counts["made_acked"] == 2
+
+
+@pytest.mark.parametrize("where", ["post", "numbers"])
+def test_what_kills_the_process_of_a_later_stage_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It is found by the search that finds events, and those beside it go on."""
+    _plan["dies"] = {2}
+    runs = _ticking(StepRuns(_topology(Numbers(), tasks=2), tmp_path, _SETTINGS))
+    runs.step(monkeypatch)
+    assert runs.counts["crashes"] > 0
+    assert (_written(runs), runs.counts["made_dead"]) == ([1], 1)
+    (headers,) = runs.dead_headers()
+    assert headers["sequitur-dlq-reason"] == b"crash"
+    assert where in headers["sequitur-dlq-path"].decode()
+
+
+@_EVERYWHERE
+def test_what_waits_and_kills_its_process_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+) -> None:
+    """When it is tried again, it is an item of its task's input, as events are."""
+    _plan["fails"] = {2: 1}
+    runs = _ticking(StepRuns(_topology(Numbers(), tasks=tasks), tmp_path, _SETTINGS))
+    runs.step(monkeypatch)
+    _plan["dies"], runs.ticks = {2}, {}
+    runs.to_the_end(monkeypatch)
+    assert runs.counts["crashes"] > 0
+    assert (_written(runs), runs.counts["made_dead"]) == ([1], 1)
+    assert runs.counts["made"] == runs.counts["made_acked"] + runs.counts["made_dead"] == 2
+
+
+@_EVERYWHERE
+def test_a_step_that_dies_between_two_writes_makes_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+) -> None:
+    """Whichever they are: the next life begins with what the step before has left."""
+    expected = None
+    for dies_at in range(100):
+        _plan.update(fails={1: 1, 4: 2}, seen=[])
+        runs = _ticking(
+            StepRuns(_topology(Numbers(), tasks=tasks), tmp_path / str(dies_at), _SETTINGS)
+        )
+        runs.step(monkeypatch)
+        has_died = runs.step_that_dies(monkeypatch, after=dies_at)
+        runs.step(monkeypatch)
+        runs.ticks = {}
+        runs.to_the_end(monkeypatch)
+        found = _written(runs), sorted(runs.counts.items() - {("crashes", 0)})
+        expected = expected or found
+        assert found == expected
+        assert found[0] == [1, 2, 3, 4]
+        if not has_died:
+            break
+    assert dies_at >= (2 if tasks is None else 8)
+
+
+def test_values_are_those_that_were_emitted() -> None:
+    """Changed afterwards, they are not changed in what is kept."""
+    values: list[int] = [1]
+    event_of = MadeTuple("a/b", 3, "s", (values,), None).event(7, 9)
+    values.append(2)
+    assert MadeTuple.of(event_of) == ("a/b", 3, "s", ([1],), None)
+    assert event_of[3:] == (9, "a/b/3", 3, 7, 9)
+    assert pickle.loads(event_of[1] or b"") == ("s", ([1],), None)
