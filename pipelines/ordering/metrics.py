@@ -165,7 +165,11 @@ def _rows(done: StepDone) -> Iterator[Metric]:
 
 
 def _processed(done: StepDone) -> Iterator[Metric]:
-    """Return those of a topology: taken + replayed = acked + dead-lettered + pending."""
+    """Return those of a topology: taken + replayed = acked + dead-lettered + pending.
+
+    Likewise of the tuples that its bolts make by themselves, which the marks of earlier versions
+    do not count.
+    """
     counts = done.processed
     if counts is None:
         return
@@ -174,14 +178,24 @@ def _processed(done: StepDone) -> Iterator[Metric]:
         ("events_replayed", "Dead letters given to the topology again", counts["replayed"]),
         ("events_acked", "Events whose trees are done", counts["acked"]),
         ("events_dead_lettered", "Events given up", counts["dead"]),
+        ("tuples_made", "Tuples that bolts made by themselves", counts.get("made", 0)),
+        ("tuples_replayed", "Those of them given back", counts.get("made_replayed", 0)),
+        ("tuples_acked", "Those of them whose trees are done", counts.get("made_acked", 0)),
+        ("tuples_dead_lettered", "Those of them given up", counts.get("made_dead", 0)),
         ("attempts_failed", "Attempts that failed", counts["failed"]),
         ("acks_late", "Acks that came too late", counts["late_acks"]),
         ("outputs", "Records that bolts put out", counts["outputs"]),
         ("task_crashes", "How often a task's process died", counts["crashes"]),
     ):
         yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
-    text = "Events that wait for another attempt, or for another event"
-    yield GaugeMetricFamily("sequitur_process_events_pending", text, value=counts["pending"])
+    text = "{} that wait for another attempt, or for another one"
+    for name, told, waiting in (
+        ("events", "Events", counts["pending"]),
+        ("tuples", "Tuples that bolts made", counts.get("made_pending", 0)),
+    ):
+        yield GaugeMetricFamily(
+            f"sequitur_process_{name}_pending", text.format(told), value=waiting
+        )
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:

@@ -306,7 +306,11 @@ def _fitted(parts: Sequence[_Part], width: int) -> str:
 
 def _processed(counts: Mapping[str, int]) -> _Part:
     acked, pending, dead = (f"{name} {counts[name]:,}" for name in ("acked", "pending", "dead"))
-    return _Part(5, f"{acked}, {pending}, {dead}", f"{pending}, {dead}")
+    made = ""
+    if counts.get("made"):  # an earlier version has not counted any
+        waiting, given_up = counts["made_pending"], counts["made_dead"]
+        made = f", made {counts['made']:,}: pending {waiting:,}, dead {given_up:,}"
+    return _Part(5, f"{acked}, {pending}, {dead}{made}", f"{pending}, {dead}")
 
 
 def report_table(report: Mapping[str, Any]) -> Table:
@@ -329,6 +333,8 @@ def report_table(report: Mapping[str, Any]) -> Table:
     if "processed" in report:
         table.add_section()
         for name, count in report["processed"].items():
+            if name.startswith("made") and not report["processed"]["made"]:
+                continue
             table.add_row(name.replace("_", " "), f"{count:,}")
     table.add_section()
     table.add_row("frontier", instant(report["frontier_ms"]))

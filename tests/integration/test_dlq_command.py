@@ -102,6 +102,8 @@ def test_list_shows_each_and_the_totals(dlq: Dlq) -> None:
         "event_time_ms": T0,
         "failed_at_ms": T0 + 100,
         "source": {"topic": "readings", "partition": 2, "offset": 1},
+        "component": None,
+        "stream": None,
         "error": "ValueError: invalid literal for int() with base 10: 'x'",
         "file": None,
     }
