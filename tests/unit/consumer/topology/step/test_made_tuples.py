@@ -9,18 +9,24 @@ import pytest
 
 from sequitur.consumer.topology import (
     AckedEvent,
+    BaseTransactionalBolt,
     BasicBolt,
     Bolt,
+    Committer,
     EventHook,
     FailedEvent,
     FailReason,
     ProcessSettings,
     TopologyBuilder,
     TopologyTester,
+    TransactionalTopologyBuilder,
+    TransactionTester,
     bolt,
 )
 from sequitur.consumer.topology.settling.made_tuple import MadeTuple, is_made
+from sequitur.consumer.topology.state import TransactionalState
 from tests.support.step_runs import StepRuns, event
+from tests.support.transactions import store_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -472,3 +478,78 @@ def test_values_are_those_that_were_emitted() -> None:
     assert MadeTuple.of(event_of) == ("a/b", 3, "s", ([1],), None)
     assert event_of[3:] == (9, "a/b/3", 3, 7, 9)
     assert pickle.loads(event_of[1] or b"") == ("s", ([1],), None)
+
+
+class AttemptsAndNumbers(BasicBolt):
+    """In a transaction: emits how many events it was given since the last tick."""
+
+    fields = ("transaction", "number")
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Count it, or tell."""
+        self.count += not tuple.is_tick
+        if tuple.is_tick and self.count:
+            collector.emit((tuple[0], self.count))
+            self.count = 0
+
+    def snapshot(self) -> int:
+        """The count."""
+        return self.count
+
+    def restore(self, state: int) -> None:
+        """Go on with it."""
+        self.count = state
+
+
+@bolt(fields=("transaction", "number"))
+def fail_at_first(given: Tuple) -> Iterator[Any]:
+    """Raise as often as is planned."""
+    _plan["seen"].append(given["number"])
+    if len(_plan["seen"]) <= _plan["fails"].get("transaction", 0):
+        raise ConnectionError("503")
+    yield given[0], given["number"]
+
+
+class Sum(BaseTransactionalBolt, Committer):
+    """Adds up."""
+
+    fields = ("transaction", "sum")
+
+    def __init__(self) -> None:
+        self.sum = 0
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Add."""
+        self.sum += tuple["number"]
+
+    def finish_batch(self) -> None:
+        """Put it into the database."""
+        before, after = self.context.state("sum").update(
+            "all", lambda _, was: (was or 0) + self.sum
+        )
+        self.collector.emit((self.transaction, after))
+        del before
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_in_a_transaction_the_batch_is_what_is_tried_again(tmp_path: Path, fails: int) -> None:
+    """Ticks included: nothing is kept, nothing is lost, and nothing counts twice."""
+    _plan["fails"] = {"transaction": fails}
+    builder = TransactionalTopologyBuilder("tx", "spout")
+    made = builder.set_bolt("numbers", AttemptsAndNumbers(), tick_interval="1 s")
+    made.local_grouping("spout")
+    builder.set_bolt("post", fail_at_first).local_grouping("numbers")
+    states = {"sum": TransactionalState(store_in(tmp_path), "sums")}
+    builder.set_bolt("sum", Sum(), states=states).global_grouping("post")
+    builder.set_output("out", key=None, value="sum").local_grouping("sum")
+    tester = TransactionTester(builder.build(), ProcessSettings(retry_jitter=0))
+    tester.run([("k", "v")] * 5)
+    tester.advance(2)
+    tester.run([("k", "v")] * 3)
+    tester.retry_all()
+    assert _plan["seen"] == [5] * (fails + 1)
+    assert [value for _, value in tester.records("out")][-1] == b"5"
+    assert (tester.made, len(tester.acked)) == (0, 8)
