@@ -25,6 +25,7 @@ from sequitur.consumer.topology.api.bolt import (
 )
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.topology.api.moment import TICK
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emitting import TaskOutput
 from sequitur.consumer.topology.engine.instances import Instance
@@ -247,7 +248,7 @@ class Runner:
             asyncio.run(self._emit_async(returned, given))
             return
         emit_one, width, users = self._output.emit_one, self._output.width, self._users
-        if given.is_tick:
+        if given.declared is TICK:  # what is emitted then has a root of its own
             emit_one = None
         for values in values_of(self._component, returned):
             if (

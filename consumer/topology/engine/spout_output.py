@@ -79,16 +79,38 @@ class SpoutOutput:
         self._trees = environment.trees
         self._users = environment.user_code
 
-    def emit(self, root: Root, values: tuple[Any, ...]) -> None:
+    def emit(
+        self,
+        root: Root,
+        values: tuple[Any, ...],
+        source: _Source | None = None,
+        task: int | None = None,
+    ) -> None:
         """Emit an event to all its readers.
 
         Args:
             root: Its root.
             values: Its values.
+            source: Whose it is; None of the spout's.
+            task: The task that it is for, of a direct stream.
         """
-        if self._attempt is not None:
-            values = (self._attempt, *self._values_of(values))
-        self._emit(self._spout, root, values, None)
+        if source is None:
+            source = self._spout
+            if self._attempt is not None:
+                values = (self._attempt, *self._values_of(values))
+        stream, readers, kind, _ = source
+        next_id, queue = self._next_id, self._queue
+        for target in readers:
+            if not isinstance(target, Here):
+                self._emit_away(source, target, root, values, task)
+                continue
+            for number in self._chosen(source, target, root, values, task):
+                edge = next_id()
+                root.value ^= edge
+                made = kind(values, stream, root, edge, None, target.runners[number])
+                queue.append(made)
+                if self._trace is not None:
+                    self._trace.given_out(root, made)
 
     def emit_made(self, root: Root, event: tuple[Any, ...]) -> None:
         """Emit a tuple that a task made in an earlier step, as this task did.
@@ -104,7 +126,7 @@ class SpoutOutput:
             path = (component_of(event),)
             self._trees.fail(root, TreeFailure(FailReason.EXCEPTION, str(error), path))
             return
-        self._emit(self._source_of(made), root, made.values, made.target)
+        self.emit(root, made.values, self._source_of(made), made.target)
 
     def _source_of(self, made: MadeTuple) -> _Source:
         place = made.component, made.task, made.stream
@@ -115,21 +137,6 @@ class SpoutOutput:
             readers = self._wiring.targets(stream, made.task)
             found = self._made[place] = _Source(stream, readers, TrackedTuple, (made.component,))
         return found
-
-    def _emit(self, source: _Source, root: Root, values: Any, task: int | None) -> None:
-        stream, readers, kind, _ = source
-        next_id, queue = self._next_id, self._queue
-        for target in readers:
-            if not isinstance(target, Here):
-                self._emit_away(source, target, root, values, task)
-                continue
-            for number in self._chosen(source, target, root, values, task):
-                edge = next_id()
-                root.value ^= edge
-                made = kind(values, stream, root, edge, None, target.runners[number])
-                queue.append(made)
-                if self._trace is not None:
-                    self._trace.given_out(root, made)
 
     def _emit_away(
         self,
