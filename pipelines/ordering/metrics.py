@@ -190,12 +190,10 @@ def _processed(done: StepDone) -> Iterator[Metric]:
         yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
     text = "{} that wait for another attempt, or for another one"
     for name, told, waiting in (
-        ("events", "Events", counts["pending"]),
-        ("tuples", "Tuples that bolts made", counts.get("made_pending", 0)),
+        ("events_pending", "Events", counts["pending"]),
+        ("tuples_pending", "Tuples that bolts made", counts.get("made_pending", 0)),
     ):
-        yield GaugeMetricFamily(
-            f"sequitur_process_{name}_pending", text.format(told), value=waiting
-        )
+        yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(told), value=waiting)
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:
