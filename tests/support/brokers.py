@@ -53,7 +53,7 @@ class EmbeddedTestBroker(EmbeddedBroker):
     Kafka formats one folder a process, and the others are copies with ids of their own.
     """
 
-    _formatted: ClassVar[dict[str, bytes]] = {}
+    _formatted: ClassVar[dict[Path, bytes]] = {}
 
     def __init__(self, directory: Path, **more: Any) -> None:
         super().__init__(directory, short_lived=True, **more)
@@ -64,10 +64,11 @@ class EmbeddedTestBroker(EmbeddedBroker):
             return
         if not self._formatted:
             super()._format_once(java, class_path)
-            self._formatted.update({path.name: path.read_bytes() for path in data.iterdir()})
+            files = [path for path in data.rglob("*") if path.is_file()]
+            self._formatted.update({path.relative_to(data): path.read_bytes() for path in files})
         else:
-            data.mkdir()
             for name, content in self._formatted.items():
+                (data / name).parent.mkdir(parents=True, exist_ok=True)
                 (data / name).write_bytes(_IDS.sub(_with_new_id, content))
 
     def close(self) -> None:
