@@ -278,6 +278,7 @@ def outlive(
     nothing that says how far it is, and ends by itself: a signal may come before its handler.
     """
     for number, disturbances in enumerate(lives, 1):
+        job.feed()  # an application without tasks is given no cores, if allocation is dynamic
         options = {key: value for one in disturbances for key, value in one.options.items()}
         is_bounded = not disturbances
         with on_cluster(job, cluster, folder, is_bounded=is_bounded, options=options) as life:
@@ -299,6 +300,8 @@ def _kill_an_executor(life: Application) -> None:
 
 
 def _kill_the_driver(life: Application) -> None:
+    # The life before it was killed at work, and this one is to do that first.
+    life.wait(lambda: not life.job.is_at_work())
     life.job.feed()
     life.wait(life.job.is_at_work)
     os.killpg(life.process.pid, signal.SIGKILL)

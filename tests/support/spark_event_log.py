@@ -28,8 +28,10 @@ class SparkEventLog:
 
     @classmethod
     def of(cls, folder: Path, application: str) -> Self:
-        """Read those of an application, by its id; it may not have ended."""
-        (file,) = folder.glob(f"{application}*")
+        """Read those of an application, by its id; it may not have ended, or logged any yet."""
+        file = next(folder.glob(f"{application}*"), None)
+        if file is None:
+            return cls([])
         # The newest may not be written to its end.
         whole, _, _ = file.read_bytes().rpartition(b"\n")
         return cls([json.loads(line) for line in whole.splitlines()])
