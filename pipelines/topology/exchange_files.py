@@ -16,7 +16,7 @@ from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.pipelines.store.files import is_remote, new_file, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sequitur.consumer.topology.step.batch import Sources
     from sequitur.pipelines.store.files import Location
@@ -25,8 +25,12 @@ ACKS_SCHEMA: Final = pa.schema(
     [("root", pa.uint64()), ("value", pa.uint64()), ("flags", pa.uint8())]
 )
 _TUPLES_AT_ONCE: Final = 1 << 12
+_BYTES_AT_ONCE: Final = 32 << 20
+"""So much waits at most to be written, of all tasks of readers together."""
 _TUPLES_A_FRAME: Final = 1 << 6
 """So many tuples of each stretch of a file are read at once, of the `_TUPLES_AT_ONCE` it has."""
+_BYTES_A_FRAME: Final = 1 << 18
+"""And so much of them, or one that is larger."""
 _LENGTH_BYTES: Final = 4
 _READ_AHEAD: Final = 1 << 18
 """Of a stretch that is far away so many bytes are read at once, where a frame has less."""
@@ -39,37 +43,57 @@ class ExchangeFile:
         self.path = folder / f"tuples-{uuid4().hex}.pickle"
         self.index: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self._waiting: dict[tuple[str, int], list[Sent]] = {}
+        self._bytes: dict[tuple[str, int], int] = {}
+        self._all_bytes = 0
         self._file: pa.NativeFile | None = None
 
     def send(self, component: str, task: int, sent: Sent) -> None:
         """Take a tuple in."""
-        waiting = self._waiting.setdefault((component, task), [])
+        place, size = (component, task), len(sent.values)
+        waiting = self._waiting.setdefault(place, [])
         waiting.append(sent)
+        self._bytes[place] = self._bytes.get(place, 0) + size
+        self._all_bytes += size
         if len(waiting) >= _TUPLES_AT_ONCE:
-            self._flush(component, task)
+            self._flush(place)
+        elif self._all_bytes >= _BYTES_AT_ONCE:
+            self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def close(self) -> None:
         """Write what is left."""
-        for component, task in self._waiting:
-            self._flush(component, task)
+        for place in self._waiting:
+            self._flush(place)
         if self._file is not None:
             self._file.close()
 
-    def _flush(self, component: str, task: int) -> None:
-        waiting = self._waiting[component, task]
+    def _flush(self, place: tuple[str, int]) -> None:
+        waiting = self._waiting[place]
         if not waiting:
             return
-        self._waiting[component, task] = []
+        self._waiting[place] = []
+        self._all_bytes -= self._bytes[place]
+        self._bytes[place] = 0
         waiting.sort(key=order_of)
         if self._file is None:
             self._file = new_file(self.path)
         begin = self._file.tell()
-        for at in range(0, len(waiting), _TUPLES_A_FRAME):
-            frame = pickle.dumps([tuple(sent) for sent in waiting[at : at + _TUPLES_A_FRAME]], 5)
+        for tuples in _in_frames(waiting):
+            frame = pickle.dumps([tuple(sent) for sent in tuples], 5)
             self._file.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
             self._file.write(frame)
         length = self._file.tell() - begin
-        self.index.setdefault((component, task), []).append((begin, length))
+        self.index.setdefault(place, []).append((begin, length))
+
+
+def _in_frames(tuples: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
+    """Return tuples in stretches that are read at once; of a large tuple each is one."""
+    begin = size = 0
+    for at, sent in enumerate(tuples):
+        if at > begin and (at - begin == _TUPLES_A_FRAME or size + len(sent.values) > _BYTES_A_FRAME):
+            yield tuples[begin:at]
+            begin, size = at, 0
+        size += len(sent.values)
+    yield tuples[begin:]
 
 
 def tuples_in_order(sources: Sources) -> Iterator[tuple[str, Sent]]:

@@ -38,6 +38,9 @@ is the id of that event's root in the step, 0 where no event's verdict decides a
 OUTPUT_ORDER: Final = ("event_time_ms", "topic", "partition", "offset", "emission", "root")
 
 _ROWS_AT_ONCE: Final = 1 << 16
+"""So many records of an output wait at most to be written."""
+_BYTES_AT_ONCE: Final = 16 << 20
+"""And of all outputs together so much; a task holds two or three times that."""
 
 
 class OutputFiles:
@@ -53,6 +56,8 @@ class OutputFiles:
         self, folder: Location, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
     ) -> None:
         self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
+        self._bytes = dict.fromkeys(topics, 0)
+        self._all_bytes = 0
         self._place = {name: place for name, (place, _) in topics.items()}
         self._files = {
             place: PartFile(folder / place, OUTPUT_SCHEMA) for place in self._place.values()
@@ -64,10 +69,17 @@ class OutputFiles:
 
     def write(self, output: str, record: OutputRecord) -> None:
         """Take a record in."""
-        rows = self._rows[output]
+        rows, (_, key, value, headers) = self._rows[output], record
         rows.append(record)
+        size = len(key or b"") + len(value or b"")
+        if headers:
+            size += sum(len(name) + len(held or b"") for name, held in headers)
+        self._bytes[output] += size
+        self._all_bytes += size
         if len(rows) >= _ROWS_AT_ONCE:
             self._flush(output)
+        elif self._all_bytes >= _BYTES_AT_ONCE:
+            self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def close(self) -> dict[str, Location | None]:
         """Write what is left; where the files are, by their topic's folder.
@@ -90,6 +102,8 @@ class OutputFiles:
 
     def _flush(self, output: str) -> None:
         records, self._rows[output] = self._rows[output], []
+        self._all_bytes -= self._bytes[output]
+        self._bytes[output] = 0
         try:
             if records:
                 self._write_out(output, records)

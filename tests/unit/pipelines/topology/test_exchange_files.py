@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.engine.emission import Sent
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
 
 
+_LARGE = 96
+
+
 def _sent(time_ms: int, said: str) -> Sent:
     root = Root(time_ms + 1, (None, None, (), time_ms, "t", 0, time_ms, 0))
     return Sent(pickle.dumps(said), ("a", "default"), ((root, 1),), ("a",))
@@ -29,6 +33,27 @@ def _written(folder: Path, times_ms: list[int], name: str) -> tuple[Location, di
         file.send("b", 0, _sent(time_ms, f"{name}{number}"))
     file.close()
     return file.path, {"b": file.index["b", 0]}
+
+
+def test_large_tuples_do_not_wait_by_their_number(tmp_path: Path) -> None:
+    """Neither to be written, of all readers together, nor to be given to their task."""
+    file = ExchangeFile(tmp_path)
+    tracemalloc.start()
+    try:
+        for number in range(_LARGE):
+            file.send("b", number % 4, _sent(number, "x" * (1 << 20)))
+        held, _ = tracemalloc.get_traced_memory()
+        assert held < _LARGE << 19
+        file.close()
+        tracemalloc.reset_peak()
+        found = 0
+        for _ in tuples_in_order([(file.path, {"b": file.index["b", 0]})]):
+            found += 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == _LARGE // 4
+    assert peak < 8 << 20
 
 
 def test_tuples_of_several_files_come_in_the_order_of_their_events(
