@@ -14,7 +14,7 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltTimeoutError
+from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltTimeoutError, EmitError
 from sequitur.consumer.topology.api.bolt import FunctionBolt, is_async
 from sequitur.consumer.topology.api.stable_hash import stable_hash
 from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
@@ -42,6 +42,9 @@ _THEIR_OWN_KEYS: Final = frozenset({bytes, str})
 """Types of values that need no hash to be compared by."""
 _SHARE: Final = 0.05
 """Weight of a call in the moving average of call times."""
+
+_NOTED_MOST: Final = 1 << 20
+"""So many tuples a call may emit, which are kept until it is over."""
 
 _noted: contextvars.ContextVar[list[Callable[[], Any]] | None] = contextvars.ContextVar(
     "noted", default=None
@@ -123,6 +126,7 @@ class ConcurrentRunner(Runner):
         noted = _noted.get()
         if noted is None:
             return super().emit(values, anchors, stream_name, task)
+        self._check_bound(noted)
         noted.append(lambda: Runner.emit(self, values, anchors, stream_name, task))
         return []
 
@@ -173,10 +177,23 @@ class ConcurrentRunner(Runner):
             self._note(call, values)
 
     def _note(self, call: Call, values: Any) -> None:
+        if call.is_given_up:
+            raise BoltTimeoutError
+        self._check_bound(call.emitted or call.noted)
         if isinstance(self.bolt, FunctionBolt):
             call.emitted.append(values)
         else:  # in the order of what the bolt emits and acks by itself
             call.noted.append(lambda: self._emit_yielded(values, call.given))
+
+    def _check_bound(self, kept: Sequence[Any]) -> None:
+        if len(kept) >= _NOTED_MOST:
+            raise EmitError(
+                f"bolt {self._component!r} emitted {_NOTED_MOST} tuples in one call, and goes on: "
+                "with concurrency they are kept until it is over; emit fewer, or leave it out"
+            )
+
+    def _follow(self, given: TrackedTuple) -> None:
+        """See `Runner`; all that a call has emitted is there, and is followed behind it."""
 
     def conclude(self, call: Call) -> None:
         """Carry out what the bolt did in a call that is over."""

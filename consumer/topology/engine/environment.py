@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterator
 
+    from sequitur.consumer.topology.engine.runner import Runner
     from sequitur.consumer.topology.engine.trace import Trace
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
     from sequitur.consumer.topology.engine.trees import TreeTracker
@@ -29,6 +30,7 @@ class Environment:
         next_id: Gives 64 random bits a call.
         trees: Acks and fails tuples.
         queue: Tuples that are to be given to their tasks.
+        follow: Gives them to their tasks while a task is in the middle of a call.
         trace: Gets each step of each tree.
         runs_inline: Whether calls that might run side by side are run one by one.
         user_code: Whose code runs.
@@ -48,6 +50,7 @@ class Environment:
     next_id: Callable[[], int]
     trees: TreeTracker
     queue: deque[TrackedTuple]
+    follow: Callable[[Runner], None]
     trace: Trace | None = None
     runs_inline: bool = False
     user_code: UserCode = field(default_factory=UserCode)

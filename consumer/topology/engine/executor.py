@@ -12,7 +12,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
@@ -48,10 +48,14 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.engine.open_trees import UnfinishedEvent
     from sequitur.consumer.topology.engine.rules import Placement, Rules
+    from sequitur.consumer.topology.engine.runner import Runner
     from sequitur.consumer.topology.engine.trace import Trace
     from sequitur.consumer.topology.engine.user_code import UserCode
     from sequitur.consumer.topology.settling.root import Order
     from sequitur.consumer.topology.transactional.phase import Transaction
+
+_DEEPEST: Final = 16
+"""So many calls at most are in the middle of what they yield."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,7 @@ class Executor:
         self._clock = clock
         self._timeout_s = rules.message_timeout_s
         self._queue: deque[TrackedTuple] = deque()
+        self._busy: list[Runner] = []  # in the middle of a call, while others are given its tuples
         self._is_commit = transaction is not None and transaction.phase is Phase.COMMIT
         # What was prepared is committed in whole: no tree of it fails for the time that it takes.
         of_trees = replace(rules, message_timeout_s=math.inf) if self._is_commit else rules
@@ -167,6 +172,7 @@ class Executor:
             next_id,
             self._trees,
             self._queue,
+            self._follow,
             trace,
             runs_inline,
             transaction=transaction,
@@ -387,6 +393,31 @@ class Executor:
             if not self._has_calls or not self._pool.is_full:
                 return
             self._pool.complete_some()
+
+    def _follow(self, runner: Runner) -> None:
+        """Give queued tuples to their tasks while one is in the middle of a call.
+
+        Those of tasks that are wait, in their order.
+
+        Args:
+            runner: The task's.
+        """
+        queue, busy, waiting = self._queue, self._busy, deque[TrackedTuple]()
+        if len(busy) == _DEEPEST:
+            return  # Python's stack has an end
+        busy.append(runner)
+        try:
+            while queue:
+                given = queue.popleft()
+                if given.owner in busy:
+                    waiting.append(given)
+                elif self._trees.is_wanted(given):
+                    given.owner.run(given)
+                while self._has_calls and self._pool.is_full:
+                    self._pool.complete_some()
+        finally:
+            busy.pop()
+            queue.extendleft(reversed(waiting))
 
     def finish(self) -> None:
         """Finish the batch: let bolts ack what they hold, and decide what becomes of its trees.

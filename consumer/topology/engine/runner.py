@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.root import Root
 
 _LONGEST_DETAIL: Final = 16 << 10
+_FOLLOWED_AT: Final = 64
+"""So many tuples that a call has yielded wait, and twice as many as waited before, until they are
+followed through further bolts."""
 FINISH_OVERRAN: Final = "took longer than message_timeout"
 
 
@@ -73,6 +76,7 @@ class Runner:
         self._output = TaskOutput(environment, context)
         self._trace = environment.trace
         self._trees = environment.trees
+        self._queue = environment.queue
         self._users = environment.user_code
         self.renew(bolt)
         self._acks = isinstance(bolt, FunctionBolt | BasicBolt)
@@ -250,6 +254,8 @@ class Runner:
         emit_one, width, users = self._output.emit_one, self._output.width, self._users
         if given.declared is TICK:  # what is emitted then has a root of its own
             emit_one = None
+        queue = self._queue
+        most = _FOLLOWED_AT + 2 * len(queue)
         for values in values_of(self._component, returned):
             if (
                 values.__class__ is tuple
@@ -263,6 +269,22 @@ class Runner:
                     users.go_on(given)
             else:
                 self._emit_yielded(values, given)
+            if len(queue) > most:
+                self._follow(given)
+                most = _FOLLOWED_AT + 2 * len(queue)
+
+    def _follow(self, given: TrackedTuple) -> None:
+        """Have what the call for a tuple has yielded so far followed, before it goes on."""
+        if given.is_tick:
+            return  # what is emitted there counts once the tick does
+        users = self._users
+        users.running = None
+        users.leave()
+        try:
+            self._environment.follow(self)
+        finally:
+            users.come_back()
+        users.go_on(given)
 
     async def _emit_async(self, returned: Any, given: TrackedTuple) -> None:
         async for values in awaited_values(self._component, returned):

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class UserCode:
-    """The call of user code that runs.
+    """The call of user code that runs: of several that are in the middle, the last.
+
+    A call overruns by its own time. While others run, it is left: that is found by looks, each of
+    which counts the time since the one before for the call that it finds.
 
     Attributes:
         call: The call that was begun last: its tuple, or a token of its own without one.
@@ -27,14 +30,16 @@ class UserCode:
         overdue: The call that was found to overrun while our code ran; None without one.
     """
 
-    __slots__ = ("_seen", "_since_s", "call", "overdue", "running")
+    __slots__ = ("_left", "_looked_s", "_own_s", "_seen", "call", "overdue", "running")
 
     def __init__(self) -> None:
         self.call: Any = None
         self.running: Any = None
         self.overdue: Any = None
         self._seen: Any = None
-        self._since_s = 0.0
+        self._own_s = 0.0  # of the call that was seen last, since it was first seen
+        self._looked_s = 0.0
+        self._left: list[tuple[Any, float]] = []
 
     def look(self, now_s: float, timeout_s: float) -> None:
         """End the call if it overruns: at once in the user's code, else on the way back to it.
@@ -46,16 +51,28 @@ class UserCode:
         Raises:
             BoltTimeoutError: In the user's code.
         """
-        call = self.call
+        call, passed_s = self.call, now_s - self._looked_s
+        self._looked_s = now_s
         if call is not self._seen:
-            self._seen, self._since_s = call, now_s
-        elif call is not None and now_s - self._since_s >= timeout_s:
+            self._seen, self._own_s = call, 0.0
+            return
+        self._own_s += passed_s
+        if call is not None and self._own_s >= timeout_s:
             if self.running is None:
                 self.overdue = call
                 return
             # A bolt that goes on all the same is interrupted again.
-            self._since_s = now_s
+            self._own_s = 0.0
             raise BoltTimeoutError
+
+    def leave(self) -> None:
+        """Leave the call for others, which end before it goes on."""
+        self._left.append((self.call, self._own_s if self._seen is self.call else 0.0))
+
+    def come_back(self) -> None:
+        """Come back to the call that was left last; our code runs still."""
+        self.call, self._own_s = self._left.pop()
+        self._seen, self.running = self.call, None
 
     def bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Bound a function of the user's by the time-out, also outside of a call of user code.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import Event, Topology, Tuple
 
 _TIMEOUT_S = 0.2
+_followed: list[bytes] = []
 
 
 @pytest.fixture
@@ -92,6 +93,32 @@ def takes_the_alarm(event: Event) -> None:
         signal.alarm(0)
     elif event.value == b"hang":
         _wait_for_ever()
+
+
+@bolt
+def without_end(event: Event) -> Iterator[tuple[bytes]]:
+    """Yield an event without end, if it says so."""
+    yield (event.value or b"",)
+    while event.value == b"endless":
+        yield (b"more",)
+
+
+@bolt(fields=())
+def follow(given: Tuple) -> None:
+    """Note what it is given."""
+    _followed.append(given["value"])
+
+
+def test_a_generator_without_end_is_ended_while_others_are_given_what_it_yields() -> None:
+    """By the time that it takes itself; so a great many come to the bolt behind it."""
+    _followed.clear()
+    builder = TopologyBuilder("endless")
+    builder.set_spout("events")
+    builder.set_bolt("work", without_end).local_grouping("events")
+    builder.set_bolt("follow", follow).local_grouping("work")
+    found = _failures_in(builder.build(), [b"good", b"endless", b"good"])
+    assert found == [None, FailReason.TIMEOUT, None]
+    assert len(_followed) > 1_000
 
 
 @pytest.mark.usefixtures("alarm")

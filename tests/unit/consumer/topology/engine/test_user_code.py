@@ -22,9 +22,10 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     bolt,
 )
-from sequitur.consumer.topology.engine import rules
+from sequitur.consumer.topology.engine import rules, runner
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.engine.runner import Runner
 from sequitur.consumer.topology.engine.user_code import UserCode
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.topology import output_files
@@ -185,9 +186,10 @@ class _Run:
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records are written, and ids drawn, while bolts run, and not before or behind them."""
+    """Records are written, ids drawn and tuples followed in the middle of calls."""
     monkeypatch.setattr(output_files, "_ROWS_AT_ONCE", 2)
     monkeypatch.setattr(rules, "_IDS_AT_ONCE", 1)
+    monkeypatch.setattr(runner, "_FOLLOWED_AT", -4)  # each yield, whatever waits
 
 
 @pytest.mark.slow
@@ -213,6 +215,7 @@ def test_a_signal_on_any_line_loses_no_output(tmp_path: Path, *, is_last: bool) 
         ended += run.was_ended
     assert any("topology/output_files" in name for name, _ in lines), "no record was written"
     assert any("engine/rules" in name for name, _ in lines), "no ids were drawn"
+    assert _line_of(Runner._follow) in lines, "nothing was followed in the middle of a call"
     assert 10 < ended < len(lines)
 
 
@@ -230,6 +233,31 @@ def test_a_call_that_overran_in_our_code_is_ended_on_the_way_back() -> None:
     users.call = later = object()
     users.go_on(later)
     assert users.running is later
+
+
+def _line_of(function: Callable[..., Any]) -> tuple[str, int]:
+    """Return the first line of a function that has a docstring."""
+    code = function.__code__
+    return code.co_filename, code.co_firstlineno + 2
+
+
+def test_a_call_overruns_by_its_own_time() -> None:
+    """Not by that of those which run while it is in the middle of something."""
+    users = UserCode()
+    outer, inner = object(), object()
+    users.call = users.running = outer
+    users.look(0.0, _TIMEOUT_S)
+    for number in range(29):
+        users.running = None
+        users.leave()
+        users.call = users.running = inner
+        users.look(number + 0.5, _TIMEOUT_S)
+        users.look(number + 0.9, _TIMEOUT_S)
+        users.come_back()
+        users.go_on(outer)
+        users.look(number + 1, _TIMEOUT_S)  # 0.1 s of them were its own
+    with pytest.raises(BoltTimeoutError):
+        users.look(29.0 + 27.5, _TIMEOUT_S)
 
 
 def test_a_bolt_that_goes_on_is_interrupted_again() -> None:

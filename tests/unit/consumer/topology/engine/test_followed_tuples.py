@@ -1,0 +1,154 @@
+"""What a call yields is followed through further bolts before the call is over."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import (
+    BasicBolt,
+    EventValues,
+    FailReason,
+    TopologyBuilder,
+    TopologyTester,
+    bolt,
+)
+from sequitur.consumer.topology.engine import concurrency, executor
+from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.settling.root import Root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.consumer.topology import BasicOutputCollector, Event, Tuple
+
+_MANY = 20_000
+_FEW = 300
+_made = itertools.count(1)
+_seen: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """Each test counts anew."""
+    global _made
+    _made = itertools.count(1)
+    _seen.clear()
+
+
+@bolt
+def count_up(event: Event) -> Iterator[tuple[int]]:
+    """Yield many numbers."""
+    del event
+    for number in itertools.islice(_made, _MANY):
+        yield (number,)
+
+
+@bolt(fields=())
+def look(given: Tuple) -> None:
+    """Note how many were made by then, and which one this is."""
+    _seen.append((next(_made) - 1 - len(_seen), given["value"]))
+
+
+def test_few_wait_of_what_a_call_yields() -> None:
+    """However many there are: they come in order, and as many as were yielded."""
+    builder = TopologyBuilder("followed")
+    builder.set_spout("events")
+    builder.set_bolt("count", count_up).local_grouping("events")
+    builder.set_bolt("look", look).local_grouping("count")
+    tester = TopologyTester(builder.build())
+    tester.run([("k", "v")])
+    values = [value for _, value in _seen]
+    ahead = max(made - value for (made, _), value in zip(_seen, itertools.count(1), strict=False))
+    assert values == sorted(set(values))
+    assert 0 < ahead < 200
+    assert len(tester.acked) == 1
+
+
+@bolt(fields=("source", "value"))
+def twice(event: Event) -> Iterator[tuple[str, int]]:
+    """Yield two, so that one waits while the other is processed."""
+    del event
+    yield "twice", 0
+    yield "twice", 1
+
+
+class Numbers(BasicBolt):
+    """Emits a few numbers of each tuple, by `yield`."""
+
+    fields = ("source", "value")
+
+    def process(self, given: Tuple, collector: BasicOutputCollector) -> Any:
+        """Yield them; no other call of the task begins in between."""
+        del collector
+        for number in range(_FEW):
+            _seen.append(("numbers", given["value"]))
+            yield f"{self.context.component} {given['value']}", number
+
+
+@bolt(fields=())
+def note(given: Tuple) -> None:
+    """Note what comes."""
+    _seen.append((given["source"], given["value"]))
+
+
+@pytest.mark.parametrize("deepest", [0, 1, 16])
+def test_tuples_of_a_task_stay_in_order(monkeypatch: pytest.MonkeyPatch, deepest: int) -> None:
+    """Over several bolts that yield many, also where a task reads two of them."""
+    monkeypatch.setattr(executor, "_DEEPEST", deepest)
+    builder = TopologyBuilder("ordered")
+    builder.set_spout("events")
+    builder.set_bolt("twice", twice).local_grouping("events")
+    builder.set_bolt("first", Numbers()).local_grouping("twice")
+    builder.set_bolt("second", Numbers()).local_grouping("twice")
+    noted = builder.set_bolt("note", note)
+    for source in ("twice", "first", "second"):
+        noted.local_grouping(source)
+    tester = TopologyTester(builder.build())
+    tester.run([("k", "v")])
+    assert len(tester.acked) == 1
+    for source in ("first 0", "first 1", "second 0", "second 1"):
+        assert [value for name, value in _seen if name == source] == list(range(_FEW))
+    for component in ("first", "second"):
+        of_it = [name for name, _ in _seen if name.startswith(component)]
+        assert of_it == sorted(of_it)
+    calls = [value for name, value in _seen if name == "numbers"]
+    assert [value for value, _ in itertools.groupby(calls)] == [0, 1, 0, 1] or calls == sorted(calls)
+
+
+@bolt(fields=("value",))
+def explode(event: Event) -> Iterator[tuple[int]]:
+    """Yield without end."""
+    del event
+    for number in itertools.count():
+        yield (number,)
+
+
+def test_a_concurrent_call_without_end_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it emits is kept until it is over, so there is a limit."""
+    monkeypatch.setattr(concurrency, "_NOTED_MOST", 1_000)
+    builder = TopologyBuilder("concurrent")
+    builder.set_spout("events")
+    builder.set_bolt("explode", explode, concurrency=2).local_grouping("events")
+    builder.set_output("out", key=None, value="value").local_grouping("explode")
+    records: list[Any] = []
+    tasks = dict.fromkeys(("events", "explode", "out"), 1)
+    runs = executor.Executor(
+        builder.build(),
+        Placement(tasks, dict.fromkeys(tasks, (0,))),
+        Rules(),
+        clock=time.monotonic,
+        next_id=random_ids(0),
+        write=lambda _name, record: records.append(record),
+    )
+    root = Root(1, EventValues(b"k", b"v", (), 0, "t", 0, 0, 0))
+    runs.feed(root, root.event)
+    runs.finish()
+    runs.close()
+    assert root.failure is not None
+    assert root.failure.reason is FailReason.EXCEPTION
+    assert "bolt 'explode' emitted 1000 tuples in one call, and goes on" in root.failure.detail
+    assert records == []
