@@ -89,10 +89,10 @@ def _in_frames(tuples: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
     """Return tuples in stretches that are read at once; of a large tuple each is one."""
     begin = size = 0
     for at, sent in enumerate(tuples):
-        if at > begin and (at - begin == _TUPLES_A_FRAME or size + len(sent.values) > _BYTES_A_FRAME):
-            yield tuples[begin:at]
-            begin, size = at, 0
         size += len(sent.values)
+        if at > begin and (at - begin == _TUPLES_A_FRAME or size > _BYTES_A_FRAME):
+            yield tuples[begin:at]
+            begin, size = at, len(sent.values)
     yield tuples[begin:]
 
 
