@@ -192,7 +192,8 @@ class Subscription:
 
     Args:
         kafka: How to reach the brokers, or their addresses alone.
-        name: The subscription's, and the id of its consumer group: letters, digits, '.', '_', '-'.
+        name: The subscription's: letters, digits, '.', '_', '-'. Its consumer group is called
+            `sequitur-` and the name; one that an older version has created, as the subscription.
         topics: The topic, or several.
         type: As in Pulsar. Several receivers are threads of one process.
         position: Where a new subscription begins: at the first message that is there, or behind
@@ -212,6 +213,8 @@ class Subscription:
 
     Raises:
         CursorError: What is stored was changed, or is of another version.
+        SubscriptionConnectedError: It is new, and a consumer group of its name has a member.
+        SubscriptionExistsError: It is new, and a group of its name is another program's.
         SubscriptionError: It is on other topics, of another type, or a Spark job's; or it is new,
             and there is no `position`.
         SubscriptionNameError: The name may not be one.

@@ -38,10 +38,11 @@ Changes: TypeAlias = "dict[bytes, bytes | None]"
 """Records to write: a value for each key, None to delete it."""
 
 RECORD_FORMAT: Final = 2
-_ADDED_IN_2: Final = frozenset({"partition"})
+_ADDED_IN_2: Final = frozenset({"partition", "group"})
 """What format 1 does not have. A field more is a format more: older versions would drop it."""
 _SUBSCRIPTION: Final = "subscription"
 _POLICIES: Final = "policies"
+GROUP_PREFIX: Final = "sequitur-"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -59,11 +60,16 @@ class SubscriptionType(StrEnum):
         return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
 
 
+def group_of_new(name: str) -> str:
+    """Return the consumer group of a subscription that is created now."""
+    return f"{GROUP_PREFIX}{name}"
+
+
 def check_name(name: str) -> str:
     """Return the name of a subscription, if it may be one.
 
-    It is the group's id, for which Kafka takes any text, and the `group.instance.id` of the member,
-    for which it takes what it takes as the name of a topic.
+    It is in the group's id, for which Kafka takes any text, and is the `group.instance.id` of the
+    member, for which it takes what it takes as the name of a topic.
 
     Raises:
         SubscriptionNameError: It may not.
@@ -80,7 +86,7 @@ class SubscriptionRecord:
     """A durable subscription.
 
     Attributes:
-        name: Its name, and the id of its consumer group.
+        name: Its name.
         topics: The topics that it is on.
         type: How its messages are given to consumers.
         created_ms: When it was created, epoch milliseconds.
@@ -92,6 +98,7 @@ class SubscriptionRecord:
             acked those from before that moment, none of them expires.
         partition: Partition of the cursors' topic that its cursors are in; None where no owner has
             noted it, as in records of format 1: they are looked for in all of them.
+        group: Id of its consumer group; by default that of a new one. In format 1 it is the name.
 
     Raises:
         SubscriptionNameError: The name may not be one.
@@ -107,9 +114,11 @@ class SubscriptionRecord:
     expiration_time_minutes: int | None = None
     reset_ms: int | None = None
     partition: int | None = None
+    group: str = ""
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        object.__setattr__(self, "group", self.group or group_of_new(self.name))
         if not self.topics:
             raise ValueError(f"subscription {self.name!r} is on no topic")
 
@@ -132,6 +141,7 @@ class SubscriptionRecord:
                 "expiration_time_minutes": self.expiration_time_minutes,
                 "reset_ms": self.reset_ms,
                 "partition": self.partition,
+                "group": self.group,
             }
         )
 
@@ -165,6 +175,7 @@ class SubscriptionRecord:
                 expiration_time_minutes=_whole_or_none(document, "expiration_time_minutes"),
                 reset_ms=_whole_or_none(document, "reset_ms"),
                 partition=_whole_or_none(document, "partition"),
+                group=str(document["name"] if number == 1 else document["group"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, SubscriptionNameError) as error:
             raise StateFormatError(f"the record of a subscription cannot be read: {error}") from (

@@ -46,6 +46,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     topics: dict[str, str]
     repeated: int
     generation: int = -1
+    group: str = ""
 
 
 class StoredState(NamedTuple):
@@ -54,10 +55,12 @@ class StoredState(NamedTuple):
     Attributes:
         state: What they share.
         generation: Number of that writing, counted over all owners; -1 in format 1, which has none.
+        group: Id of the subscription's consumer group; empty in format 1, where it is the name.
     """
 
     state: SubscriptionState
     generation: int
+    group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +94,12 @@ class SubscriptionState:
     topics: Mapping[str, str] = field(default_factory=dict)
     repeated: int = 0
 
-    def encode(self, *, generation: int = 0) -> bytes:
+    def encode(self, *, generation: int = 0, group: str = "") -> bytes:
         """Return it as JSON behind a checksum.
 
         Args:
             generation: Number of this writing.
+            group: Id of the subscription's consumer group.
         """
         sent = {topic: dict(ends) for topic, ends in self.sent.items()}
         body = msgspec.json.encode(
@@ -113,6 +117,7 @@ class SubscriptionState:
                 dict(self.topics),
                 self.repeated,
                 generation,
+                group,
             )
         )
         return _checksum(body) + body
@@ -143,7 +148,8 @@ class SubscriptionState:
 
 def read_state(data: bytes) -> StoredState:
     """Read `SubscriptionState.encode` back, with what was stored beside it; see `decode`."""
-    return StoredState(SubscriptionState.decode(data), _read(data).generation)
+    found = _read(data)
+    return StoredState(SubscriptionState.decode(data), found.generation, found.group)
 
 
 def _read(data: bytes) -> _Document:

@@ -36,7 +36,8 @@ METADATA_LIMIT: Final = 4096
 CHUNK_BYTES: Final = 512 * 1024
 """Below what a topic takes as a record unless it is configured otherwise, 1 MiB."""
 
-_PREFIX: Final = "sequitur-cursor/"
+CURSOR_PREFIX: Final = "sequitur-cursor/"
+"""What the metadata of each offset that is a cursor's begins with."""
 _VERSION: Final = 1
 _TEXT: Final = re.compile(r"sequitur-cursor/([0-9]{1,9}) (whole|chunks) ([^\n]*)")
 _POINTER: Final = re.compile(
@@ -75,7 +76,7 @@ class Pointer:
 
     def __str__(self) -> str:
         text = (
-            f"{_PREFIX}{_VERSION} chunks generation={self.generation} count={self.count}"
+            f"{CURSOR_PREFIX}{_VERSION} chunks generation={self.generation} count={self.count}"
             f" length={self.length} crc32c={self.checksum:08x}"
         )
         return f"{text} check={_crc(text.encode()):08x}"
@@ -258,7 +259,7 @@ def _read_chunk(value: bytes, pointer: Pointer, identity: CursorIdentity) -> tup
 
 
 def _whole_text(data: bytes) -> str:
-    return f"{_PREFIX}{_VERSION} whole {base64.b64encode(data).decode()}"
+    return f"{CURSOR_PREFIX}{_VERSION} whole {base64.b64encode(data).decode()}"
 
 
 def _whole_data(metadata: str) -> bytes:

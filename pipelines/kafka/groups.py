@@ -12,6 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.stored_pieces import CURSOR_PREFIX
 from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.kafka.admin_answers import action_to, answered
 from sequitur.pipelines.kafka.connections import kept_connections
@@ -59,6 +60,10 @@ class ConsumerGroups:
 
     def of_all_kinds(self) -> dict[str, bool]:
         """Return the groups of all kinds, and whether each commits offsets; share groups do not."""
+        return {name: kind != _SHARE for name, kind in self.kinds().items()}
+
+    def kinds(self) -> dict[str, str]:
+        """Return the groups that the brokers list, and the kind of each, such as `share`."""
 
         def ask() -> dict[str, str]:
             brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
@@ -72,8 +77,7 @@ class ConsumerGroups:
                 raise TopicError(f"the brokers do not list groups: {error}") from error
             return {name: kind for one in told for name, kind in one.items()}
 
-        found = self._told("the brokers do not list groups", ask)
-        return {name: kind != _SHARE for name, kind in sorted(found.items())}
+        return dict(sorted(self._told("the brokers do not list groups", ask).items()))
 
     def are_all_listed(self) -> bool:
         """Tell whether brokers list all groups: without Describe on Cluster some are left out."""
@@ -86,15 +90,22 @@ class ConsumerGroups:
 
         return self._told("the brokers do not tell what this user may do", ask)
 
-    def connected(self, groups: Iterable[str]) -> set[str]:
-        """Return which of some groups have a member."""
-        found, untold = self.members_of(groups)
+    def connected(self, groups: Iterable[str], *, but: str | None = None) -> set[str]:
+        """Return which of some groups have a member; see `members_of`."""
+        found, untold = self.members_of(groups, but=but)
         if untold:
             raise TopicError(min(untold.values()))
         return found
 
-    def members_of(self, groups: Iterable[str]) -> tuple[set[str], dict[str, str]]:
-        """Return which of some groups have a member, and of which that is not told, and why."""
+    def members_of(
+        self, groups: Iterable[str], *, but: str | None = None
+    ) -> tuple[set[str], dict[str, str]]:
+        """Return which of some groups have a member, and of which that is not told, and why.
+
+        Args:
+            groups: Which.
+            but: A static member of this instance id counts for none.
+        """
         wanted = sorted(groups)
         if not wanted:
             return set(), {}
@@ -113,7 +124,7 @@ class ConsumerGroups:
                             untold[name] = f"group {name!r} is not described: {error}"
                             continue
                     raise
-                if members:
+                if any(one.group_instance_id != but or but is None for one in members):
                     found.add(name)
             return found, untold
 
@@ -121,13 +132,23 @@ class ConsumerGroups:
 
     def committed(self, group: str) -> dict[SourcePartition, int]:
         """Return the offsets that a group has committed."""
+        return {where: offset for where, (offset, _) in self._committed(group).items()}
 
-        def ask() -> dict[SourcePartition, int]:
+    def committed_by_others(self, group: str) -> dict[SourcePartition, int]:
+        """Return the offsets that a group has committed and that are no subscription's."""
+        return {
+            where: offset
+            for where, (offset, metadata) in self._committed(group).items()
+            if not metadata.startswith(CURSOR_PREFIX)
+        }
+
+    def _committed(self, group: str) -> dict[SourcePartition, tuple[int, str]]:
+        def ask() -> dict[SourcePartition, tuple[int, str]]:
             wanted = [ConsumerGroupTopicPartitions(group)]
             asked = self._admin.list_consumer_group_offsets(wanted, request_timeout=_TIMEOUT_S)
             found = asked[group].result(_TIMEOUT_S).topic_partitions
             return {
-                SourcePartition(one.topic, one.partition): one.offset
+                SourcePartition(one.topic, one.partition): (one.offset, one.metadata or "")
                 for one in found
                 if one.offset >= 0
             }

@@ -21,7 +21,7 @@ from sequitur.pipelines.ordering.metrics import serve_metrics
 from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarting_query import RestartingQuery
-from sequitur.pipelines.ordering.subscribing import checks_of, subscribe
+from sequitur.pipelines.ordering.subscribing import checks_of, require_name, subscribe
 from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
 from sequitur.pipelines.sink.sink import Outputs, OutputTopic
 from sequitur.pipelines.spark.executors import watched_executors
@@ -140,6 +140,7 @@ def run_reorder(
             on_step=on_step,
             subscription=subscription,
         )
+        require_name(job)
         engine = _open_engine(job, process, ends=available_now and drain)
         read_before = engine.totals.read
         with (

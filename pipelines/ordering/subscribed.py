@@ -104,6 +104,11 @@ class JobSubscription:
         """The partition of the cursors' topic that they are in; None before it is claimed."""
         return None if self._taken is None else self._taken.partition
 
+    @property
+    def group(self) -> str:
+        """Id of its consumer group; empty before it is claimed."""
+        return "" if self._taken is None else self._taken.group
+
     def check(self) -> None:
         """Check that nobody is known to have taken the subscription over.
 

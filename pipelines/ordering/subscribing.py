@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sequitur.consumer.subscription.registry import SubscriptionType
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
+from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC, CursorStore
+from sequitur.pipelines.subscriptions.names import may_take
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from sequitur.pipelines.subscriptions.stored_records import nothing_stored
 
@@ -63,6 +66,28 @@ def subscribe(
     if stored is None and record is not None:
         return JobSubscription(name, stored, take, topics, outages, lost=nothing_stored(name))
     return JobSubscription(name, stored, take, topics, outages)
+
+
+def require_name(job: JobContext) -> None:
+    """Check that a job may have the name of its subscription, if it has one.
+
+    To be called before the subscription is taken from anybody.
+
+    Raises:
+        StateFormatError: What is registered cannot be read.
+        SubscriptionConnectedError: A consumer group of others has the name, and has a member.
+        SubscriptionError: It is another type's, or on topics that the job does not read.
+        SubscriptionExistsError: A group of others has the name.
+        TopicError: The brokers do not answer.
+    """
+    if job.subscription is not None:
+        may_take(
+            Surveyor(job.kafka, outages=job.outages),
+            job.subscription.name,
+            SubscriptionType.EXCLUSIVE,
+            input_topics(job),
+            grows=True,
+        )
 
 
 def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChecks:

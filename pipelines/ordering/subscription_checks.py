@@ -20,6 +20,7 @@ from sequitur.pipelines._errors import ReorderError, SubscriptionFencedError
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.checks import Checks
 from sequitur.pipelines.subscriptions.cursor_moves import finish_reset
+from sequitur.pipelines.subscriptions.names import refuse_another
 from sequitur.pipelines.subscriptions.skipping import skip_due
 from sequitur.pipelines.subscriptions.watch import INTERVAL_S, Leadership, LedChecks
 from sequitur.producer._wall_clock import wall_clock_ms
@@ -92,8 +93,11 @@ class SubscriptionChecks:
                     now_ms,
                     last_connected_ms=now_ms,
                     partition=partition,
+                    group=self._subscription.group,
                 )
                 return registry.created(made)
+            # Another may have created one of that name since the job has looked.
+            refuse_another(known, SubscriptionType.EXCLUSIVE, known.topics)
             topics = tuple(sorted({*known.topics, *self._topics}))
             changed = replace(known, topics=topics, partition=partition)
             if changed == known:

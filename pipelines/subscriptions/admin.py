@@ -13,11 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import CursorIdentity
-from sequitur.consumer._errors import SubscriptionExistsError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge
+from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import TopicError
+from sequitur.pipelines.subscriptions.names import may_take
 from sequitur.pipelines.subscriptions.standing import logs_of, refuse_connected
 
 if TYPE_CHECKING:
@@ -48,24 +49,16 @@ class SubscriptionAdmin:
             fence: Also if a consumer group of that name is there: its offsets are replaced.
 
         Raises:
-            SubscriptionExistsError: There is one of that name, or a consumer group that is none.
+            SubscriptionExistsError: There is one of that name, or a group that is none.
             SubscriptionConnectedError: A consumer group of that name has a member.
+            SubscriptionError: There is one of that name on other topics, or of another type; or the
+                name is not free.
             TopicError: A topic is not there, or the brokers do not answer.
         """
         for topic in record.topics:
             self._surveyor.topics.require(topic)
-        if not fence:
-            refuse_connected(self._surveyor.groups, record.name)
-        known = self._surveyor.registry.read()
-        known.created(record)
-        if not fence and self._surveyor.cursors.read(record.name) is None:
-            offsets = self._surveyor.groups.committed(record.name)
-            if offsets:
-                raise SubscriptionExistsError(
-                    f"consumer group {record.name!r} is no subscription and has committed offsets "
-                    f"of {len(offsets)} partitions, which would be replaced: choose another name, "
-                    "or take it over (--fence)"
-                )
+        may_take(self._surveyor, record.name, record.type, record.topics, fence=fence)
+        self._surveyor.registry.read().created(record)
         with self._surveyor.cursors.take(record.name) as owner:
             # Of one of that name whose deletion an older version has not ended.
             left = () if owner.stored is None else owner.stored.cursors
@@ -78,7 +71,7 @@ class SubscriptionAdmin:
                 written_ms=record.created_ms,
                 topics=self._surveyor.topics.ids(record.topics),
             )
-            made = replace(record, partition=owner.partition)
+            made = replace(record, partition=owner.partition, group=owner.group)
             change = self._surveyor.registry.change
             owner.write(
                 state,
@@ -103,9 +96,12 @@ class SubscriptionAdmin:
             TopicError: The brokers refuse, or do not answer; or the group has a member that does
                 not go.
         """
+        group = group_of_new(name)
 
         def change(registry: Registry) -> Changes:
-            is_connected = bool(self._surveyor.groups.connected([name]))
+            nonlocal group
+            group = registry.require(name).group
+            is_connected = bool(self._surveyor.groups.connected([group]))
             return registry.deleted(name, is_connected=is_connected, force=force)
 
         registry = self._surveyor.registry.read()
@@ -115,16 +111,17 @@ class SubscriptionAdmin:
         else:  # perhaps a deletion that an older version has not ended
             if not any(self._surveyor.cursors.read_all([name])):
                 registry.require(name)
+            group = name
             if not force:
-                refuse_connected(self._surveyor.groups, name)
+                refuse_connected(self._surveyor.groups, name, group)
             with self._surveyor.cursors.take(name, to_remove=True) as owner:
                 owner.remove()
         deadline_s = time.monotonic() + _MEMBERS_GO_IN_S
         while True:
             try:
-                self._surveyor.groups.delete(name)
+                self._surveyor.groups.delete(group)
             except TopicError as error:
-                if not self._surveyor.groups.connected([name]):
+                if not self._surveyor.groups.connected([group]):
                     raise
                 if time.monotonic() > deadline_s:
                     raise TopicError(

@@ -108,7 +108,7 @@ class Surveyor:
         extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
         sizes = log_sizes(self.kafka, extents.logs)
         logs = {one: Log(*ends, sizes.get(one)) for one, ends in extents.logs.items()}
-        connected, untold = self.groups.members_of(names)
+        connected, untold = self._members_of(registry, names)
         return Survey(
             now_ms=now_ms,
             registry=registry,
@@ -124,6 +124,14 @@ class Surveyor:
             jobs=frozenset(name for name, found in stored.items() if found.state.checkpoint),
             of_gone_logs=gone_logs(stored, logs, ids),
         )
+
+    def _members_of(
+        self, registry: Registry, names: Collection[str]
+    ) -> tuple[set[str], dict[str, str]]:
+        """Return which subscriptions have a consumer, and of which that is not told, and why."""
+        owners = {registry.require(name).group: name for name in names}
+        found, untold = self.groups.members_of(owners)
+        return {owners[one] for one in found}, {owners[one]: why for one, why in untold.items()}
 
     def judged(
         self,

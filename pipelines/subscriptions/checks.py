@@ -202,7 +202,7 @@ class Checks:
         if self._is_dry:
             return survey, due, _acked(due)
         # Asked again, since to take it over would fence a consumer that has come meanwhile.
-        if self._surveyor.groups.connected([record.name]):
+        if self._surveyor.groups.connected([record.group]):
             return survey, [], [_owned(record.name, due)]
         try:
             with self._surveyor.cursors.take(record.name, partition=record.partition) as owner:
@@ -263,12 +263,13 @@ class Checks:
 
     def _delete_unused(self, name: str, now_ms: int) -> bool:
         """Delete a subscription if it is unused still; whether it was."""
-        is_deleted = False
+        is_deleted, group = False, ""
 
         def delete(registry: Registry) -> Changes:
-            nonlocal is_deleted
+            nonlocal is_deleted, group
             record = registry.require(name)
-            is_connected = bool(self._surveyor.groups.connected([name]))
+            group = record.group
+            is_connected = bool(self._surveyor.groups.connected([group]))
             is_deleted = is_unused(registry, record, is_connected=is_connected, now_ms=now_ms)
             return registry.deleted(name, is_connected=is_connected) if is_deleted else {}
 
@@ -279,7 +280,7 @@ class Checks:
         if is_deleted:
             # A group that gets a member in this moment keeps its offsets, and other checks go on.
             with contextlib.suppress(TopicError):
-                self._surveyor.groups.delete(name)
+                self._surveyor.groups.delete(group)
         return is_deleted
 
     def _note_connected(self, survey: Survey) -> None:

@@ -238,10 +238,10 @@ class CursorMoves:
             TopicError: The brokers refuse, or do not answer.
         """
         name, registry = plan.name, self._surveyor.registry
-        noted = registry.read().require(name).partition
+        record = registry.read().require(name)
         if not fence:
-            refuse_connected(self._surveyor.groups, name)
-        with self._surveyor.cursors.take(name, partition=noted) as owner:
+            refuse_connected(self._surveyor.groups, name, record.group)
+        with self._surveyor.cursors.take(name, partition=record.partition) as owner:
             standing = standing_with(self._surveyor, name, owner.stored)
             _refuse_changed(plan.standing, standing, fence=fence)
             moves = tuple(plan.make(standing))

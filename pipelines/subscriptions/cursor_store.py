@@ -229,6 +229,7 @@ class CursorOwner:
     Attributes:
         stored: What was stored when it became the owner, or by itself since; None if nothing was.
         partition: The partition of the cursors' topic that this is in, or is to be.
+        group: Id of the subscription's consumer group.
     """
 
     def __init__(
@@ -252,6 +253,7 @@ class CursorOwner:
         self.partition = home
         self._claim = uuid.uuid4().hex.encode()
         self.stored: StoredSubscription | None = None
+        self.group = ""
         self._generation = -1
         self._chunks: dict[SourcePartition, frozenset[bytes]] = {}
         self._writer = self._new_writer()
@@ -263,7 +265,7 @@ class CursorOwner:
                 self._writer.close()
                 self._writer = self._new_writer()
             self._take_over(to_remove=to_remove)
-            self._member = GroupMember(kafka, subscription, topics)
+            self._member = GroupMember(kafka, self.group, topics, instance=subscription)
         except BaseException:
             self._writer.close()
             raise
@@ -315,7 +317,7 @@ class CursorOwner:
         written: dict[SourcePartition, PartitionCursor] = {}
         chunks: dict[SourcePartition, frozenset[bytes]] = {}
         generation = self._generation + 1
-        value = state.encode(generation=generation)
+        value = state.encode(generation=generation, group=self.group)
         records = [self._record(state_key(self.subscription), value)]
         for one in cursors:
             identity = one.cursor.identity
@@ -430,6 +432,7 @@ class CursorOwner:
             known = StoredRecords({} if to_remove else found)
             self.stored = known.subscription(self.subscription)
             self._generation = known.newest_generation(self.subscription)
+            self.group = known.group(self.subscription)
             self._chunks = known.chunks(self.subscription)
             try:
                 self._writer.write([self._record(key, self._claim)])

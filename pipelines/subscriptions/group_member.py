@@ -40,14 +40,17 @@ class GroupMember:
 
     Args:
         kafka: How to reach the brokers.
-        group: Name of the group, and the instance id.
+        group: Name of the group.
         topics: Joins the group for these; without any it is no member.
+        instance: The instance id of the member.
 
     Attributes:
         is_fenced: Whether another member has taken its place.
     """
 
-    def __init__(self, kafka: KafkaSettings, group: str, topics: Sequence[str]) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, group: str, topics: Sequence[str], *, instance: str
+    ) -> None:
         options = {
             **kafka.librdkafka(),
             "group.id": group,
@@ -65,7 +68,7 @@ class GroupMember:
         self._may_commit = not topics
         self._not_before_s = 0.0
         if topics:
-            self._consumer = Consumer({**options, "group.instance.id": group})
+            self._consumer = Consumer({**options, "group.instance.id": instance})
             self._consumer.subscribe(
                 list(topics), on_assign=self._join, on_revoke=self._leave, on_lost=self._leave
             )

@@ -16,6 +16,7 @@ from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.cursor_moves import finish_reset
+from sequitur.pipelines.subscriptions.names import may_take, refuse_another
 from sequitur.pipelines.subscriptions.stored_records import nothing_stored
 from sequitur.producer._wall_clock import wall_clock_ms
 
@@ -87,17 +88,23 @@ class SubscriptionOpening:
 
         Raises:
             CursorError: What is stored was changed, or is of another version.
+            SubscriptionConnectedError: It is new, and a consumer group of its name has a member.
             SubscriptionError: It is on other topics, of another type, or a Spark job's; it is new,
                 and there is no position; or it is registered, and nothing is stored of it.
+            SubscriptionExistsError: It is new, and a group of its name is another program's.
             TopicError: A topic is not there, or the brokers do not answer.
         """
         while True:
-            with contextlib.suppress(SubscriptionExistsError):  # created by another meanwhile
-                return self._open(position)
+            registered = may_take(
+                self.surveyor, self._record.name, self._record.type, self._record.topics
+            )
+            with contextlib.suppress(SubscriptionExistsError):  # registered by another meanwhile
+                return self._open(registered, position)
 
-    def _open(self, position: Edge | None) -> OpenedSubscription:
+    def _open(
+        self, registered: SubscriptionRecord | None, position: Edge | None
+    ) -> OpenedSubscription:
         name = self._record.name
-        registered = self._registered(self.surveyor.registry.read())
         noted = None if registered is None else registered.partition
         stored = self.surveyor.cursors.read(name, partition=noted)
         ids = self.topics.ids(self._record.topics)
@@ -188,24 +195,6 @@ class SubscriptionOpening:
                     f"the one before; reset subscription {self._record.name!r}"
                 )
 
-    def _registered(self, registry: Registry) -> SubscriptionRecord | None:
-        """Return how the subscription is registered; None if it is not.
-
-        Raises:
-            StateFormatError: Its record cannot be read.
-            SubscriptionError: It is on other topics, or of another type.
-        """
-        wanted = self._record
-        if (found := registry.find(wanted.name)) is None:
-            return None
-        if set(found.topics) != set(wanted.topics) or found.type is not wanted.type:
-            raise SubscriptionError(
-                f"subscription {found.name!r} is of type {found.type} on "
-                f"{', '.join(found.topics)}, not of type {wanted.type} on "
-                f"{', '.join(wanted.topics)}: open it as it is, or delete it first"
-            )
-        return found
-
     def _create(
         self, owner: CursorOwner, state: SubscriptionState, cursors: list[PartitionCursor]
     ) -> None:
@@ -220,6 +209,7 @@ class SubscriptionOpening:
             last_connected_ms=state.written_ms,
             epoch=state.epoch,
             partition=owner.partition,
+            group=owner.group,
         )
         change = self.surveyor.registry.change
         owner.write(state, cursors, by=partial(change, lambda known: known.created(record)))
@@ -231,9 +221,10 @@ class SubscriptionOpening:
         """
 
         def change(registry: Registry) -> Changes:
-            self._registered(registry)
+            wanted = self._record
+            refuse_another(registry.require(wanted.name), wanted.type, wanted.topics)
             return registry.connected(
-                self._record.name, now_ms=wall_clock_ms(), partition=owner.partition
+                wanted.name, now_ms=wall_clock_ms(), partition=owner.partition
             )
 
         known = self.surveyor.registry.change(change).require(self._record.name)

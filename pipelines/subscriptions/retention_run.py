@@ -210,10 +210,11 @@ class _Others(NamedTuple):
 
 def _others(surveyor: Surveyor, survey: Survey) -> _Others:
     groups, committed = surveyor.groups, {}
+    own = {one.group for one in survey.registry.subscriptions.values()}
     if not groups.are_all_listed():
         return _Others(unknown=(None, f"the right Describe on Cluster is missing: {_UNLISTED}"))
     for group, commits in groups.of_all_kinds().items():
-        if group in survey.registry.subscriptions:
+        if group in own:
             continue
         if not commits:
             why = f"group {group!r} commits no offsets, as share groups do not: {_UNTOLD}"

@@ -91,7 +91,7 @@ def _standing(
         now_ms=wall_clock_ms(),
         # A reset whose process died before it wrote the registry counts: its cursors do.
         registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
-        connected=frozenset(surveyor.groups.connected([name])),
+        connected=frozenset([name] if surveyor.groups.connected([record.group]) else []),
         logs=logs_of(surveyor.topics, record.topics),
     )
     if stored is not None:
@@ -117,14 +117,14 @@ def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, 
     return {one: Log(starts[one], ends[one]) for one in wanted}
 
 
-def refuse_connected(groups: ConsumerGroups, name: str) -> None:
+def refuse_connected(groups: ConsumerGroups, name: str, group: str) -> None:
     """Refuse what would take a subscription away from its consumer.
 
     Raises:
         SubscriptionConnectedError: It has one.
         TopicError: The brokers do not answer.
     """
-    if groups.connected([name]):
+    if groups.connected([group]):
         raise SubscriptionConnectedError(
             f"subscription {name!r} has a consumer: stop that one, or take the subscription away "
             "from it (--fence). One that has ended counts until its session times out, 10 seconds "

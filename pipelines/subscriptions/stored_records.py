@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from sequitur.consumer import ConsumerError, CursorIdentity, SourcePartition
 from sequitur.consumer._errors import CursorDamagedError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState, read_state
 from sequitur.consumer.subscription.stored_pieces import is_chunk_of, read_pointer, read_stored
@@ -190,8 +191,13 @@ class StoredRecords:
         Raises:
             CursorError: What is stored was changed, or is of another version.
         """
-        state, generation = read_state(self._found[state_key(name)])
-        return generation, state.written_ms
+        found = read_state(self._found[state_key(name)])
+        return found.generation, found.state.written_ms
+
+    def group(self, name: str) -> str:
+        """Return the consumer group that a subscription has, or is to have."""
+        value = self._found.get(state_key(name))
+        return group_of_new(name) if value is None else read_state(value).group or name
 
     def _committed(self, name: str) -> dict[SourcePartition, tuple[int, str]]:
         """Return offset and metadata of each cursor of a subscription."""

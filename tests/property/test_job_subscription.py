@@ -101,7 +101,7 @@ class _World:
 class _Owner:
     """Writes cursors, or fails."""
 
-    partition = 5
+    partition, group = 5, "sequitur-s"
 
     def __init__(self, world: _World) -> None:
         self._world = world

@@ -82,7 +82,9 @@ def test_what_left_the_job_is_acked_and_what_is_held_is_not(subscribed: Job) -> 
     cursor = _cursor(job)
     assert list(cursor.unacked_ranges(0, 8)) == [(6, 8)]
     assert cursor.stats(8).to_document()["msgBacklog"] == 2
-    consumer = Consumer({**job.kafka.librdkafka(), "group.id": job.settings.subscription})
+    consumer = Consumer(
+        {**job.kafka.librdkafka(), "group.id": f"sequitur-{job.settings.subscription}"}
+    )
     (committed,) = consumer.committed([TopicPartition(job.topic, 0)], timeout=30)
     consumer.close()
     assert committed.offset == cursor.committed_offset == 6

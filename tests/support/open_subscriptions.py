@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sequitur import Backoff
+from sequitur.consumer.subscription.registry import group_of_new
 from tests.support.subscribed_topics import wait_until
 
 if TYPE_CHECKING:
@@ -50,9 +51,15 @@ def places(messages: Iterable[Message]) -> list[tuple[int, int]]:
     return sorted((one.partition, one.offset) for one in messages)
 
 
-def committed(kafka: KafkaSettings, group: str, topic: str, partition: int = 0) -> int:
-    """Return the offset that a group has committed."""
-    return group_commit(kafka, group, topic, partition).offset
+def committed(kafka: KafkaSettings, subscription: str, topic: str, partition: int = 0) -> int:
+    """Return the offset that a subscription's group has committed."""
+    return group_commit(kafka, group_of_new(subscription), topic, partition).offset
+
+
+def commit(kafka: KafkaSettings, group: str, offset: TopicPartition) -> None:
+    """Commit an offset, as a consumer that is no subscription."""
+    with closing(Consumer({**kafka.librdkafka(), "group.id": group})) as consumer:
+        consumer.commit(offsets=[offset], asynchronous=False)
 
 
 def group_commit(

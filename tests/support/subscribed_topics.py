@@ -6,11 +6,15 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.registry import (
+    SubscriptionRecord,
+    SubscriptionType,
+    group_of_new,
+)
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines.subscriptions.backlog import Surveyor
@@ -24,6 +28,8 @@ from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from confluent_kafka.admin import AdminClient
 
     from sequitur.consumer.subscription.policies import TopicPolicies
     from sequitur.consumer.subscription.registry import Changes, Registry
@@ -43,6 +49,15 @@ def wait_until(holds: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline_s, "it does not come about"
         # A look may read topics whole: most of the machine is left to what is waited for.
         time.sleep(max(0.05, 2 * (time.monotonic() - begun_s)))
+
+
+def is_group_deleted(admin: AdminClient, group: str) -> bool:
+    """Delete a share group; False while it has a member."""
+    try:
+        admin.delete_consumer_groups([group])[group].result(30)
+    except KafkaException:
+        return False
+    return True
 
 
 class SubscribedTopics:
@@ -108,7 +123,7 @@ class SubscribedTopics:
             last_connected_ms=made_ms,
             partition=table.partition_of(name),
         )
-        state = SubscriptionState(epoch=epoch).encode()
+        state = SubscriptionState(epoch=epoch).encode(group=record.group)
         stored = TopicWrite(CURSOR_TOPIC, table.partition_of(name), state_key(name), state)
         self.surveyor.registry.change(lambda registry: registry.created(record), [stored])
         return record
@@ -153,7 +168,7 @@ class SubscribedTopics:
     def connected(self, name: str, *topics: str) -> Iterator[None]:
         """Have a consumer of the subscription, as a job is one."""
         with self.surveyor.cursors.take(name, topics):
-            wait_until(lambda: bool(self.surveyor.groups.connected([name])))
+            wait_until(lambda: bool(self.surveyor.groups.connected([group_of_new(name)])))
             yield
 
     def policies(self, topic: str | None, policies: TopicPolicies) -> None:

@@ -16,7 +16,11 @@ from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer._errors import SubscriptionChangedError, SubscriptionConnectedError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge, Position, ToPositions
-from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.registry import (
+    SubscriptionRecord,
+    SubscriptionType,
+    group_of_new,
+)
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionFencedError
 from sequitur.pipelines.subscriptions import cursor_moves
@@ -54,7 +58,7 @@ def name(topics: SubscribedTopics, orders: str) -> str:
 def _job(topics: SubscribedTopics, name: str, topic: str) -> Iterator[CursorOwner]:
     """A job that is connected, and may write until somebody takes the subscription over."""
     with topics.surveyor.cursors.take(name, [topic]) as owner:
-        wait_until(lambda: bool(topics.surveyor.groups.connected([name])))
+        wait_until(lambda: bool(topics.surveyor.groups.connected([group_of_new(name)])))
         yield owner
 
 
@@ -140,7 +144,7 @@ def test_a_job_whose_subscription_is_deleted_is_told_so(
             with pytest.raises(SubscriptionFencedError, match="was deleted"):
                 _acks_on(job, 4)
         deletion.result(150)
-    assert groups.committed(name) == {}
+    assert groups.committed(group_of_new(name)) == {}
     assert topics.surveyor.cursors.read(name) is None
 
 

@@ -19,7 +19,11 @@ from sequitur.consumer.subscription.policies import (
     DetectionThresholds,
     TopicPolicies,
 )
-from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.registry import (
+    SubscriptionRecord,
+    SubscriptionType,
+    group_of_new,
+)
 from sequitur.pipelines._errors import SubscriptionFencedError, TopicError
 from sequitur.pipelines.kafka.outages import brief_outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
@@ -305,7 +309,7 @@ def test_a_forgotten_subscription_expires(topics: SubscribedTopics, topic: str) 
     assert _kinds(found) == [FindingKind.EXPIRED_SUBSCRIPTION]
     assert list(topics.surveyor.registry.read().subscriptions) == ["prod-subs-1"]
     assert topics.surveyor.cursors.read("test-subs") is None
-    assert "test-subs" not in topics.surveyor.groups.names()
+    assert group_of_new("test-subs") not in topics.surveyor.groups.names()
     assert topics.check().expired == ()
 
 

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError, UnansweredError
@@ -52,8 +53,10 @@ def _cursor(name: str, topic: str, partition: int, *offsets: int, end: int = 1 <
     return cursor
 
 
-def _committed(kafka: KafkaSettings, group: str, topic: str, partition: int) -> tuple[int, str]:
-    found = group_commit(kafka, group, topic, partition)
+def _committed(
+    kafka: KafkaSettings, subscription: str, topic: str, partition: int
+) -> tuple[int, str]:
+    found = group_commit(kafka, group_of_new(subscription), topic, partition)
     return found.offset, found.metadata or ""
 
 
@@ -182,9 +185,10 @@ def test_static_member_of_an_older_life_is_fenced(
 ) -> None:
     """A connected owner is a static member; a newer one takes its place, and it notices."""
     store, admin = CursorStore(kafka), AdminClient(kafka.librdkafka())
+    group = group_of_new(name)
 
     def members() -> list[str]:
-        described = admin.describe_consumer_groups([name])[name].result(30)
+        described = admin.describe_consumer_groups([group])[group].result(30)
         return [one.group_instance_id for one in described.members]
 
     first = store.take(name, [topic])

@@ -21,6 +21,7 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.position import Edge
+from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.pipelines.kafka.topics import Extents
 from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
@@ -164,9 +165,12 @@ def test_a_group_that_may_not_be_described_stops_no_other(
         topics.acks(one, topic, (0, 1))
     expires = TopicPolicies(message_ttl_s=60, subscription_expiration_time_minutes=1_000)
     topics.policies(topic, expires)
-    why = {name: "not authorized"}
+    group = group_of_new(name)
+    why = {group: "not authorized"}
     groups = topics.surveyor.groups
-    monkeypatch.setattr(groups, "members_of", lambda names: (set(), why if name in names else {}))
+    monkeypatch.setattr(
+        groups, "members_of", lambda asked, **_but: (set(), why if group in asked else {})
+    )
     found = topics.check(after_s=3_600)
     assert [one.subscription for one in found.acked] == [other]
     assert [one.subscription for one in found.findings if one.kind is _UNKNOWN] == [name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, ShareConsumer, TopicPartition
+from confluent_kafka import Consumer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -17,7 +17,7 @@ from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
 from sequitur.pipelines.subscriptions.retention_run import RetentionRun, run_retention
-from tests.support.subscribed_topics import SubscribedTopics, wait_until
+from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted, wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer import SourcePartition
@@ -207,7 +207,7 @@ def test_records_that_a_share_group_may_hold_are_kept(
     finally:
         shares.close()
         admin = AdminClient(topics.kafka.librdkafka())
-        wait_until(lambda: _is_deleted(admin, group))
+        wait_until(lambda: is_group_deleted(admin, group))
 
 
 @pytest.mark.parametrize(
@@ -273,12 +273,3 @@ def test_a_slow_subscription_among_caught_up_partitions(
     document = run.to_document()
     assert document["records"] == 96
     assert document["partitions"][19]["heldBy"] == "subscription"
-
-
-def _is_deleted(admin: AdminClient, group: str) -> bool:
-    """Delete a share group; False while it has a member."""
-    try:
-        admin.delete_consumer_groups([group])[group].result(30)
-    except KafkaException:
-        return False
-    return True

@@ -18,9 +18,10 @@ from sequitur.consumer._errors import (
     UnknownSubscriptionError,
 )
 from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 from sequitur.pipelines._errors import TopicError
-from tests.support.open_subscriptions import committed
+from tests.support.open_subscriptions import commit, committed, group_commit
 
 if TYPE_CHECKING:
     from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
@@ -180,12 +181,10 @@ def test_a_foreign_groups_offsets_are_not_replaced(topics: SubscribedTopics, ord
     """A consumer group that is no subscription keeps what it has committed, unless it is told."""
     topics.fill(orders, 5)
     name = f"group-of-{orders}"
-    consumer = Consumer({**topics.kafka.librdkafka(), "group.id": name})
-    consumer.commit(offsets=[TopicPartition(orders, 0, 3)], asynchronous=False)
-    consumer.close()
+    commit(topics.kafka, name, TopicPartition(orders, 0, 3))
     refused = _run(topics, "create", name, "--topic", orders, "--position", "latest")
     assert isinstance(refused.exception, SubscriptionExistsError)
-    assert committed(topics.kafka, name, orders) == 3
+    assert group_commit(topics.kafka, name, orders).offset == 3
     _done(topics, "create", name, "--topic", orders, "--position", "latest", "--fence")
     assert committed(topics.kafka, name, orders) == 5
 
@@ -373,7 +372,7 @@ def test_delete(topics: SubscribedTopics, orders: str) -> None:
     assert topics.committed("sub1", orders) == 4
     _done(topics, "delete", "sub1", "--yes")
     assert topics.surveyor.cursors.read("sub1") is None
-    assert topics.surveyor.groups.committed("sub1") == {}
+    assert topics.surveyor.groups.committed(group_of_new("sub1")) == {}
     assert _shown(topics, "list") == []
     gone = _run(topics, "delete", "sub1", "--yes")
     assert isinstance(gone.exception, UnknownSubscriptionError)

@@ -45,6 +45,7 @@ _RECORDS = st.builds(
     expiration_time_minutes=st.none() | _COUNTS,
     reset_ms=st.none() | _COUNTS,
     partition=st.none() | _COUNTS,
+    group=st.just("") | _NAMES,
 )
 
 
@@ -90,6 +91,7 @@ def test_records_are_those_of_the_contract() -> None:
         "format": 2, "name": "test-subs", "topics": ["a", "b"], "type": "Exclusive",
         "created_ms": 1_000, "epoch": 0, "last_connected_ms": 1_000,
         "expiration_time_minutes": 60, "reset_ms": None, "partition": None,
+        "group": "sequitur-test-subs",
     }  # fmt: skip
 
 
@@ -101,6 +103,7 @@ def test_a_record_of_fb84216_is_read_and_written_anew() -> None:
         last_connected_ms=1_700_000_100_000,
         expiration_time_minutes=60,
         reset_ms=1_700_000_050_000,
+        group="billing",
     )
     assert registry.subscriptions == {"billing": record}
     assert registry.partition_of("billing") is None

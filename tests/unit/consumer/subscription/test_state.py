@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer import CursorDamagedError, CursorVersionError
-from sequitur.consumer.subscription.state import SubscriptionState, read_state
+from sequitur.consumer.subscription.state import StoredState, SubscriptionState, read_state
 from tests.support.examples import examples
 
 _NUMBERS = st.integers(-1, (1 << 63) - 1)
@@ -30,10 +30,11 @@ _STATES = st.builds(
 
 
 @settings(max_examples=examples(1.0))
-@given(state=_STATES, generation=_NUMBERS)
-def test_what_was_written_is_read(state: SubscriptionState, generation: int) -> None:
-    """Every field, and the number of the writing; names in any script."""
-    assert read_state(state.encode(generation=generation)) == (state, generation)
+@given(state=_STATES, generation=_NUMBERS, group=_NAMES)
+def test_what_was_written_is_read(state: SubscriptionState, generation: int, group: str) -> None:
+    """Every field, and what stands beside them; names in any script."""
+    stored = state.encode(generation=generation, group=group)
+    assert read_state(stored) == StoredState(state, generation, group)
     assert SubscriptionState.decode(state.encode()) == state
 
 
