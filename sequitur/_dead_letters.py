@@ -97,7 +97,7 @@ class DeadLetter:
         Raises:
             NotADeadLetterError: The record is none: a required header is missing or wrong.
         """
-        path = _text(record, DEAD_PATH_HEADER, "")
+        reason, path = _text(record, DEAD_REASON_HEADER), _text(record, DEAD_PATH_HEADER, "")
         topic, file = _text(record, SOURCE_TOPIC_HEADER), _file(record)
         is_made = "/" in topic  # no topic is called so
         if is_made and file is None:
@@ -105,7 +105,7 @@ class DeadLetter:
         return cls(
             partition=record.partition,
             offset=record.offset,
-            reason=_text(record, DEAD_REASON_HEADER),
+            reason=reason,
             detail=_text(record, DEAD_DETAIL_HEADER, ""),
             attempts=_number(record, DEAD_ATTEMPTS_HEADER),
             path=tuple(path.split(_PATH_SEPARATOR)) if path else (),

@@ -77,6 +77,12 @@ def test_record_without_a_header_that_all_have_is_named(header: str) -> None:
         DeadLetter.of(_without(dead_record(3), header))
 
 
+def test_record_without_headers_lacks_the_reason_first() -> None:
+    """That is what tells a dead letter from all else."""
+    with pytest.raises(NotADeadLetterError, match="it has no header sequitur-dlq-reason"):
+        DeadLetter.of(replace(dead_record(3), headers=()))
+
+
 def test_number_that_is_none_is_named() -> None:
     """What stands where a number should is told."""
     record = dead_record()
