@@ -46,6 +46,7 @@ __all__ = [
     "fields_of",
     "flag_name",
     "format_duration",
+    "former_names",
     "is_secret",
     "load_settings",
     "milliseconds",
@@ -124,7 +125,10 @@ def load_settings(
         _from_flags(flags, sections),
     ):
         for section, fields in layer.items():
-            values[section].update(fields)
+            try:
+                values[section].update(sections[section].by_names_of_today(fields))
+            except ValueError as error:
+                raise SettingsError(f"{section}: {error}") from None
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -152,6 +156,11 @@ def fields_of(model: type[Settings]) -> Iterator[tuple[str, str, FieldInfo]]:
     for section, section_model in _sections(model).items():
         for field, info in section_model.model_fields.items():
             yield section, field, info
+
+
+def former_names(model: type[Settings]) -> dict[str, str]:
+    """Return the names that settings of a program had before, and the names of today."""
+    return {old: new for one in _sections(model).values() for old, new in one.former.items()}
 
 
 def panel_of(model: type[Settings], section: str, field: str) -> str:
@@ -211,7 +220,7 @@ def _from_environment(environ: Mapping[str, str], sections: Mapping[str, type[Se
             known = [environment_name(s, f) for s, m in sections.items() for f in m.model_fields]
             raise SettingsError(f"unknown environment variable {variable}{_hint(variable, known)}")
         if section in sections:
-            if field not in sections[section].model_fields:
+            if field not in (*sections[section].model_fields, *sections[section].former):
                 known = [environment_name(section, f) for f in sections[section].model_fields]
                 raise SettingsError(
                     f"unknown environment variable {variable}{_hint(variable, known)}"
@@ -242,7 +251,11 @@ def _from_flags(flags: Mapping[str, Any], sections: Mapping[str, type[Section]])
     for field, value in flags.items():
         if value is None:
             continue
-        owners = [name for name, model in sections.items() if field in model.model_fields]
+        owners = [
+            name
+            for name, model in sections.items()
+            if field in model.model_fields or field in model.former
+        ]
         if len(owners) != 1:
             raise SettingsError(f"unknown setting {flag_name(field)}")
         found.setdefault(owners[0], {})[field] = value

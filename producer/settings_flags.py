@@ -30,6 +30,7 @@ from sequitur.producer.settings import (
     fields_of,
     flag_name,
     format_duration,
+    former_names,
     is_secret,
     load_settings,
     panel_of,
@@ -155,6 +156,11 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
             default=None,
             annotation=Annotated[_flag_type(info), option],
         )
+    for former, name in former_names(model).items():
+        now = parameters[name]
+        hidden = typer.Option(flag_name(former), hidden=True, metavar="", show_default=False)
+        of_today: Any = now.annotation.__origin__
+        parameters[former] = now.replace(name=former, annotation=Annotated[of_today, hidden])
     return list(parameters.values())
 
 

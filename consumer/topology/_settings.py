@@ -27,6 +27,7 @@ class ProcessSettings(Section):
     """How the process job runs a topology."""
 
     title = "Topology"
+    former: ClassVar = {"message_timeout": "call_timeout"}
     panels: ClassVar = {
         "Retries": (
             *("retry_delay", "retry_factor", "retry_maximum", "retry_jitter"),
@@ -40,10 +41,10 @@ class ProcessSettings(Section):
         description="Tasks that track tuple trees; by default as many as the ordered stream has "
         "partitions. 0: no tracking, each event is acked at once",
     )
-    message_timeout: Duration = Field(
+    call_timeout: Duration = Field(
         default=timedelta(seconds=30),
         gt=timedelta(0),
-        description="A bolt's call or a tuple tree that takes longer fails",
+        description="A bolt's call that takes longer fails",
     )
     ordering: Ordering = Field(
         default=Ordering.KEY,
@@ -113,7 +114,7 @@ class ProcessSettings(Section):
     def rules(self) -> Rules:
         """What the executor keeps to."""
         return Rules(
-            message_timeout_s=milliseconds(self.message_timeout) / 1000,
+            call_timeout_s=milliseconds(self.call_timeout) / 1000,
             ordering=self.ordering,
             retry=self.retry,
             max_spout_pending=self.max_spout_pending,

@@ -120,7 +120,7 @@ class FileBatch(StepBatch):
         threshold = gc.get_threshold()
         gc.set_threshold(_COLLECTED_EACH, *threshold[1:])
         try:
-            with ending_overrun_calls(executor, self.rules.message_timeout_s):
+            with ending_overrun_calls(executor, self.rules.call_timeout_s):
                 yield
         finally:
             gc.set_threshold(*threshold)

@@ -132,7 +132,7 @@ def _settings(ordering: Ordering, most: int | None) -> ProcessSettings:
         ordering=ordering,
         max_attempts=_ATTEMPTS,
         max_spout_pending=most,
-        message_timeout=timedelta(seconds=30),
+        call_timeout=timedelta(seconds=30),
     )
 
 

@@ -117,7 +117,7 @@ def test_bolts_that_wait_leave_a_slot_to_the_reading(job: Job, tmp_path: Path) -
     """Both of Spark's slots run bolts; the first that comes free stages step 1, not more bolts."""
     job = _fill(job).with_settings(output_partitions=4)
     staged, reading = Path(job.settings.checkpoint, "staged", f"{1:012}"), tmp_path / "reading"
-    job = job.running_topology(bolts.waiting_for(staged, reading), message_timeout="5 min")
+    job = job.running_topology(bolts.waiting_for(staged, reading), call_timeout="5 min")
     spark = job.spark.sparkContext.statusTracker()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         life = pool.submit(job.run, drain=True)

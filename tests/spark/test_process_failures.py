@@ -238,15 +238,15 @@ def test_exit_in_a_bolt_fails_its_event(job: Job, make: Callable[[], Topology]) 
 
 
 def test_batch_that_is_never_finished_is_ended(job: Job) -> None:
-    """A `finish_batch` that does not return in message_timeout fails what it was given."""
+    """A `finish_batch` that does not return in call_timeout fails what it was given."""
     topology = bolts.one_bolt(bolts.Endless(), tasks=None)
-    job = job.running_topology(topology, max_attempts=1, message_timeout="500 ms")
+    job = job.running_topology(topology, max_attempts=1, call_timeout="500 ms")
     job.produce([event(T0, key="k")])
     job.run(drain=True)
     (letter,) = job.dead_letters()
     headers = dict(letter.headers)
     assert headers["sequitur-dlq-reason"] == b"timeout"
-    assert b"longer than message_timeout" in (headers["sequitur-dlq-traceback"] or b"")
+    assert b"longer than call_timeout" in (headers["sequitur-dlq-traceback"] or b"")
 
 
 @pytest.mark.parametrize(

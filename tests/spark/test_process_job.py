@@ -87,8 +87,8 @@ def test_event_that_keeps_failing_is_dead_lettered(job: Job, make: Callable[[], 
 
 @_BOTH
 def test_call_that_hangs_is_ended(job: Job, make: Callable[[], Topology]) -> None:
-    """A call that does not return in message_timeout fails its event with that reason."""
-    job = job.running_topology(make(), message_timeout="500 ms", max_attempts=1)
+    """A call that does not return in call_timeout fails its event with that reason."""
+    job = job.running_topology(make(), call_timeout="500 ms", max_attempts=1)
     job.produce([event(T0, key="a"), event(T0 + 1, key="b", hangs=1), event(T0 + 2, key="c")])
     job.run(drain=True)
     assert sorted(time_of(record) for record in job.released()) == [T0, T0 + 2]

@@ -190,7 +190,7 @@ def test_later_batches_are_processed_beside_a_commit(
     """
     topology = bolts.global_count(tmp_path, holds_first_until=4)
     job = job.with_settings(max_offsets_per_trigger=10).running_topology(
-        topology, max_batches_pending=4, message_timeout="5 min", retry_delay="10 ms"
+        topology, max_batches_pending=4, call_timeout="5 min", retry_delay="10 ms"
     )
     if how is not None:
         (tmp_path / how).touch()

@@ -14,7 +14,7 @@ class FailReason(StrEnum):
     EXCEPTION = "exception"
     """A bolt raised."""
     TIMEOUT = "timeout"
-    """A call, or the whole tree, took longer than `message_timeout`."""
+    """A call took longer than `call_timeout`."""
     NEVER_ACKED = "never-acked"
     """Its batch ended, and a tuple of it was neither acked nor failed."""
     CRASH = "crash"

@@ -56,14 +56,10 @@ class Call:
 
     __slots__ = (
         "begun_s", "emitted", "error", "given", "is_given_up", "is_over", "key", "noted", "runner",
-        "submitted_s",
     )  # fmt: skip
 
-    def __init__(
-        self, runner: ConcurrentRunner, given: TrackedTuple, key: Any, submitted_s: float
-    ) -> None:
+    def __init__(self, runner: ConcurrentRunner, given: TrackedTuple, key: Any) -> None:
         self.runner = runner
-        self.submitted_s = submitted_s
         self.given = given
         self.key = key
         self.noted: list[Callable[[], Any]] = []
@@ -117,7 +113,7 @@ class ConcurrentRunner(Runner):
                     self.raised(given, error)
                     return
         key = None if key is None else (self, key)
-        self._pool.submit(Call(self, given, key, self._environment.clock()))
+        self._pool.submit(Call(self, given, key))
 
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
@@ -198,11 +194,6 @@ class ConcurrentRunner(Runner):
     def conclude(self, call: Call) -> None:
         """Carry out what the bolt did in a call that is over."""
         users, given = self._users, call.given
-        if call.begun_s is not None:
-            # The time-out does not count how long the call was queued.
-            for root, _ in given.trees():
-                waited_s = call.begun_s - call.submitted_s
-                root.begun_s = min(root.begun_s + waited_s, call.begun_s)
         users.call = given
         if self._holds:
             self._held.add(given)

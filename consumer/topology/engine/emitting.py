@@ -64,7 +64,6 @@ class TaskOutput:
         self._offsets = environment.offsets
         self._made = environment.made
         self._undone = environment.undone
-        self._clock = environment.clock
         self._of_batch: Root | None = None
         transaction = environment.transaction
         self._attempt = None if transaction is None else transaction.attempt
@@ -154,7 +153,7 @@ class TaskOutput:
         time_ms = (made_at[0].root.event if made_at else self._trees.event)[3]
         made = MadeTuple(self._component, context.task, stream.name, values, task)
         event = made.event(next(self._offsets), time_ms)
-        root = Root(OF_BATCH | next(self._numbers), event, begun_s=self._clock())
+        root = Root(OF_BATCH | next(self._numbers), event)
         self._made.append(root)
         if self._trace is not None:
             self._trace.begun(root, event)

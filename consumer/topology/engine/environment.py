@@ -33,6 +33,8 @@ class Environment:
         follow: Gives them to their tasks while a task is in the middle of a call.
         trace: Gets each step of each tree.
         runs_inline: Whether calls that might run side by side are run one by one.
+        limit_s: So long a call may take, in seconds of the clock, where nobody ends calls that
+            overrun: they fail once they are over. None where they are ended.
         user_code: Whose code runs.
         finish_failures: Bolts whose `finish_batch` raised, and what.
         awaited: Roots of which a bolt was given a tuple whose `finish_batch` is still to come.
@@ -53,6 +55,7 @@ class Environment:
     follow: Callable[[Runner], None]
     trace: Trace | None = None
     runs_inline: bool = False
+    limit_s: float | None = None
     user_code: UserCode = field(default_factory=UserCode)
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     awaited: set[Root] = field(default_factory=set)

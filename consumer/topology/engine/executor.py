@@ -8,7 +8,6 @@ stays in the process is done before the next begins. Clock and random numbers ar
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -148,15 +147,11 @@ class Executor:
         self._moment = moment = moment or Moment()
         self._next_id = next_id
         self._trace = trace
-        self._clock = clock
-        self._timeout_s = rules.message_timeout_s
         self._queue: deque[TrackedTuple] = deque()
         self._busy: list[Runner] = []  # in the middle of a call, while others are given its tuples
         self._is_commit = transaction is not None and transaction.phase is Phase.COMMIT
-        # What was prepared is committed in whole: no tree of it fails for the time that it takes.
-        of_trees = replace(rules, message_timeout_s=math.inf) if self._is_commit else rules
         # Unanchored tuples of a batch without events are attributed to one of the batch's time.
-        self._trees = TreeTracker(of_trees, clock, self._no_event(moment.now_ms))
+        self._trees = TreeTracker(rules, self._no_event(moment.now_ms))
         self._fed: list[Root] | None = None if topology.hook is None else []
         self._unsent: list[Callable[[], None]] | None = None
         self._acked = 0  # those that were done as soon as they were fed
@@ -175,6 +170,8 @@ class Executor:
             self._follow,
             trace,
             runs_inline,
+            # What was prepared is committed in whole, however long it takes.
+            limit_s=rules.call_timeout_s if runs_inline and not self._is_commit else None,
             transaction=transaction,
             outcome=self._outcome,
             hashed=hash_of_version(rules.hash_version),
@@ -183,7 +180,7 @@ class Executor:
         )
         self._transaction = transaction
         self._users = environment.user_code
-        self._pool = CallPool(environment, instances, rules.message_timeout_s)
+        self._pool = CallPool(environment, instances, rules.call_timeout_s)
         self._tasks = BoltTasks(
             topology,
             placement,
@@ -248,7 +245,6 @@ class Executor:
             and root not in self._environment.awaited
             and self._is_whole
             and self._open.is_empty
-            and self._clock() - root.begun_s <= self._timeout_s
         ):
             self._acked += 1
             return
@@ -289,8 +285,7 @@ class Executor:
         for root, edge in sent.trees:
             known = self._received.get(root.id)
             if known is None:
-                # The time-out does not count how long it waited for this stage.
-                known, root.begun_s = root, self._clock()
+                known = root
                 if root.is_tracked:
                     self._received[root.id] = root
             trees.append((known, edge))

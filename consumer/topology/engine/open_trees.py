@@ -100,13 +100,10 @@ class OpenTrees:
     def add(self, root: Root, values: Any) -> None:
         """Add a root whose event was followed as far as it goes here for now."""
         if not self._is_whole:
-            self._trees.fail_if_overdue(root, self._spout)
             # What of it is elsewhere is not known here: it stays open to the end, without payload.
             root.event = (values[0], None, (), *values[3:7], 0)
             self._open.append(root)
             return
-        if root.value == 0 and not root.is_held:
-            self._trees.fail_if_overdue(root, self._spout)
         if root.failure is not None or root.is_held:
             self._failed.append(root)
             return

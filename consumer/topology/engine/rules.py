@@ -33,7 +33,7 @@ class Rules:
     """The rules of an executor.
 
     Attributes:
-        message_timeout_s: A call or a tree that takes longer fails.
+        call_timeout_s: A call that takes longer fails.
         ordering: Which events a failed event holds back.
         retry: When a failed event is tried again; one that is given up holds back no other.
         max_spout_pending: Open trees, at most: then the batch is finished first. None: no bound.
@@ -41,7 +41,7 @@ class Rules:
         limits: Largest record of the topics of outputs, by output; of others, a broker's default.
     """
 
-    message_timeout_s: float = 30.0
+    call_timeout_s: float = 30.0
     ordering: Ordering = Ordering.KEY
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_spout_pending: int | None = None

@@ -46,7 +46,7 @@ _LONGEST_DETAIL: Final = 16 << 10
 _FOLLOWED_AT: Final = 64
 """So many tuples that a call has yielded wait, and twice as many as waited before, until they are
 followed through further bolts."""
-FINISH_OVERRAN: Final = "took longer than message_timeout"
+FINISH_OVERRAN: Final = "took longer than call_timeout"
 
 
 class Runner:
@@ -78,6 +78,8 @@ class Runner:
         self._trees = environment.trees
         self._queue = environment.queue
         self._users = environment.user_code
+        self._clock, self._limit_s = environment.clock, environment.limit_s
+        self._until_s = 0.0
         self.renew(bolt)
         self._acks = isinstance(bolt, FunctionBolt | BasicBolt)
         self._holds = not self._acks
@@ -158,12 +160,16 @@ class Runner:
             self._held.add(given)
         if self._finishes:
             self._await_end(given)
+        if self._limit_s is not None:
+            self._until_s = self._clock() + self._limit_s
         try:
             users.running = given
             returned = self._call(given)
             if returned is not None:
                 self._emit_all(returned, given)
             users.running = None
+            if self._limit_s is not None:
+                self._check_time()
             if self._acks:
                 root = given.root
                 if (  # what `ack` comes to nearly always
@@ -190,10 +196,14 @@ class Runner:
         """Let the bolt ack what it holds; if it fails, all events that it was given do."""
         users = self._users
         users.call = call = object()
+        if self._limit_s is not None:
+            self._until_s = self._clock() + self._limit_s
         try:
             users.running = call
             self.bolt.finish_batch()
             users.running = None
+            if self._limit_s is not None:
+                self._check_time()
         except BoltTimeoutError:
             users.running = None
             self.finish_failed(FINISH_OVERRAN, FailReason.TIMEOUT)
@@ -205,6 +215,15 @@ class Runner:
         finally:
             self._output.end_batch()
             self._to_finish.clear()
+
+    def _check_time(self) -> None:
+        """Check that a call that is over did not take too long.
+
+        Raises:
+            BoltTimeoutError: It did.
+        """
+        if self._clock() > self._until_s:
+            raise BoltTimeoutError
 
     def finish_raised(self, error: BaseException) -> None:
         """The bolt's `finish_batch` ended with an exception.
@@ -280,10 +299,12 @@ class Runner:
         users = self._users
         users.running = None
         users.leave()
+        left_s = self._clock()
         try:
             self._environment.follow(self)
         finally:
             users.come_back()
+            self._until_s += self._clock() - left_s
         users.go_on(given)
 
     async def _emit_async(self, returned: Any, given: TrackedTuple) -> None:
@@ -348,7 +369,7 @@ class Runner:
     def gave_up(self, given: TrackedTuple) -> None:
         """The bolt's call for a tuple takes longer than it may; its ack is late, if it comes."""
         self.is_broken = True
-        detail = f"a call of bolt {self._component!r} took longer than message_timeout"
+        detail = f"a call of bolt {self._component!r} took longer than call_timeout"
         self._fail(given, FailReason.TIMEOUT, detail)
 
     def _ack(self, given: TrackedTuple) -> None:

@@ -175,7 +175,7 @@ class SpoutOutput:
         except (KeyboardInterrupt, UngroupableValueError):
             raise
         except BoltTimeoutError:
-            reason, detail = FailReason.TIMEOUT, "a grouping took longer than message_timeout"
+            reason, detail = FailReason.TIMEOUT, "a grouping took longer than call_timeout"
         except BaseException as error:  # noqa: BLE001 - as if a bolt had raised it
             reason, detail = FailReason.EXCEPTION, detail_of(error)
         self._users.running = None

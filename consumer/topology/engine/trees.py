@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
 from sequitur.consumer.topology.engine.rules import Ordering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
     from sequitur.consumer.topology.engine.rules import Rules
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
     from sequitur.consumer.topology.settling.root import Order, Root
-
-_TOOK_TOO_LONG = "its tree took longer than message_timeout"
 
 
 class TreeTracker:
@@ -27,7 +23,6 @@ class TreeTracker:
 
     Args:
         rules: What to keep to.
-        clock: Seconds.
         event: The event that unanchored tuples are attributed to before the first one is fed.
 
     Attributes:
@@ -39,25 +34,22 @@ class TreeTracker:
     """
 
     __slots__ = (
-        "_clock", "_keeps_order", "_policy", "_timeout_s", "blocked", "current", "event",
-        "late_acks", "untracked_failures",
+        "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
+        "untracked_failures",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, clock: Callable[[], float], event: Any) -> None:
+    def __init__(self, rules: Rules, event: Any) -> None:
         self.current: Root | None = None
         self.event = event
         self.blocked: dict[bytes, Order] = {}
         self.late_acks = 0
         self.untracked_failures = 0
-        self._clock = clock
         self._policy = rules.retry
         self._keeps_order = rules.ordering is Ordering.KEY
-        self._timeout_s = rules.message_timeout_s
 
     def begin(self, root: Root, values: Any) -> None:
         """Begin to follow an event."""
         self.current, self.event = root, values
-        root.begun_s = self._clock()
 
     def end(self) -> None:
         """End following it: what is still to be acked, bolts or other tasks hold."""
@@ -68,11 +60,9 @@ class TreeTracker:
         self.event = event
 
     def ack(self, given: TrackedTuple) -> None:
-        """Ack a tuple: XOR its edges into its trees, unless these took too long."""
+        """Ack a tuple: XOR its edges into its trees."""
         for root, edge in given.trees():
             root.value ^= edge
-            if root is not self.current and self.is_overdue(root):
-                self.fail(root, TreeFailure(FailReason.TIMEOUT, _TOOK_TOO_LONG, given.path()))
             if root.failure is not None:
                 self.late_acks += 1
 
@@ -89,20 +79,6 @@ class TreeTracker:
     def gives_up(self, root: Root, reason: FailReason) -> bool:
         """Return whether an event that fails now has no further attempt."""
         return self._policy.gives_up(root.attempt, reason)
-
-    def fail_if_overdue(self, root: Root, spout: str) -> None:
-        """Fail a tree that took too long although all its tuples in this process are acked."""
-        if self.is_overdue(root):
-            self.late_acks += 1
-            self.fail(root, TreeFailure(FailReason.TIMEOUT, _TOOK_TOO_LONG, (spout,)))
-
-    def is_overdue(self, root: Root) -> bool:
-        """Return whether a tree has to fail since it took too long."""
-        return (
-            root.is_tracked
-            and root.failure is None
-            and self._clock() - root.begun_s > self._timeout_s
-        )
 
     def count_late_ack(self) -> None:
         """Count the ack of a call that was ended or given up."""

@@ -30,7 +30,7 @@ class Root(msgspec.Struct, eq=False):
         value: XOR of the tree's edges, as this task knows them.
         failure: Why it failed; sticky.
         is_held: Whether a tuple of it was skipped, since an earlier event of its key failed.
-        begun_s: When this task first saw it, in seconds of the executor's clock.
+        begun_s: 0; older versions had a time here, and what they have prepared has it still.
         is_tracked: Whether its tree is tracked.
         kept: How many of its tuples are in what bolts of a transaction keep of their batch.
     """

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from sequitur.consumer.topology import Ordering
+from sequitur.consumer.topology import Ordering, ProcessSettings
 from sequitur.pipelines.settings import ProcessJob
-from sequitur.producer.settings import SettingsError, load_settings
-from sequitur.producer.settings_flags import given_flags
+from sequitur.producer.settings import SettingsError, flag_name, load_settings
+from sequitur.producer.settings_flags import given_flags, with_flags
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +28,66 @@ _LEAST = {
 def test_one_file_serves_reorder_and_process(tmp_path: Path) -> None:
     """A section [process] stands beside [reorder]; what it does not say has a default."""
     config = tmp_path / "job.toml"
-    config.write_text('[process]\nordering = "none"\nmessage_timeout = "5 s"\n')
+    config.write_text('[process]\nordering = "none"\ncall_timeout = "5 s"\n')
     job = load_settings(ProcessJob, config=config, environ=_ENVIRON, flags=_LEAST)
     assert job.process.rules.ordering is Ordering.NONE
-    assert job.process.rules.message_timeout_s == 5
+    assert job.process.rules.call_timeout_s == 5
     assert job.process.max_attempts == 5
+
+
+def _job(tmp_path: Path, *, file: str = "", variable: str = "", flag: str = "") -> ProcessJob:
+    """A job that is given times for calls, each in one of three ways and under one of two names."""
+    config = tmp_path / "job.toml"
+    config.write_text(f'[process]\n{file} = "5 s"\n' if file else "")
+    environ = {f"SEQUITUR_PROCESS_{variable.upper()}": "6 s"} if variable else {}
+    flags = {flag: "7 s"} if flag else {}
+    return load_settings(
+        ProcessJob, config=config, environ=_ENVIRON | environ, flags=_LEAST | flags
+    )
+
+
+@pytest.mark.parametrize("below", ["message_timeout", "call_timeout"])
+@pytest.mark.parametrize("name", ["message_timeout", "call_timeout"])
+def test_a_name_of_before_is_understood(tmp_path: Path, name: str, below: str) -> None:
+    """In each of the three ways, with the same precedence."""
+    assert _job(tmp_path, file=name).process.rules.call_timeout_s == 5
+    assert _job(tmp_path, file=below, variable=name).process.rules.call_timeout_s == 6
+    assert _job(tmp_path, variable=below, flag=name).process.rules.call_timeout_s == 7
+    assert ProcessSettings.model_validate({name: "8 s"}).rules.call_timeout_s == 8
+
+
+def test_a_setting_has_one_of_its_names(tmp_path: Path) -> None:
+    """Both at once, in one place, are refused: which is meant?"""
+    both = {"message_timeout": "1 s", "call_timeout": "1 s"}
+    refused = "message_timeout is called call_timeout now"
+    with pytest.raises(ValueError, match=refused):
+        ProcessSettings.model_validate(both)
+    with pytest.raises(SettingsError, match=f"process: {refused}"):
+        load_settings(ProcessJob, config=None, environ=_ENVIRON, flags=_LEAST | both)
+    config = tmp_path / "job.toml"
+    config.write_text('[process]\nmessage_timeout = "1 s"\ncall_timeout = "1 s"\n')
+    with pytest.raises(SettingsError, match=refused):
+        load_settings(ProcessJob, config=config, environ=_ENVIRON, flags=_LEAST)
+
+
+def test_a_flag_of_before_is_there_and_not_shown() -> None:
+    """So a command line of before goes on working, and nobody learns it anew."""
+    app = typer.Typer()
+    given: list[ProcessJob] = []
+
+    @app.command()
+    @with_flags(ProcessJob)
+    def run(settings: ProcessJob) -> None:
+        given.append(settings)
+
+    words = [word for name, said in _LEAST.items() for word in (flag_name(name), said)]
+    result = CliRunner().invoke(app, [*words, "--message-timeout", "9 s"], env=_ENVIRON)
+    assert result.exit_code == 0, result.output
+    assert given[0].process.rules.call_timeout_s == 9
+    assert "--message-timeout" not in given_flags(given[0])
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    assert "--call-timeout" in shown
+    assert "--message-timeout" not in shown
 
 
 def test_dead_letters_go_to_a_topic_named_after_the_output() -> None:

@@ -60,7 +60,7 @@ def _failures_in(
     executor = Executor(
         topology,
         Placement(tasks, here),
-        Rules(message_timeout_s=1e9),
+        Rules(call_timeout_s=1e9),
         clock=lambda: next(clock) * 1e-6,
         next_id=random_ids(0),
         write=lambda *_: None,

@@ -194,7 +194,7 @@ class Run:
         self.executor = Executor(
             topology,
             Placement(tasks, dict.fromkeys(tasks, (0,))),
-            Rules(ordering=ordering, message_timeout_s=30),
+            Rules(ordering=ordering, call_timeout_s=30),
             clock=lambda: _scene.now_s,
             next_id=random_ids(0),
             write=lambda _output, record: self.written.append(record.value),

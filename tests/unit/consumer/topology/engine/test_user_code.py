@@ -128,7 +128,7 @@ class _Run:
         self.executor = Executor(
             _TOPOLOGY,
             Placement(tasks, dict.fromkeys(tasks, (0,))),
-            Rules(ordering=Ordering.NONE, message_timeout_s=_TIMEOUT_S),
+            Rules(ordering=Ordering.NONE, call_timeout_s=_TIMEOUT_S),
             clock=lambda: 0.0,
             next_id=random_ids(0),
             write=self.files.write,

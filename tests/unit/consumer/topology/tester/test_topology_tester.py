@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.topology import (
+    BasicBolt,
     Bolt,
     EventValues,
     FailReason,
@@ -24,7 +25,7 @@ from tests.support.bolts import HoldingBolt
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sequitur.consumer.topology import Event, Tuple
+    from sequitur.consumer.topology import BasicOutputCollector, Event, Tuple
 
 _PNG = b"\x89PNG"
 
@@ -237,7 +238,7 @@ def test_immediate_outputs_are_repeated() -> None:
 
 def test_a_call_that_overruns_fails_and_its_ack_is_late() -> None:
     """The clock is moved from within the bolt."""
-    settings = ProcessSettings(message_timeout=timedelta(seconds=30), max_attempts=1)
+    settings = ProcessSettings(call_timeout=timedelta(seconds=30), max_attempts=1)
     tester = TopologyTester(_one(slow, "word"), settings)
     tester.run([("a", "30"), ("b", "31"), ("c", "1")])
     assert [event.value for event in tester.acked] == [b"30", b"1"]
@@ -246,6 +247,51 @@ def test_a_call_that_overruns_fails_and_its_ack_is_late() -> None:
     ]
     assert tester.late_acks == 1
     assert _values(tester) == [b"30", b"1"]
+
+
+class Holds(BasicBolt):
+    """Takes the time that it is told, in each call or at the end of the batch."""
+
+    fields = ("value",)
+
+    def __init__(self, end_s: float = 0) -> None:
+        self.end_s = end_s
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Take its time."""
+        TopologyTester.running().advance(float(tuple["value"].decode()))
+        collector.emit((tuple["value"],))
+
+    def finish_batch(self) -> None:
+        """Take that time, too."""
+        TopologyTester.running().advance(self.end_s)
+
+
+@pytest.mark.parametrize("tasks", [None, 2])
+def test_no_limit_is_for_a_whole_tree(tasks: int | None) -> None:
+    """Trees of a batch wait for each other: only a call, and an end of a batch, may overrun."""
+    builder = TopologyBuilder("slow")
+    builder.set_spout("events")
+    before = "events"
+    for name in ("first", "second", "third"):
+        builder.set_bolt(name, Holds(29), tasks).shuffle_grouping(before)
+        before = name
+    builder.set_output("out", key=None, value="value").local_grouping("third")
+    settings = ProcessSettings(call_timeout=timedelta(seconds=30), max_attempts=1)
+    tester = TopologyTester(builder.build(), settings)
+    tester.run([(str(at), "29") for at in range(4)])
+    assert (len(tester.acked), tester.dead_letters, tester.late_acks) == (4, [], 0)
+    assert tester.now_s > 4 * 3 * 29
+
+
+def test_an_end_of_a_batch_that_overruns_fails_its_events() -> None:
+    """As in a job, where it is ended."""
+    settings = ProcessSettings(call_timeout=timedelta(seconds=30), max_attempts=1)
+    tester = TopologyTester(_one(Holds(31), "value"), settings)
+    tester.run([("a", "1")])
+    (letter,) = tester.dead_letters
+    assert (letter.reason, tester.acked) == (FailReason.TIMEOUT, [])
+    assert letter.detail == "finish_batch of 'work': took longer than call_timeout"
 
 
 def test_there_is_a_running_tester_only_while_one_runs() -> None:

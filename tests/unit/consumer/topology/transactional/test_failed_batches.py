@@ -268,7 +268,7 @@ def test_waits_grow(tmp_path: Path) -> None:
 
 
 def test_a_slow_commit_leaves_nothing_out(tmp_path: Path) -> None:
-    """A tree takes longer than message_timeout there, and later ones of its key come behind it."""
+    """A tree takes longer than call_timeout there, and later ones of its key come behind it."""
     journal, store = Journal(), store_in(tmp_path)
     tester = _counting(Noting(journal), SlowToCommit(journal), store)
     tester.run(keyed(*(("k", value) for value in _VALUES)))
