@@ -83,6 +83,7 @@ class Runner:
         self.renew(bolt)
         self._acks = isinstance(bolt, FunctionBolt | BasicBolt)
         self._holds = not self._acks
+        self._is_noted = self._holds or self._finishes or self._limit_s is not None
 
     def connect(self, streams: Mapping[str, tuple[Stream, Sequence[Target]]]) -> None:
         """Set the readers of each stream that the bolt emits to."""
@@ -156,12 +157,8 @@ class Runner:
         """Give the bolt a tuple."""
         users = self._users
         users.call = given
-        if self._holds:
-            self._held.add(given)
-        if self._finishes:
-            self._await_end(given)
-        if self._limit_s is not None:
-            self._until_s = self._clock() + self._limit_s
+        if self._is_noted:
+            self._note_call(given)
         try:
             users.running = given
             returned = self._call(given)
@@ -191,6 +188,15 @@ class Runner:
             if isinstance(error, KeyboardInterrupt):
                 raise
             self.raised(given, error)
+
+    def _note_call(self, given: TrackedTuple) -> None:
+        """Note what is to be known of a call after it has returned."""
+        if self._holds:
+            self._held.add(given)
+        if self._finishes:
+            self._await_end(given)
+        if self._limit_s is not None:
+            self._until_s = self._clock() + self._limit_s
 
     def finish_batch(self) -> None:
         """Let the bolt ack what it holds; if it fails, all events that it was given do."""
