@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -553,3 +554,83 @@ def test_in_a_transaction_the_batch_is_what_is_tried_again(tmp_path: Path, fails
     assert _plan["seen"] == [5] * (fails + 1)
     assert [value for _, value in tester.records("out")][-1] == b"5"
     assert (tester.made, len(tester.acked)) == (0, 8)
+
+
+class Gathers(BasicBolt):
+    """Emits the numbers of a batch at its end, unless it does not like one of them."""
+
+    fields = ("number",)
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Take it in."""
+        del collector
+        self.numbers.append(tuple["number"])
+
+    def finish_batch(self) -> None:
+        """Raise, or emit them."""
+        numbers, self.numbers = self.numbers, []
+        if any(number in _plan["fails"] for number in numbers):
+            raise ConnectionError("503")
+        for number in numbers:
+            self.collector.emit((number,))
+
+
+@_EVERYWHERE
+def test_no_innocent_dies_where_the_end_of_a_batch_fails_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+) -> None:
+    """What is to blame is found among what bolts made as it is among events."""
+    _plan["fails"] = {3: 9}
+    builder = TopologyBuilder("gathers")
+    builder.set_spout("events")
+    made = Numbers()
+    made.each = 6
+    builder.set_bolt("numbers", made, tick_interval="1 s").local_grouping("events")
+    gathers = builder.set_bolt("gathers", Gathers(), tasks)
+    gathers.local_grouping("numbers") if tasks is None else gathers.global_grouping("numbers")
+    builder.set_output("out", key=None, value="number").local_grouping("gathers")
+    runs = _ticking(StepRuns(builder.build(), tmp_path, _SETTINGS))
+    runs.step(monkeypatch)
+    assert (runs.counts["made"], runs.counts["made_acked"]) == (6, 0)
+    runs.ticks = {}
+    runs.to_the_end(monkeypatch)
+    assert _written(runs) == [1, 2, 4, 5, 6]
+    assert [value for _, value in runs.dead()] == [b'{"task":0,"number":3}']
+    assert (runs.counts["made_acked"], runs.counts["made_dead"]) == (5, 1)
+
+
+@bolt(fields=("number",))
+def post_slowly(given: Tuple) -> Iterator[Any]:
+    """Fail as is planned, the earlier ones after a longer while."""
+    number = given["number"]
+    _plan["seen"].append(number)
+    time.sleep(0.02 / number)
+    if given.attempt <= _plan["fails"].get(number, 0):
+        raise ConnectionError("503")
+    yield number
+
+
+@_EVERYWHERE
+def test_calls_side_by_side_keep_the_order_of_what_one_task_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+) -> None:
+    """They are made one after the other, as those for one key are."""
+    _plan["fails"] = {1: 1, 4: 1}
+    builder = TopologyBuilder("slow")
+    builder.set_spout("events")
+    builder.set_bolt("numbers", Numbers(), tick_interval="1 s").local_grouping("events")
+    post = builder.set_bolt("post", post_slowly, tasks, concurrency=4)
+    post.local_grouping("numbers") if tasks is None else post.global_grouping("numbers")
+    builder.set_output("out", key=None, value="number").local_grouping("post")
+    runs = _ticking(StepRuns(builder.build(), tmp_path, _SETTINGS))
+    for _ in range(3):
+        runs.step(monkeypatch)
+        runs.now_ms += 50
+    runs.ticks = {}
+    runs.to_the_end(monkeypatch)
+    assert _written(runs) == [1, 2, 3, 4, 5, 6]
+    assert list(dict.fromkeys(_plan["seen"])) == [1, 2, 3, 4, 5, 6]
+    assert runs.counts["made_acked"] == 6
