@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from random import random
 from typing import TYPE_CHECKING
 
 from examples.transactional_words import Bucketize, CountBuckets, CountPart, CountWords
@@ -24,24 +25,36 @@ if TYPE_CHECKING:
     from sequitur import TransactionAttempt, TransactionContext, Tuple
 
 
+def _maybe_fail() -> None:
+    """Raise in 1 % of calls."""
+    if random() < 0.01:
+        raise ConnectionError("503")
+
+
 def _tried(context: TransactionContext, transaction: TransactionAttempt, of: int) -> int:
     """A number below `of`, another one at the next try, and in the component's other task."""
     return (transaction.attempt_id + context.task) % of
 
 
 class FailingPart(CountPart):
-    """Fails one of 400 events at its first attempt, and one of 1,000 at each."""
+    """Fails one of 400 events at its first attempt, one of 1,000 at each, and 1 % by chance."""
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
         """Count an event's words."""
         number = json.loads(tuple["value"])["n"]
         if number % 1000 == 500 or (number % 400 == 7 and tuple.attempt == 1):
             raise ValueError("not yet")
+        _maybe_fail()
         self.counts.update(words_of(number))
 
 
 class FailingCount(CountWords):
-    """Fails some tries before it has written, in one of its tasks."""
+    """Fails 1 % of its calls, and some tries before it has written, in one of its tasks."""
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Take a partial count, or fail."""
+        _maybe_fail()
+        super().process(tuple)
 
     def finish_batch(self) -> None:
         """Update, or fail."""
@@ -51,7 +64,12 @@ class FailingCount(CountWords):
 
 
 class FailingMoves(Bucketize):
-    """Fails some tries when the words are written."""
+    """Fails 1 % of its calls, and some tries when the words are written."""
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Move a word, or fail."""
+        _maybe_fail()
+        super().process(tuple)
 
     def finish_batch(self) -> None:
         """Emit, and perhaps fail."""

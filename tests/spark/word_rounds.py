@@ -61,6 +61,7 @@ def check_words(
     assert (counts["acked"], counts["dead"]) == (rounds.sent - left_out.total(), len(dead))
     assert set(left_out.values()) == {1}
     assert counts["failed"] > len(dead) > 0
+    assert {number % 1000 for number in dead} == {500}, "an event was given up for another"
     plain = Counter(word for n in range(rounds.sent) if n not in left_out for word in words_of(n))
     check_tables(url, plain)
     batches = check_records(url, _records(rounds, words), _records(rounds, buckets))

@@ -248,6 +248,12 @@ def is_async(found: BaseBolt) -> bool:
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
 
 
+def keeps_of_batch(found: BaseBolt) -> bool:
+    """Return whether what a bolt comes to at the end of a batch may hold something of it."""
+    kind = type(found)
+    return kind.finish_batch is not BaseBolt.finish_batch or kind.snapshot is not BaseBolt.snapshot
+
+
 def runs_later(method: Any) -> bool:
     """Return whether a call of a method only makes what would run: a coroutine or a generator."""
     kinds = (

@@ -15,29 +15,34 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.bolt import BaseBolt
 
 _EACH: Final = 8
+_BYTES_EACH: Final = 1 << 14
+"""So many are pickled for a tuple at most: what grows with a batch is not copied at each step."""
 _MOST: Final = 1 << 12
 _SMALL: Final = 1 << 12
+_SMALL_AGAIN: Final = 1 << 16
 
 
 class BoltCopies:
     """The newest copy of a bolt, and the tuples that it was given since.
 
     A copy is taken after 8 tuples, after 16 more, and so on up to every 4,096; once one has failed,
-    every 8, and where the bolt has gone on. A call that emits is not repeated, as other tasks have
-    what it has emitted: it is followed by a copy, if one takes up to 4 KiB or a tuple has failed
-    before, and else there is none any more.
+    every 8, or as many as a copy takes 16 KiB, and where the bolt has gone on. A call that emits is
+    not repeated, as other tasks have what it has emitted: it is followed by a copy, if one takes up
+    to 4 KiB or a tuple has failed before, and else there is none any more.
 
     Args:
         bolt: The bolt, prepared.
         shared: Objects that it has in common with its copies.
+        is_again: Whether its batch is run again: then one may take up to 64 KiB.
 
     Attributes:
         since: The tuples.
     """
 
-    def __init__(self, bolt: BaseBolt, shared: Sequence[Any]) -> None:
+    def __init__(self, bolt: BaseBolt, shared: Sequence[Any], *, is_again: bool = False) -> None:
         self.since: list[TrackedTuple] = []
         self._each = _EACH
+        self._small = _SMALL_AGAIN if is_again else _SMALL
         self._has_gone_back = False
         self._shared = {id(one): one for one in shared}
         self._tuples: dict[int, TrackedTuple] = {}
@@ -71,7 +76,7 @@ class BoltCopies:
         """Note that the bolt was given a tuple, and emitted something for it."""
         if self._copy is None:
             return
-        if self._has_gone_back or len(self._copy) <= _SMALL:
+        if self._has_gone_back or len(self._copy) <= self._small:
             self.take(bolt)
         else:
             self.drop()
@@ -79,7 +84,8 @@ class BoltCopies:
     def back(self) -> tuple[BaseBolt, list[TrackedTuple]]:
         """Return the bolt as it was when it was copied, and the tuples that it was given since."""
         assert self._copy is not None
-        self._each, self._has_gone_back = _EACH, True
+        self._has_gone_back = True
+        self._come_closer()
         since, self.since = self.since, []
         unpickler = pickle.Unpickler(io.BytesIO(self._copy))  # noqa: S301 - our own
         unpickler.persistent_load = self._known  # type: ignore[method-assign]
@@ -107,7 +113,13 @@ class BoltCopies:
             self.drop()
             return
         self._copy, self._tuples = file.getvalue(), kept
+        if self._has_gone_back:
+            self._come_closer()
         self.since.clear()
+
+    def _come_closer(self) -> None:
+        assert self._copy is not None
+        self._each = max(_EACH, len(self._copy) // _BYTES_EACH)
 
     def _known(self, number: int) -> Any:
         return self._tuples.get(number) or self._shared[number]

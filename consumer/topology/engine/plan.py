@@ -3,6 +3,9 @@
 The ordered stream has a task for each of its partitions; equal keys are in one of them. A bolt
 whose groupings keep tuples local runs there, too: tuples then go from one to the other without
 leaving the process. All other bolts begin a stage of their own.
+
+In a transactional topology so do bolts that keep something of their batch, and those that read
+them: each of them can be run again by itself, from what it was sent.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer.topology._errors import TopologyError
+from sequitur.consumer.topology.api.bolt import keeps_of_batch
 from sequitur.consumer.topology.engine.rules import Placement
 
 if TYPE_CHECKING:
@@ -33,12 +37,14 @@ class Stage:
         components: Their names, each behind those it reads; the spout is in the first stage.
         tasks: How many tasks each of them has.
         is_commit: Whether it takes part in the commit phase of a transaction, with all of them.
+        keeps_batch: Whether it is of one bolt, which keeps something of a transaction's batch.
     """
 
     number: int
     components: tuple[str, ...]
     tasks: int
     is_commit: bool = False
+    keeps_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +85,38 @@ def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | N
     members: list[list[str]] = [[topology.spout.id]]
     tasks = [partitions]
     of = {topology.spout.id: 0}
-    commit_phase = topology.commit_phase
+    commit_phase, keeping = topology.commit_phase, _keeping(topology)
     for component in topology.bolts:
         stage = _stage_of_inputs(component, of)
-        begins_commit = component.id in commit_phase and (
-            stage is None or members[stage][0] not in commit_phase
+        first = None if stage is None else members[stage][0]
+        begins_commit = component.id in commit_phase and first not in commit_phase
+        stays = stage is not None and _stays(
+            component, topology.spout.id, tasks[stage], asked[component.id]
         )
-        if (
-            stage is None
-            or begins_commit
-            or not _stays(component, topology.spout.id, tasks[stage], asked[component.id])
-        ):
+        if stage is None or not stays or begins_commit or {component.id, first} & keeping:
+            beside = stage if stays and not begins_commit else None
+            tasks.append(asked[component.id] or partitions if beside is None else tasks[beside])
             stage = len(members)
             members.append([])
-            tasks.append(asked[component.id] or partitions)
         members[stage].append(component.id)
         of[component.id] = stage
     _check_numbers(topology, members, tasks)
     stages = tuple(
-        Stage(number, tuple(names), tasks[number], names[0] in commit_phase)
+        Stage(number, tuple(names), tasks[number], names[0] in commit_phase, names[0] in keeping)
         for number, names in enumerate(members)
     )
     return Plan(stages, {name: tasks[stage] for name, stage in of.items()})
+
+
+def _keeping(topology: Topology) -> set[str]:
+    """Return the bolts that keep something of a transaction's batch before it is committed."""
+    if not topology.is_transactional:
+        return set()
+    return {
+        one.id
+        for one in topology.bolts
+        if one.id not in topology.commit_phase and one.bolt is not None and keeps_of_batch(one.bolt)
+    }
 
 
 def _check_numbers(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology._errors import BoltTimeoutError, EmitError
-from sequitur.consumer.topology.api.bolt import BaseBolt
+from sequitur.consumer.topology.api.bolt import BatchBolt, keeps_of_batch
 from sequitur.consumer.topology.api.failure import FailReason
 from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.bolt_copies import BoltCopies
@@ -28,13 +28,15 @@ from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.collector import TaskId
+    from sequitur.consumer.topology.engine.concurrency import Call
     from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.state.kinds import State
     from sequitur.consumer.topology.transactional.bolts import TransactionContext
     from sequitur.consumer.topology.transactional.phase import BatchOutcome, Transaction
 
-_REPEATS: Final = 3
+_REPEATS: Final = 7
 _ENDS_THE_JOB = (StateOwnerError, StateOvertakenError)
 """Somebody else's transactions stand in the database: no further try can change that."""
 
@@ -70,11 +72,20 @@ def _as_key(value: Any, keys: Collection[Any]) -> Any:
 class _InTransaction(Runner):
     """What fails of the batch itself, and not of an event of it, fails this try at the batch."""
 
-    def run(self, given: TrackedTuple) -> None:
-        """See `Runner`; what a snapshot may have of a tuple is kept, also if it fails."""
-        if type(self.bolt).snapshot is not BaseBolt.snapshot:
-            _keep(given, 1)
-        super().run(given)
+    def _repeats(self, given: TrackedTuple) -> int:
+        """Return how often a call is repeated that raises.
+
+        None is whose failure costs its event an attempt, and nothing else. The others are those of
+        a bolt that runs again, most of which have passed before; of the commit phase; and of what
+        belongs to the batch. Without that, what fails by chance fails each try at a large batch.
+        """
+        transaction = self._transaction
+        is_dear = (
+            transaction.is_again
+            or transaction.phase is Phase.COMMIT
+            or not all(root.is_tracked for root, _ in given.trees())
+        )
+        return _REPEATS if is_dear and not given.is_tick else 0
 
     @property
     def _outcome(self) -> BatchOutcome:
@@ -131,43 +142,172 @@ class _InTransaction(Runner):
 
 
 class TransactionRunner(_InTransaction):
-    """Runs a task of a bolt that is given one tuple at a time.
+    """Runs a task of a bolt, one call at a time.
 
-    Where the phase is run again, a call that raises before it has emitted is repeated: most have
-    passed in the run before, and what fails by chance would have it run again and again.
+    A bolt that keeps something of its batch goes on as if it had not been given a tuple that fails
+    in it, where it can be copied. One with a snapshot is copied only where it runs again.
+
+    Args:
+        environment: What the tasks share.
+        context: Which task it is.
+        bolt: The task's own copy of the bolt.
     """
 
-    _repeats = 0
-    _has_emitted = False
+    def __init__(self, environment: Environment, context: Any, bolt: BaseBolt) -> None:
+        super().__init__(environment, context, bolt)
+        self._keeps = keeps_of_batch(bolt)
+        self._is_copied = isinstance(bolt, BatchBolt) or self._transaction.is_again
+        self._copies: BoltCopies | None = None
+        self._raised: Counter[TrackedTuple] = Counter()
+        self._has_emitted = self._is_again = False
 
     def run(self, given: TrackedTuple) -> None:
         """See `Runner`."""
-        has_state = type(self.bolt).snapshot is not BaseBolt.snapshot
-        is_again = self._transaction.is_again and not (has_state or given.is_tick)
-        self._repeats, self._has_emitted = _REPEATS if is_again else 0, False
+        self._has_emitted = False
+        self._raised.clear()
+        if self._keeps and not given.is_tick:
+            self._run_keeping(given)
+        else:
+            super().run(given)
+
+    def _run_keeping(self, given: TrackedTuple) -> None:
+        copies = self._copies
+        if copies is None and self._is_copied:
+            is_again = self._transaction.is_again
+            copies = self._copies = BoltCopies(self.bolt, self._shared, is_again=is_again)
         super().run(given)
+        if given.owner is FAILED and copies is not None and copies.can_go_back:
+            self._go_back(copies)
+        else:
+            _keep(given, 1)
+            if copies is not None and self._has_emitted:
+                copies.add_emitting(self.bolt)
+            elif copies is not None:
+                copies.add(self.bolt, given)
+
+    @property
+    def _shared(self) -> Sequence[Any]:
+        """What the bolt has in common with its copies."""
+        return self.context, self.collector
 
     def raised(self, given: TrackedTuple, error: BaseException) -> None:
-        """See `Runner`."""
-        if self._repeats and not (self._has_emitted or isinstance(error, FailBatch)):
-            self._repeats -= 1
-            super().run(given)
-        else:
+        """See `Runner`; a call that has emitted is not repeated, since others have that already."""
+        copies = self._copies
+        is_as_before = not self._keeps or (copies is not None and copies.can_go_back)
+        most = self._repeats(given)
+        if self._has_emitted or not is_as_before or not self._is_repeated(given, error, most):
             super().raised(given, error)
+            return
+        if copies is not None:
+            self._go_back(copies)
+        super().run(given)
+
+    def _is_repeated(self, given: TrackedTuple, error: BaseException, most: int) -> bool:
+        if isinstance(error, FailBatch):
+            return False
+        self._raised[given] += 1
+        return self._raised[given] <= most
+
+    def _go_back(self, copies: BoltCopies) -> None:
+        """Go on from the newest copy, with the tuples since then: without any that fails now."""
+        bolt, since = copies.back()
+        self.renew(bolt)
+        again = deque(since)
+        while again:
+            given = again.popleft()
+            if self._passes_again(given):
+                copies.add(self.bolt, given)
+                continue
+            if not copies.can_go_back:
+                continue  # what is left of it stays noted as kept
+            if given.owner is FAILED:
+                _keep(given, -1)
+            else:
+                again.appendleft(given)
+            bolt, since = copies.back()
+            self.renew(bolt)
+            again.extendleft(reversed(since))
+        copies.take(self.bolt)
+
+    def _passes_again(self, given: TrackedTuple) -> bool:
+        """Call the bolt for a tuple that it was given before; whether it passes."""
+        users = self._users
+        users.call, self._is_again = given, True
+        try:
+            users.running = given
+            returned = self._call(given)
+            if returned is not None:
+                self._emit_all(returned, given)
+            users.running = None
+        except BoltTimeoutError:
+            users.running = None
+            self.gave_up(given)
+        except BaseException as error:  # whatever a bolt raises fails its tuple
+            users.running = None
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            assert self._copies is not None
+            most = _REPEATS if self._copies.can_go_back else 0
+            if not self._is_repeated(given, error, most):
+                super().raised(given, error)
+        else:
+            return True
+        finally:
+            self._is_again = False
+        return False
 
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
     ) -> list[TaskId]:
         """See `Runner`."""
+        if self._is_again:
+            raise EmitError(
+                f"bolt {self._component!r} emitted for a tuple for which it had not emitted when "
+                "it was given it before"
+            )
         self._has_emitted = True
         return super().emit(values, anchors, stream, task)
 
 
 class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
-    """Runs a task of such a bolt, several calls side by side."""
+    """Runs a task of such a bolt, several calls side by side.
+
+    None is repeated of a bolt that keeps something of its batch.
+    """
+
+    def run(self, given: TrackedTuple) -> None:
+        """See `Runner`."""
+        if keeps_of_batch(self.bolt):
+            _keep(given, 1)
+        super().run(given)
+
+    def carry_out(self, call: Call) -> None:
+        """See `ConcurrentRunner`; what it emits is carried out when it is over."""
+        super().carry_out(call)
+        for _ in range(self._repeats(call.given)):
+            if not self._begins_again(call):
+                return
+            super().carry_out(call)
+
+    async def carry_out_async(self, call: Call) -> None:
+        """See `ConcurrentRunner`."""
+        await super().carry_out_async(call)
+        for _ in range(self._repeats(call.given)):
+            if not self._begins_again(call):
+                return
+            await super().carry_out_async(call)
+
+    def _begins_again(self, call: Call) -> bool:
+        passes = not isinstance(call.error, Exception) or isinstance(call.error, FailBatch)
+        if passes or call.is_given_up or keeps_of_batch(self.bolt):
+            return False
+        call.error = None
+        call.noted.clear()
+        call.emitted.clear()
+        return True
 
 
-class BatchRunner(_InTransaction):
+class BatchRunner(TransactionRunner):
     """Runs a task of a batch bolt, for one batch.
 
     Args:
@@ -191,87 +331,16 @@ class BatchRunner(_InTransaction):
         self._acks, self._holds = True, False
         self._batch_collector = BatchOutputCollector(self)
         self._given: list[TrackedTuple] | None = [] if self._transaction.is_trial else None
-        self._copies: BoltCopies | None = None
-        self._has_emitted = self._is_again = False
 
     def run(self, given: TrackedTuple) -> None:
-        """See `Runner`; a trial has to know which events a key came with.
-
-        In the processing phase the bolt goes on as if it had not been given a tuple that fails in
-        it, where it can be copied.
-        """
+        """See `Runner`; a trial has to know which events a key came with."""
         if self._given is not None:
             self._given.append(given)
-        if self._transaction.phase is Phase.COMMIT or given.is_tick:
-            super().run(given)
-            return
-        copies = self._copies
-        if copies is None:
-            shared = (self.context, self._batch_collector, self._transaction.attempt)
-            copies = self._copies = BoltCopies(self.bolt, shared)
-        self._has_emitted = False
         super().run(given)
-        _keep(given, 1)
-        if given.owner is not FAILED:
-            if self._has_emitted:
-                copies.add_emitting(self.bolt)
-            else:
-                copies.add(self.bolt, given)
-        elif copies.can_go_back:
-            _keep(given, -1)
-            self._go_back(copies)
 
-    def _go_back(self, copies: BoltCopies) -> None:
-        """Go on from the newest copy, with the tuples since then: without any that fails now."""
-        bolt, since = copies.back()
-        self.renew(bolt)
-        again = deque(since)
-        while again:
-            given = again.popleft()
-            if self._passes_again(given):
-                copies.add(self.bolt, given)
-                continue
-            _keep(given, -1)
-            bolt, since = copies.back()
-            self.renew(bolt)
-            again.extendleft(reversed(since))
-        copies.take(self.bolt)
-
-    def _passes_again(self, given: TrackedTuple) -> bool:
-        """Call the bolt for a tuple that it was given before; whether it passes."""
-        users = self._users
-        users.call, self._is_again = given, True
-        try:
-            users.running = given
-            returned = self._call(given)
-            if returned is not None:
-                self._emit_all(returned, given)
-            users.running = None
-        except BoltTimeoutError:
-            users.running = None
-            self.gave_up(given)
-            return False
-        except BaseException as error:  # whatever a bolt raises fails its tuple
-            users.running = None
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            self.raised(given, error)
-            return False
-        finally:
-            self._is_again = False
-        return True
-
-    def emit(
-        self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
-    ) -> list[TaskId]:
-        """See `Runner`."""
-        if self._is_again:
-            raise EmitError(
-                f"bolt {self._component!r} emitted for a tuple for which it had not emitted when "
-                "it was given it before"
-            )
-        self._has_emitted = True
-        return super().emit(values, anchors, stream, task)
+    @property
+    def _shared(self) -> Sequence[Any]:
+        return self.context, self._batch_collector, self._transaction.attempt
 
     def roots_of(self, error: StateValueError) -> tuple[int, ...]:
         """See `_InTransaction`."""

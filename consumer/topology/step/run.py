@@ -15,7 +15,7 @@ from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTas
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeAlias, TypeVar
 
     from sequitur.consumer.topology.engine.plan import Stage
@@ -178,9 +178,7 @@ class StepRun:
             for task, result in zip(tasks, results, strict=True)
         ]
 
-    def _spout_tasks(
-        self, window: Window, wave: int, excluded: Sequence[Handle] = ()
-    ) -> list[SpoutTask]:
+    def _spout_tasks(self, window: Window, wave: int) -> list[SpoutTask]:
         own = self._states_of(self._batch.plan.stages[0])
         return [
             SpoutTask(
@@ -189,10 +187,9 @@ class StepRun:
                 states=own.get(given.partition, {}),
                 window=window,
                 wave=wave,
-                excluded=out,
                 made=self._result.counts["made"],
             )
-            for given, out in itertools.zip_longest(self._givens, excluded)
+            for given in self._givens
         ]
 
     def _with_waiting(self, given: TaskInput) -> TaskInput:
@@ -262,9 +259,18 @@ class StepRun:
         ]
 
     def _verdicts(
-        self, spouts: Sequence[TaskResult], results: Sequence[TaskResult]
+        self,
+        spouts: Sequence[TaskResult],
+        results: Sequence[TaskResult],
+        known: Collection[int] = (),
     ) -> tuple[int, list[list[EventVerdict]]]:
-        """Run the ackers: how many trees are done, and what becomes of the others, by task."""
+        """Run the ackers: how many trees are done, and what becomes of the others, by task.
+
+        Args:
+            spouts: What the first stage came to.
+            results: What all stages came to.
+            known: Roots of which that is known already: nothing is said of them.
+        """
         batch = self._batch
         acks = tuple(one.acks_file for one in results if one.acks_file is not None)
         ackers = [AckerTask(acks, number, batch.read_acks) for number in range(batch.ackers)]
@@ -272,6 +278,9 @@ class StepRun:
         ids = np.concatenate([unfinished for _, unfinished, _ in found])
         flags = np.concatenate([flags for _, _, flags in found])
         acked = sum(count for count, _, _ in found)
+        if known:
+            is_new = ~np.isin(ids, np.array(list(known), np.uint64))
+            ids, flags = ids[is_new], flags[is_new]
         if not len(ids):
             return acked, [[] for _ in spouts]
         failures = {

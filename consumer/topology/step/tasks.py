@@ -56,8 +56,6 @@ class SpoutTask:
         window: Which of the new events it takes in.
         trial: Which part of its input is fed.
         wave: The wave of the step that it is in; only the first has ticks and events that waited.
-        excluded: What becomes of events that have failed in another run of the step, as
-            `StepBatch.write_verdicts` left it: they are not fed. None without any.
         blames: Whether innocent events are told apart if a `finish_batch` raises for several that
             have no further attempt: then the result is not the last word.
         made: How many tuples tasks have made by themselves in earlier waves.
@@ -69,7 +67,6 @@ class SpoutTask:
     window: Window = (0, None)
     trial: Trial = WHOLE
     wave: int = 0
-    excluded: Handle | None = None
     blames: bool = True
     made: int = 0
 
@@ -99,7 +96,7 @@ class SpoutTask:
             _hold_back(executor, result.behind)
             _give_ticks(executor, self._ticks, self.trial)
             after_ticks = self.trial.after(len(self._ticks))
-            if after_ticks == WHOLE and self.excluded is None:
+            if after_ticks == WHOLE:
                 result.made_tried = self._feed_waiting(waiting, executor, unfinished)
                 result.taken = self._feed_new(executor)
             else:
@@ -174,18 +171,14 @@ class SpoutTask:
         unfinished: UnfinishedEvents,
         result: TaskResult,
     ) -> None:
-        """Feed a part of the events, without its poison and without those that are excluded."""
-        excluded, blamed = self._excluded(), dict(trial.blamed)
+        """Feed a part of the events, without its poison."""
+        blamed = dict(trial.blamed)
         runs = self._run_now(waiting)
         for place, (root, pending, event) in trial.of(self.given.all(self.window)):
             attempt = 1 if pending is None else pending.attempts + 1
             result.taken += pending is None
             is_own = pending is not None and is_made(event)
-            verdict = excluded.get(root)
-            if verdict is not None:
-                if not verdict.is_dead:
-                    executor.hold_back(event[0], event[3:7])
-            elif pending is not None and not runs[place]:
+            if pending is not None and not runs[place]:
                 executor.hold_back(event[0], event[3:7])
                 unfinished.skip(pending)
             elif place in trial.poison:
@@ -196,11 +189,6 @@ class SpoutTask:
                     executor.refuse(self._root(root, event, attempt), event, blamed[place])
                 else:
                     executor.feed(self._root(root, event, attempt), event, is_own=is_own)
-
-    def _excluded(self) -> dict[int, EventVerdict]:
-        if self.excluded is None:
-            return {}
-        return {one.id: one for one in self.batch.read_verdicts(self.excluded)}
 
     def _root(self, root: int, event: tuple[Any, ...], attempt: int) -> Root:
         tracked: Any = self.batch.topology.spout.tracked if self.batch.ackers else False
@@ -350,23 +338,23 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class KeptTask:
-    """Tells whether bolts of a transaction keep anything of some roots, of those of an acker.
+    """Tells whether a task of a transaction keeps anything of some roots.
 
     Attributes:
-        acks: What tasks know of roots.
-        acker: Its number.
+        acks: What the task knows of roots.
+        ackers: How many ackers there are.
         read: See `AckerTask`.
         roots: The roots' ids.
     """
 
-    acks: Sequence[Handle]
-    acker: int
+    acks: Handle
+    ackers: int
     read: Callable[[Handle, int], tuple[Any, Any, Any]]
     roots: Any
 
     def __call__(self) -> bool:
         """Return it."""
-        columns_of = (self.read(one, self.acker) for one in self.acks)
+        columns_of = (self.read(self.acks, acker) for acker in range(self.ackers))
         return any(
             bool(np.isin(ids[(flags & np.uint8(AckFlag.KEPT)) != 0], self.roots).any())
             for ids, _, flags in columns_of

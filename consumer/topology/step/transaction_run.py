@@ -2,7 +2,8 @@
 
 What the processing phase leaves is what every try at the commit begins with, so that a commit which
 is repeated commits the same. It holds no event that has failed: what such an event has sent is left
-out, and where bolts keep something of it, the phase is run again without it.
+out. A task whose bolt keeps something of it is run again without it, from the tuples that it was
+sent, and with it all that read what it emits. Of each task one run counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from sequitur.consumer.topology.step.write_task import WriteTask
 from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from sequitur.consumer.topology.settling.root import Order
     from sequitur.consumer.topology.step.batch import Handle, StepBatch
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
     from sequitur.consumer.topology.step.task_result import TaskResult
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+
+    Place: TypeAlias = tuple[int, int]
+    """The number of a stage, and that of a task of it."""
+    Results: TypeAlias = Mapping[Place, TaskResult]
+    Verdicts: TypeAlias = Sequence[Sequence[EventVerdict]]
+    """By task of the first stage."""
 
 _REFUSED_LEAST: Final = 10
 _REFUSED_MOST: Final = 0.01
@@ -93,7 +101,7 @@ class ProcessingRun(StepRun):
         self._refused = 0
 
     def run(self) -> StepResult:
-        """Run it, again and again without the events that have failed.
+        """Run it, and what bolts keep of events that have failed again without them.
 
         Returns:
             What became of the events; its `sent` is what the commit phase begins with.
@@ -104,82 +112,132 @@ class ProcessingRun(StepRun):
             ConservationError: An event, or a record that a bolt emitted, is unaccounted for.
         """
         verdicts: list[list[EventVerdict]] = [[] for _ in self._givens]
+        results, events = self._run_again({}, verdicts, ()), None
         while True:
-            spouts, results = self._all_stages(verdicts)
-            _check(results, but=Cause.RAISED)
-            acked, found = self._verdicts(spouts, results)
-            verdicts = _joined(verdicts, found)
+            _check(results.values(), but=Cause.RAISED)
+            acked, more = self._found(results, verdicts)
+            if events is None:
+                events = acked + sum(map(len, more))
+            verdicts = _joined(verdicts, more)
             # What a bolt raises over a part of an event would be no fault without the event.
-            failed = _failed(results)
-            if any(found) and (failed is not None or self._is_kept(found, results)):
-                continue
-            refusal = self._refusal(results, verdicts) if failed is None else None
-            if failed is not None:
-                verdicts = _joined(verdicts, self._blamed(verdicts, spouts, failed))
-            elif refusal is not None:
-                more = self._refused_events(verdicts, spouts, refusal)
+            places = self._places(results, more) if any(more) else set()
+            if not places:
+                failed = _failed(results.values())
+                refusal = self._refusal(results, verdicts) if failed is None else None
+                if failed is not None:
+                    more = self._blamed(verdicts, results, failed)
+                elif refusal is not None:
+                    more = self._refused_events(verdicts, results, refusal)
+                else:
+                    break
                 verdicts = _joined(verdicts, more)
-            else:
-                break
+                places = self._places(results, more)
+            results = self._run_again(results, verdicts, places)
         kept = {
             place: state
             for place, state in self._result.states.items()
             if place[0] in self._batch.topology.commit_phase
         }
         # What committers and those behind them make of it counts in the commit phase alone.
-        self._take_all([one for one in results if not one.is_rehearsal])
+        self._take_all([one for one in results.values() if not one.is_rehearsal])
         self._result.states = {**kept, **self._result.states}
-        self._result.counts["acked"] += acked
-        self._leave(verdicts, [one.roots_file for one in spouts], (0, None))
+        self._result.counts["acked"] += events - sum(map(len, verdicts))
+        self._leave(verdicts, [one.roots_file for one in self._spouts(results)], (0, None))
         self._result.sent = self._sent(results)
         result = self._finished()
-        if any(found):
+        assert self._batch.transaction is not None
+        if any(verdicts) or self._batch.transaction.is_again:
             result.runs = ()  # bolts have seen events that are not in what they came to
         return result
 
-    def _is_kept(
-        self, found: Sequence[Sequence[EventVerdict]], results: Sequence[TaskResult]
-    ) -> bool:
-        """Whether any of the events is in what bolts keep of the batch."""
-        batch = self._batch
-        roots = np.array([one.id for own in found for one in own], np.uint64)
-        acks = tuple(one.acks_file for one in results if one.acks_file is not None)
-        return any(
-            self._tasks.repeat(
-                [KeptTask(acks, number, batch.read_acks, roots) for number in range(batch.ackers)]
-            )
+    def _run_again(
+        self, results: Results, verdicts: Verdicts, places: Collection[Place]
+    ) -> dict[Place, TaskResult]:
+        """Run tasks without the events that are not done, and all that read what these send.
+
+        Args:
+            results: What all tasks have come to; empty for a run of all.
+            verdicts: What became of events that are not done, by task of the first stage.
+            places: Which of the tasks; none of the first stage, where no bolt keeps anything.
+
+        Returns:
+            What counts now, of all tasks, in order.
+        """
+        # A bolt goes on in the pass that it has seen, and in no other.
+        transaction, number = self._batch.transaction, next(self._passes)
+        assert transaction is not None
+        self._batch = replace(
+            self._batch,
+            run=f"{self._name}.{number}",
+            transaction=replace(transaction, is_again=number > 1),
         )
-
-    def _with_later_stages(self, spouts: Sequence[TaskResult], wave: int) -> list[TaskResult]:
-        """See `StepRun`; what has failed in one stage is not given to the next."""
-        results = list(spouts)
-        for stage in self._batch.plan.stages[1:]:
-            failed = [root for one in results for root in one.failures]
-            unfinished = [self._batch.write_unfinished(failed)] if failed else ()
-            blocked: dict[bytes, Order] = {}
-            for one in results:
-                for key, order in one.blocked.items():
-                    blocked[key] = min(order, blocked.get(key, order))
-            sent = [(one.tuples_file, one.tuples) for one in results]
-            results += self._run(
-                [
-                    replace(task, unfinished=unfinished, blocked=blocked)
-                    for task in self._stage_tasks(stage, sent, wave)
-                ]
+        first, *later = self._batch.plan.stages
+        counting = {place: one for place, one in results.items() if place[0] == first.number}
+        if not results:
+            spouts = self._tasks.run(self._spout_tasks((0, None), 0))
+            counting = {(first.number, task): one for task, one in enumerate(spouts)}
+        left_out = {one.id for own in verdicts for one in own}
+        readers: set[tuple[str, int]] = set()
+        for stage in later:
+            sent = [(one.tuples_file, one.tuples) for one in counting.values()]
+            tasks = {(stage.number, one.task): one for one in self._stage_tasks(stage, sent, 0)}
+            again = [
+                place
+                for place in tasks
+                if place not in results
+                or place in places
+                or any((component, place[1]) in readers for component in stage.components)
+            ]
+            for one in counting.values():
+                left_out.update(one.failures)
+            blocked = _blocked(counting.values())
+            counting |= {place: results[place] for place in tasks if place in results}
+            if not again:
+                continue
+            unfinished = [self._batch.write_unfinished(list(left_out))] if left_out else ()
+            ran = self._run(
+                [replace(tasks[place], unfinished=unfinished, blocked=blocked) for place in again]
             )
-        return results
+            for place, one in zip(again, ran, strict=True):
+                before = [results[place]] if place in results else []
+                readers.update(*(each.tuples for each in (*before, one)))
+                counting[place] = one
+        return counting
 
-    def _sent(self, results: Sequence[TaskResult]) -> list[SentTuples]:
+    def _places(self, results: Results, found: Verdicts) -> set[Place]:
+        """Return the tasks that keep something of events, and those that have failed the batch."""
+        batch = self._batch
+        failed = {
+            place for place, one in results.items() if one.batch is not None and one.batch.failures
+        }
+        if not any(found):
+            return failed
+        roots = np.array([one.id for own in found for one in own], np.uint64)
+        keeping = {stage.number for stage in batch.plan.stages if stage.keeps_batch}
+        acks = {place: one.acks_file for place, one in results.items() if place[0] in keeping}
+        kept = self._tasks.repeat(
+            [KeptTask(one, batch.ackers, batch.read_acks, roots) for one in acks.values()]
+        )
+        return failed | {place for place, is_kept in zip(acks, kept, strict=True) if is_kept}
+
+    def _found(self, results: Results, verdicts: Verdicts) -> tuple[int, list[list[EventVerdict]]]:
+        """Return how many events are done, and what becomes of others, but for those known."""
+        known = {one.id for own in verdicts for one in own}
+        acked, found = self._verdicts(self._spouts(results), list(results.values()), known)
+        return acked, [[one for one in own if one.id not in known] for own in found]
+
+    def _spouts(self, results: Results) -> list[TaskResult]:
+        return [one for (stage, _), one in results.items() if not stage]
+
+    def _sent(self, results: Results) -> list[SentTuples]:
         """Return the tuples for the commit phase."""
         return [
             (one.tuples_file, wanted)
-            for one in results
+            for one in results.values()
             if not one.is_rehearsal and (wanted := self._for_commit(one))
         ]
 
-    def _refusal(
-        self, results: Sequence[TaskResult], verdicts: Sequence[Sequence[EventVerdict]]
-    ) -> BatchFailedError | None:
+    def _refusal(self, results: Results, verdicts: Verdicts) -> BatchFailedError | None:
         """Try the commit of what a run came to: what states refuse of it, None for nothing.
 
         Args:
@@ -210,10 +268,7 @@ class ProcessingRun(StepRun):
         return None
 
     def _refused_events(
-        self,
-        verdicts: Sequence[Sequence[EventVerdict]],
-        spouts: Sequence[TaskResult],
-        refusal: BatchFailedError,
+        self, verdicts: Verdicts, results: Results, refusal: BatchFailedError
     ) -> list[list[EventVerdict]]:
         """Give up the events that have a key which a state refuses, or one of them by halves.
 
@@ -221,7 +276,7 @@ class ProcessingRun(StepRun):
             TransactionError: They are too many.
             BatchFailedError: No event is to blame.
         """
-        emitted = self._batch.emitted_roots([one.roots_file for one in spouts])
+        emitted = self._emitted(results)
         ids = _not_among(verdicts, emitted)
         first = refusal.failures[0]
         suspects = set(first.roots)
@@ -230,10 +285,10 @@ class ProcessingRun(StepRun):
             def fails(left_out: Sequence[int]) -> bool:
                 tried = _given_up_all(left_out, emitted, refusal)
                 without = _joined(verdicts, tried)
-                spouts, results = self._all_stages(without)
-                _check(results)
-                return any(map(any, self._verdicts(spouts, results)[1])) or (
-                    self._refusal(results, without) is not None
+                part = self._run_again(results, without, self._places(results, tried))
+                _check(part.values())
+                return any(map(any, self._found(part, without)[1])) or (
+                    self._refusal(part, without) is not None
                 )
 
             among = [root for root in ids if root in suspects]
@@ -259,29 +314,27 @@ class ProcessingRun(StepRun):
         return self._batch.transaction.attempt
 
     def _blamed(
-        self,
-        verdicts: Sequence[Sequence[EventVerdict]],
-        spouts: Sequence[TaskResult],
-        failed: BatchFailedError,
+        self, verdicts: Verdicts, results: Results, failed: BatchFailedError
     ) -> list[list[EventVerdict]]:
         """Give up the first event that the batch fails with, and does not fail up to.
 
         Args:
             verdicts: What became of those that are taken out, by task.
-            spouts: What the first stage gave out.
+            results: What all tasks came to.
             failed: Why the batch has failed.
 
         Raises:
             BatchFailedError: No event is to blame, or there is another try.
         """
-        emitted = self._batch.emitted_roots([one.roots_file for one in spouts])
+        emitted = self._emitted(results)
         ids = _not_among(verdicts, emitted)
 
         def fails(left_out: Sequence[int]) -> bool:
             tried = _given_up_all(left_out, emitted, failed)
-            _, results = self._all_stages(_joined(verdicts, tried))
-            _check(results, but=Cause.RAISED)
-            return _failed(results) is not None
+            without = _joined(verdicts, tried)
+            part = self._run_again(results, without, self._places(results, tried))
+            _check(part.values(), but=Cause.RAISED)
+            return _failed(part.values()) is not None
 
         if not (self._is_last and ids) or fails(ids):
             raise failed
@@ -290,21 +343,8 @@ class ProcessingRun(StepRun):
         culprit = _first_to_blame(ids, fails)
         return _given_up_all([] if culprit is None else [culprit], emitted, failed)
 
-    def _all_stages(
-        self, verdicts: Sequence[Sequence[EventVerdict]]
-    ) -> tuple[list[TaskResult], list[TaskResult]]:
-        """Run all stages; return the results of the first, and of all."""
-        # Of several passes the last one counts: no bolt of another goes on in it.
-        transaction, number = self._batch.transaction, next(self._passes)
-        assert transaction is not None
-        self._batch = replace(
-            self._batch,
-            run=f"{self._name}.{number}",
-            transaction=replace(transaction, is_again=number > 1),
-        )
-        excluded = [self._batch.write_verdicts(own) if own else None for own in verdicts]
-        spouts = self._tasks.run(self._spout_tasks((0, None), 0, excluded))
-        return spouts, self._with_later_stages(spouts, 0)
+    def _emitted(self, results: Results) -> EmittedRoots:
+        return self._batch.emitted_roots([one.roots_file for one in self._spouts(results)])
 
     def _for_commit(self, result: TaskResult) -> dict[tuple[str, int], Handle]:
         """Return where the tuples for the commit phase stand among those that a task sent."""
@@ -403,7 +443,7 @@ class CommitRun(StepRun):
         return results
 
 
-def _check(results: Sequence[TaskResult], *, but: Cause | None = None) -> None:
+def _check(results: Collection[TaskResult], *, but: Cause | None = None) -> None:
     """Check that no task has failed the try at its batch.
 
     Args:
@@ -418,7 +458,7 @@ def _check(results: Sequence[TaskResult], *, but: Cause | None = None) -> None:
         raise failed
 
 
-def _failed(results: Sequence[TaskResult]) -> BatchFailedError | None:
+def _failed(results: Collection[TaskResult]) -> BatchFailedError | None:
     """Return why the try at the batch has failed; None if it has not."""
     outcomes = [one.batch for one in results if one.batch is not None]
     if len(outcomes) < len(results):
@@ -428,6 +468,15 @@ def _failed(results: Sequence[TaskResult]) -> BatchFailedError | None:
         return None
     may_have_committed = any(one.may_have_committed for one in outcomes)
     return BatchFailedError(failures, may_have_committed=may_have_committed)
+
+
+def _blocked(results: Iterable[TaskResult]) -> dict[bytes, Order]:
+    """Return by key the first event that is known to wait."""
+    blocked: dict[bytes, Order] = {}
+    for one in results:
+        for key, order in one.blocked.items():
+            blocked[key] = min(order, blocked.get(key, order))
+    return blocked
 
 
 def _given_up(root: int, attempts: int, failed: BatchFailedError) -> EventVerdict:
@@ -454,13 +503,11 @@ def _given_up_all(
     return _divided(verdicts, ids, emitted.counts)
 
 
-def _joined(
-    verdicts: Sequence[Sequence[EventVerdict]], more: Sequence[Sequence[EventVerdict]]
-) -> list[list[EventVerdict]]:
+def _joined(verdicts: Verdicts, more: Verdicts) -> list[list[EventVerdict]]:
     return [[*had, *new] for had, new in zip(verdicts, more, strict=True)]
 
 
-def _not_among(verdicts: Sequence[Sequence[EventVerdict]], emitted: EmittedRoots) -> list[int]:
+def _not_among(verdicts: Verdicts, emitted: EmittedRoots) -> list[int]:
     """Return the ids of the other roots that were emitted, in their order."""
     known = {one.id for own in verdicts for one in own}
     return [root for root in emitted.ids.tolist() if root not in known]

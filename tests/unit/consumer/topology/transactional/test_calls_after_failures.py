@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,76 +14,140 @@ import pytest
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     BasicBolt,
+    ProcessSettings,
     TransactionalTopologyBuilder,
     TransactionTester,
 )
 from sequitur.consumer.topology.state import TransactionalState
+from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
 from tests.support.transactions import Journal, counts, events, store_in, text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import BasicOutputCollector, Tuple
 
-_EVENTS = 1_000
+_EVENTS = 500
+_ATTEMPTS = 9
+"""So many that none of the events is unlucky in all of its own."""
 
 
 class Chances(Journal):
-    """Counts calls, and fails some.
+    """Counts calls, fails some, and draws a token for each event that a first bolt is given.
 
     Args:
-        failing: The bolt that fails.
-        share: Of its calls, by chance.
-        values: It fails in the first attempt at these.
+        failing: The bolts that fail.
+        share: Of their calls, by chance.
+        values: They fail in the first attempt at these.
     """
 
-    def __init__(self, failing: str, share: float = 0.0, values: Collection[str] = ()) -> None:
+    def __init__(
+        self, failing: Collection[str], share: float = 0.0, values: Collection[str] = ()
+    ) -> None:
         super().__init__()
         self.made: Counter[str] = Counter()
-        self.failed = 0
+        self.failed = self.beside = 0
+        self.mixed: list[str] = []
+        self.totals: list[int] = []
         self._failing = failing
         self._share = share
         self._values = values
         self._random = random.Random(3)
+        self._lock = threading.Lock()
+        self._of_value: Counter[tuple[str, str]] = Counter()
 
     def call(self, component: str, given: Tuple) -> None:
         """Count a call, and maybe fail it."""
-        self.made[component] += 1
-        if component == self._failing and (
-            self._random.random() < self._share
-            or (given.attempt == 1 and text(given["value"]) in self._values)
-        ):
-            self.failed += 1
-            raise ConnectionError("503")
+        value = text(given["value"])
+        with self._lock:
+            self.beside += threading.current_thread() is not threading.main_thread()
+            self.made[component] += 1
+            self._of_value[component, value] += 1
+            if component in self._failing and (
+                self._fails(component, value, self._of_value[component, value])
+                or (given.attempt == 1 and value in self._values)
+            ):
+                self.failed += 1
+                raise ConnectionError("503")
+
+    def _fails(self, component: str, value: str, call: int) -> bool:
+        return random.Random(f"{component} {value} {call}").random() < self._share
+
+    def passed_at_once(self) -> int:
+        """Return how many events a plain topology acks in its first batch."""
+        return sum(
+            not any(self._fails(component, value, 1) for component in self._failing)
+            for value in _values()
+        )
+
+    def token(self, given: Tuple) -> float:
+        """Return what an event's first bolt has drawn for it: in each run it is another."""
+        token: float = self._random.random() if given.source == "spout" else given["token"]
+        return token
 
 
 class Ask(BasicBolt):
     """Passes on what it is given."""
 
-    fields = ("transaction", "value")
+    fields = ("transaction", "value", "token")
 
-    def __init__(self, chances: Chances) -> None:
+    def __init__(self, chances: Chances, name: str = "ask") -> None:
         self.chances = chances
+        self.name = name
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
         """Pass it on."""
-        self.chances.call("ask", tuple)
-        collector.emit((tuple["transaction"], tuple["value"]))
+        self.chances.call(self.name, tuple)
+        collector.emit((tuple["transaction"], tuple["value"], self.chances.token(tuple)))
+
+
+class Awaiting(Ask):
+    """Does so in a call that is awaited."""
+
+    async def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # type: ignore[override]  # noqa: A002
+        """Pass it on."""
+        await asyncio.sleep(0)
+        super().process(tuple, collector)
+
+
+class Total(Ask):
+    """Keeps how many values there were in all batches."""
+
+    def prepare(self, *given: Any) -> None:
+        """Begin at none."""
+        super().prepare(*given)
+        self.count = 0
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        """Count it; what fails behind that leaves it counted."""
+        self.count += 1
+        super().process(tuple, collector)
+
+    def snapshot(self) -> int:
+        """The count."""
+        self.chances.totals.append(self.count)
+        return self.count
+
+    def restore(self, snapshot: int) -> None:
+        """Go on from it."""
+        self.count = snapshot
 
 
 class Part(BaseTransactionalBolt):
-    """Counts the values of a batch, and how many are open; holds the tuples.
+    """Gathers the values of a batch, and how many are open; holds the tuples.
 
     Args:
         chances: Fails calls.
+        name: Its name.
         is_locked: Whether it cannot be copied.
     """
 
-    fields = ("transaction", "value")
+    fields = ("transaction", "value", "token")
 
-    def __init__(self, chances: Chances, *, is_locked: bool = False) -> None:
+    def __init__(self, chances: Chances, name: str = "part", *, is_locked: bool = False) -> None:
         self.chances = chances
+        self.name = name
         self.is_locked = is_locked
         self.given: list[Any] = []
         self.open = 0
@@ -92,18 +158,18 @@ class Part(BaseTransactionalBolt):
         self.lock = threading.Lock() if self.is_locked else None
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Count it; what fails in between leaves it open."""
+        """Take it in; what fails in between leaves it open."""
         self.open += 1
-        self.chances.call("part", tuple)
-        self.given.append(tuple)
+        self.chances.call(self.name, tuple)
+        self.given.append((tuple, self.chances.token(tuple)))
         self.open -= 1
 
     def finish_batch(self) -> None:
-        """Emit the count."""
+        """Emit all."""
         if self.open:
             raise ValueError(f"{self.open} are open")
-        for given in self.given:
-            self.collector.emit((self.transaction, given["value"]))
+        for given, token in self.given:
+            self.collector.emit((self.transaction, given["value"], token))
 
 
 class Passing(Part):
@@ -111,120 +177,287 @@ class Passing(Part):
 
     Args:
         chances: Fails calls.
+        name: Its name.
         size: How much it keeps.
     """
 
-    def __init__(self, chances: Chances, size: int = 0) -> None:
-        super().__init__(chances)
+    def __init__(self, chances: Chances, name: str = "part", size: int = 0) -> None:
+        super().__init__(chances, name)
         self.kept = "x" * size
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
         """Emit it."""
         super().process(tuple)
-        self.given.clear()
-        self.collector.emit((self.transaction, tuple["value"]))
+        given, token = self.given.pop()
+        self.collector.emit((self.transaction, given["value"], token))
 
 
 class Sum(BaseTransactionalBolt):
-    """Counts all values."""
+    """Counts all values by where they come from; those of an event have one token."""
 
-    def __init__(self, chances: Chances) -> None:
+    fields = ("transaction", "value", "token")
+
+    def __init__(self, chances: Chances, name: str = "sum") -> None:
         self.chances = chances
-        self.values: Counter[Any] = Counter()
+        self.name = name
+        self.values: list[tuple[str, str, float]] = []
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Count it."""
-        self.chances.call("sum", tuple)
-        self.values[text(tuple["value"])] += 1
+        """Take it in."""
+        self.chances.call(self.name, tuple)
+        self.values.append((tuple.source, text(tuple["value"]), tuple["token"]))
 
     def finish_batch(self) -> None:
-        """Write the counts."""
+        """Write the counts, and emit the values."""
+        found = Counter(f"{source} {value}" for source, value, _ in self.values)
         state = self.context.state("count")
-        state.multi_update(list(self.values), lambda key, count: (count or 0) + self.values[key])
+        state.multi_update(list(found), lambda key, count: (count or 0) + found[str(key)])
+        tokens = dict.fromkeys((value, token) for _, value, token in self.values)
+        self.chances.mixed += [
+            value for value, times in Counter(value for value, _ in tokens).items() if times > 1
+        ]
+        for value, token in tokens:
+            self.collector.emit((self.transaction, value, token))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A topology.
+
+    Attributes:
+        bolts: By name, what each is and reads; `sum` commits.
+        failing: The bolts that fail by chance.
+        calls: Of each bolt, at most so many for an event, with 1 and 10 % of failures.
+        fails_events: Whether a failure is an event's: what belongs to the batch, or to its
+            commit, is repeated.
+    """
+
+    bolts: Mapping[str, tuple[type[Any], Sequence[str]]]
+    failing: Sequence[str]
+    calls: Mapping[str, tuple[float, float]]
+    fails_events: bool = True
+
+
+_ONCE, _TWICE, _THRICE = (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)
+_COPIED = (1.2, 1.5)
+"""Of a batch bolt that goes on from copies."""
+_AGAIN = (2.3, 3.3)
+"""Of one that does so twice, in calls that fail, too."""
+_SUM = {"sum": (Sum, ["part"])}
+_BESIDE = {
+    "ask": (Ask, ["spout"]),
+    "one": (Part, ["ask"]),
+    "two": (Part, ["ask"]),
+    "sum": (Sum, ["one", "two"]),
+}
+_SHAPES = {
+    "a function": Shape(
+        {"ask": (Ask, ["spout"]), "part": (Part, ["ask"]), **_SUM},
+        ["ask"],
+        {"ask": _ONCE, "part": _ONCE, "sum": _TWICE},
+    ),
+    "a function behind a batch bolt": Shape(
+        {"part": (Passing, ["spout"]), "ask": (Ask, ["part"]), "sum": (Sum, ["ask"])},
+        ["ask"],
+        {"part": _TWICE, "ask": (2.05, 2.3), "sum": _THRICE},
+    ),
+    "a function behind what a batch bolt emits at its end": Shape(
+        {"part": (Part, ["spout"]), "ask": (Ask, ["part"]), "sum": (Sum, ["ask"])},
+        ["ask"],
+        {"part": _ONCE, "ask": (1.05, 1.3), "sum": _TWICE},
+        fails_events=False,
+    ),
+    "a batch bolt": Shape(
+        {"ask": (Ask, ["spout"]), "part": (Part, ["ask"]), **_SUM},
+        ["part"],
+        {"ask": _ONCE, "part": _COPIED, "sum": _TWICE},
+    ),
+    "a batch bolt that emits at once": Shape(
+        {"ask": (Ask, ["spout"]), "part": (Passing, ["ask"]), **_SUM},
+        ["part"],
+        {"ask": _ONCE, "part": _ONCE, "sum": _TWICE},
+    ),
+    "one of two batch bolts": Shape(
+        _BESIDE,
+        ["two"],
+        {"ask": _ONCE, "one": _TWICE, "two": _COPIED, "sum": (6.0, 6.0)},
+    ),
+    "two batch bolts": Shape(
+        _BESIDE,
+        ["one", "two"],
+        {"ask": _ONCE, "one": _AGAIN, "two": _AGAIN, "sum": (6.0, 6.0)},
+    ),
+    "a bolt with a snapshot": Shape(
+        {"ask": (Ask, ["spout"]), "total": (Total, ["ask"]), "sum": (Sum, ["total"])},
+        ["total"],
+        {"ask": _ONCE, "total": (2.05, 2.3), "sum": _THRICE},
+    ),
+    "a batch bolt behind another": Shape(
+        {"ask": (Ask, ["spout"]), "one": (Passing, ["ask"]), "part": (Part, ["one"]), **_SUM},
+        ["part"],
+        {"ask": _ONCE, "one": _TWICE, "part": _AGAIN, "sum": _THRICE},
+    ),
+    "what reads a random batch bolt": Shape(
+        {
+            "random": (Passing, ["spout"]),
+            "one": (Passing, ["random"]),
+            "two": (Ask, ["random"]),
+            "sum": (Sum, ["one", "two"]),
+        },
+        ["one", "two"],
+        {"random": _TWICE, "one": _AGAIN, "two": _AGAIN, "sum": (6.0, 6.0)},
+    ),
+    "a committer": Shape(
+        {"ask": (Ask, ["spout"]), "sum": (Sum, ["ask"])},
+        ["sum"],
+        {"ask": _ONCE, "sum": (2.4, 3.3)},
+    ),
+    "a committer behind a batch bolt": Shape(
+        {"ask": (Ask, ["spout"]), "part": (Part, ["ask"]), **_SUM},
+        ["sum"],
+        {"ask": _ONCE, "part": _ONCE, "sum": (2.4, 3.3)},
+        fails_events=False,
+    ),
+    "a committer behind a batch bolt that emits at once": Shape(
+        {"ask": (Ask, ["spout"]), "part": (Passing, ["ask"]), **_SUM},
+        ["sum"],
+        {"ask": _ONCE, "part": _TWICE, "sum": (3.5, 4.5)},
+    ),
+    "a function behind a committer": Shape(
+        {"part": (Part, ["spout"]), **_SUM, "ask": (Ask, ["sum"])},
+        ["ask"],
+        {"part": _ONCE, "sum": _TWICE, "ask": (1.05, 1.3)},
+        fails_events=False,
+    ),
+}
 
 
 def _tester(
     chances: Chances,
     folder: Path,
+    bolts: Mapping[str, tuple[Any, Sequence[str]]],
     *,
     is_shuffled: bool = False,
-    part: Part | None = None,
+    concurrency: int = 1,
 ) -> TransactionTester:
-    """Return: ask, behind it part, and behind that the committer sum."""
+    """Return a topology: each bolt where its input is, or in two or three tasks elsewhere."""
     states = {"count": TransactionalState(store_in(folder), "counts")}
     builder = TransactionalTopologyBuilder("calls", "spout")
-    if is_shuffled:
-        builder.set_bolt("ask", Ask(chances), 3).shuffle_grouping("spout")
-        builder.set_bolt("part", part or Part(chances), 2).shuffle_grouping("ask")
-    else:
-        builder.set_bolt("ask", Ask(chances)).local_grouping("spout")
-        builder.set_bolt("part", part or Part(chances)).local_grouping("ask")
-    committer = builder.set_committer_bolt("sum", Sum(chances), states=states)
-    committer.global_grouping("part")
-    return TransactionTester(builder.build())
+    for number, (name, (bolt, sources)) in enumerate(bolts.items()):
+        made = bolt(chances, name) if isinstance(bolt, type) else bolt
+        if name == "sum":
+            declared = builder.set_committer_bolt(name, made, states=states)
+        else:
+            declared = builder.set_bolt(
+                name,
+                made,
+                2 + number % 2 if is_shuffled else None,
+                concurrency=concurrency if name == "ask" else 1,
+            )
+        for source in sources:
+            if name == "sum":
+                declared.global_grouping(source)
+            elif is_shuffled:
+                declared.shuffle_grouping(source)
+            else:
+                declared.local_grouping(source)
+    last = list(bolts)[-1]
+    builder.set_output("out", key=None, value="value").local_grouping(last)
+    return TransactionTester(builder.build(), ProcessSettings(max_attempts=_ATTEMPTS))
+
+
+def _chain(part: Part) -> dict[str, tuple[Any, Sequence[str]]]:
+    return {"ask": (Ask, ["spout"]), "part": (part, ["ask"]), **_SUM}
 
 
 def _values() -> list[str]:
     return [str(number) for number in range(_EVENTS)]
 
 
-def _check_exact(tester: TransactionTester, folder: Path) -> None:
-    """What is acked is counted once, and nothing else; in the end all is."""
-    assert len(tester.acked) + len(tester.failed) + len(tester.held) == _EVENTS
-    values = [text(event.value) for event in tester.acked]
-    assert counts(store_in(folder), "counts") == dict.fromkeys(values, 1)
-    tester.retry_all()
-    assert not tester.dead_letters
-    assert counts(store_in(folder), "counts") == dict.fromkeys(_values(), 1)
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True])
-@pytest.mark.parametrize("share", [0.01, 0.1])
-def test_a_function_is_not_called_again(share: float, is_shuffled: bool, tmp_path: Path) -> None:
-    """Some of its calls fail: the others count, as in a plain topology."""
-    chances = Chances("ask", share)
-    tester = _tester(chances, tmp_path, is_shuffled=is_shuffled)
-    tester.run(events(*_values()))
-    assert chances.failed > share * _EVENTS / 2
-    assert chances.made["ask"] == _EVENTS
-    assert chances.made["part"] == len(tester.acked) == _EVENTS - chances.failed
-    _check_exact(tester, tmp_path)
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True])
-@pytest.mark.parametrize(("share", "most"), [(0.01, 1.15), (0.1, 1.4)])
-def test_a_batch_bolt_goes_on_without_what_failed(
-    share: float, most: float, is_shuffled: bool, tmp_path: Path
+def _check_exact(
+    tester: TransactionTester, folder: Path, sources: Sequence[str] = ("part",)
 ) -> None:
-    """Only what is behind its newest copy is called again; that may fail, too."""
-    chances = Chances("part", share)
-    tester = _tester(chances, tmp_path, is_shuffled=is_shuffled)
-    tester.run(events(*_values()))
-    assert chances.failed > share * _EVENTS / 2
-    assert chances.made["ask"] == _EVENTS < chances.made["part"] <= most * _EVENTS
-    assert len(tester.acked) >= 0.95 * (1 - share) * _EVENTS
-    _check_exact(tester, tmp_path)
+    """What is acked is counted once, and goes out once, and nothing else; in the end all does."""
+    assert len(tester.acked) + len(tester.failed) + len(tester.held) == _EVENTS
+    for is_over in (False, True):
+        if is_over:
+            tester.retry_all()
+            assert not tester.dead_letters
+            assert len(tester.acked) == _EVENTS
+        values = sorted(text(event.value) for event in tester.acked)
+        expected = [f"{source} {value}" for source in sources for value in values]
+        assert counts(store_in(folder), "counts") == dict.fromkeys(expected, 1)
+        assert sorted(text(value) for _, value in tester.records("out")) == values
 
 
-@pytest.mark.parametrize("is_shuffled", [False, True])
-def test_a_call_that_emitted_is_not_repeated(is_shuffled: bool, tmp_path: Path) -> None:
-    """The bolt goes on from a copy behind it, and each event comes out once."""
-    chances = Chances("part", 0.1)
-    tester = _tester(chances, tmp_path, is_shuffled=is_shuffled, part=Passing(chances))
+@pytest.mark.parametrize(("share", "is_shuffled"), [(0.01, False), (0.1, True)])
+@pytest.mark.parametrize("name", _SHAPES)
+def test_what_fails_by_chance_costs_its_event_and_few_calls(
+    name: str, share: float, is_shuffled: bool, tmp_path: Path
+) -> None:
+    """The others count as in a plain topology, each as one run of each bolt has left it."""
+    shape = _SHAPES[name]
+    chances = Chances(shape.failing, share)
+    tester = _tester(chances, tmp_path, shape.bolts, is_shuffled=is_shuffled)
     tester.run(events(*_values()))
-    assert chances.failed > 0.05 * _EVENTS
-    assert chances.made["ask"] == chances.made["part"] == _EVENTS
-    assert len(tester.acked) == _EVENTS - chances.failed
-    _check_exact(tester, tmp_path)
+    assert chances.failed > share * _EVENTS / 3
+    calls = {one: chances.made[one] / _EVENTS for one in shape.bolts}
+    most = {one: several[share > 0.01] for one, several in shape.calls.items()}
+    assert {one: made for one, made in calls.items() if made > most[one]} == {}
+    plain = chances.passed_at_once() if shape.fails_events else _EVENTS
+    assert len(tester.acked) == plain
+    assert not tester.failed_tries
+    _check_exact(tester, tmp_path, shape.bolts["sum"][1])
+    assert not chances.mixed
+
+
+def test_a_snapshot_has_nothing_of_what_failed(tmp_path: Path) -> None:
+    """Neither of what failed in its bolt nor of what did elsewhere; in the end it has all."""
+    chances = Chances(["total", "sum"], 0.1)
+    bolts = {"total": (Total, ["spout"]), "sum": (Sum, ["total"])}
+    tester = _tester(chances, tmp_path, bolts)
+    tester.run(events(*_values()))
+    assert chances.totals[-1] == len(tester.acked) == chances.passed_at_once() < _EVENTS
+    _check_exact(tester, tmp_path, ["total"])
+    assert chances.totals[-1] == _EVENTS
+
+
+@pytest.mark.parametrize("kind", [Ask, Awaiting])
+def test_calls_side_by_side_are_repeated_where_they_run_again(
+    kind: type[Ask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are behind a batch bolt, which keeps what fails in them."""
+    monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
+    chances = Chances(["ask"], 0.1)
+    bolts = {"part": (Passing, ["spout"]), "ask": (kind, ["part"]), "sum": (Sum, ["ask"])}
+    tester = _tester(chances, tmp_path, bolts, concurrency=4)
+    tester.run(events(*_values()))
+    assert len(tester.acked) == chances.passed_at_once() < _EVENTS
+    assert chances.made["ask"] <= 2.3 * _EVENTS
+    assert chances.beside >= chances.made["ask"]
+    _check_exact(tester, tmp_path, ["ask"])
 
 
 def test_a_large_bolt_that_emitted_is_run_again_once(tmp_path: Path) -> None:
     """It is not copied for each tuple."""
-    chances = Chances("part", values=_values()[5::10])
-    tester = _tester(chances, tmp_path, part=Passing(chances, size=5_000))
+    chances = Chances(["part"], values=_values()[5::10])
+    tester = _tester(chances, tmp_path, _chain(Passing(chances, size=5_000)))
     tester.run(events(*_values()))
     assert len(tester.acked) == 0.9 * _EVENTS
     assert chances.made["part"] == 1.9 * _EVENTS
+    _check_exact(tester, tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+def test_a_large_bolt_that_emitted_is_copied_where_it_runs_again(
+    share: float, tmp_path: Path
+) -> None:
+    """So what fails by chance in that run is repeated."""
+    chances = Chances(["part"], share)
+    tester = _tester(chances, tmp_path, _chain(Passing(chances, size=5_000)))
+    tester.run(events(*_values()))
+    assert chances.made["part"] <= 2.3 * _EVENTS
+    assert len(tester.acked) == chances.passed_at_once()
     _check_exact(tester, tmp_path)
 
 
@@ -233,51 +466,12 @@ def test_a_large_bolt_that_emitted_is_run_again_once(tmp_path: Path) -> None:
 def test_what_cannot_be_copied_is_run_again_once(
     component: str, is_shuffled: bool, tmp_path: Path
 ) -> None:
-    """All events that fail are known by then."""
-    chances = Chances(component, values=_values()[5::10])
-    part = Part(chances, is_locked=True)
-    tester = _tester(chances, tmp_path, is_shuffled=is_shuffled, part=part)
-    tester.run(events(*_values()))
-    assert len(tester.acked) == _EVENTS - chances.failed == 0.9 * _EVENTS
-    again = 0 if component == "ask" else 0.9 * _EVENTS
-    assert chances.made["ask"] == _EVENTS + again
-    _check_exact(tester, tmp_path)
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True])
-def test_what_a_committer_cannot_process_is_not_committed(
-    is_shuffled: bool, tmp_path: Path
-) -> None:
-    """Bolts that keep nothing of their batch are called once; the committer, in each phase."""
-    chances = Chances("sum", values=_values()[5::10])
-    builder = TransactionalTopologyBuilder("calls", "spout")
-    asks = builder.set_bolt("ask", Ask(chances), 3 if is_shuffled else None)
-    (asks.shuffle_grouping if is_shuffled else asks.local_grouping)("spout")
-    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
-    builder.set_committer_bolt("sum", Sum(chances), states=states).global_grouping("ask")
-    tester = TransactionTester(builder.build())
+    """All events that fail are known by then; the function before it is not called again."""
+    chances = Chances([component], values=_values()[5::10])
+    bolts = _chain(Part(chances, is_locked=True))
+    tester = _tester(chances, tmp_path, bolts, is_shuffled=is_shuffled)
     tester.run(events(*_values()))
     assert len(tester.acked) == _EVENTS - chances.failed == 0.9 * _EVENTS
     assert chances.made["ask"] == _EVENTS
-    assert chances.made["sum"] <= 2.3 * _EVENTS
-    assert not tester.failed_tries
-    _check_exact(tester, tmp_path)
-
-
-@pytest.mark.parametrize("share", [0.01, 0.1])
-def test_what_fails_by_chance_behind_a_batch_bolt_has_it_run_again_once(
-    share: float, tmp_path: Path
-) -> None:
-    """The batch bolt keeps what fails behind it; the calls that passed do so in the next run."""
-    chances = Chances("ask", share)
-    builder = TransactionalTopologyBuilder("calls", "spout")
-    builder.set_bolt("part", Passing(chances)).local_grouping("spout")
-    builder.set_bolt("ask", Ask(chances)).local_grouping("part")
-    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
-    builder.set_committer_bolt("sum", Sum(chances), states=states).global_grouping("ask")
-    tester = TransactionTester(builder.build())
-    tester.run(events(*_values()))
-    assert chances.failed > share * _EVENTS / 2
-    assert _EVENTS < chances.made["part"] <= 2 * _EVENTS
-    assert len(tester.acked) >= 0.95 * (1 - share) * _EVENTS
+    assert chances.made["part"] == {"ask": 0.9, "part": 1.9}[component] * _EVENTS
     _check_exact(tester, tmp_path)
