@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
@@ -20,9 +20,10 @@ from sequitur.pipelines.kafka.outages import brief_outages
 from sequitur.producer import FatalError, RetriableError
 from sequitur.producer.kafka.error_codes import Action, Request
 from sequitur.producer.kafka.list_groups import listed_groups
+from sequitur.producer.kafka.share_groups import share_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from typing import TypeVar
 
     from sequitur.pipelines.kafka.outages import Outages
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _TIMEOUT_S: Final = 30.0
-_SHARE: Final = "share"
+SHARE: Final = "share"
+"""The kind of groups that need records and commit no offsets (KIP-932)."""
 
 
 class ConsumerGroups:
@@ -58,26 +60,41 @@ class ConsumerGroups:
 
         return self._told("the brokers do not list consumer groups", ask)
 
-    def of_all_kinds(self) -> dict[str, bool]:
-        """Return the groups of all kinds, and whether each commits offsets; share groups do not."""
-        return {name: kind != _SHARE for name, kind in self.kinds().items()}
-
     def kinds(self) -> dict[str, str]:
         """Return the groups that the brokers list, and the kind of each, such as `share`."""
+        told = self._ask_each("the brokers do not list groups", listed_groups)
+        return dict(sorted((name, kind) for one in told for name, kind in one.items()))
 
-        def ask() -> dict[str, str]:
+    def share_offsets(self, group: str) -> dict[SourcePartition, int]:
+        """Return the first offset that a share group needs of each partition that it reads.
+
+        Nothing: that is not told, or it has not begun to read.
+        """
+
+        async def ask(ask_broker: Callable[[Any], Awaitable[Any]]) -> dict[tuple[str, int], int]:
+            listed = await listed_groups(ask_broker)
+            return await share_offsets(ask_broker, group) if group in listed else {}
+
+        told = self._ask_each(f"the brokers do not tell what group {group!r} needs", ask)
+        return {SourcePartition(*where): at for one in told for where, at in one.items()}
+
+    def _ask_each(
+        self, message: str, ask: Callable[[Callable[[Any], Awaitable[Any]]], Coroutine[Any, Any, T]]
+    ) -> list[T]:
+        """Ask each broker, by the connections of this thread."""
+
+        def ask_all() -> list[T]:
             brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
             try:
                 connections = kept_connections(self._kafka)
                 asks = [partial(connections.wire.ask, node) for node in brokers]
-                told = [connections.run(listed_groups(one)) for one in asks]
+                return [connections.run(ask(one)) for one in asks]
             except RetriableError as error:
                 raise TimeoutError from error
             except FatalError as error:
-                raise TopicError(f"the brokers do not list groups: {error}") from error
-            return {name: kind for one in told for name, kind in one.items()}
+                raise TopicError(f"{message}: {error}") from error
 
-        return dict(sorted(self._told("the brokers do not list groups", ask).items()))
+        return self._told(message, ask_all)
 
     def are_all_listed(self) -> bool:
         """Tell whether brokers list all groups: without Describe on Cluster some are left out."""

@@ -3,9 +3,9 @@
 Kafka deletes by DeleteRecords, up to an offset of a partition; its segments go when all of them is
 before it. Nothing is deleted that a subscription has not acked. Two more things are refused unless
 the caller says otherwise by name: topics whose own retention deletes messages whether they are
-acked or not, and cuts in front of what another consumer group has committed. Of a group whose
-offsets cannot be asked for, such as a share group, it is not known which records it needs: nothing
-is deleted then.
+acked or not, and cuts in front of what another consumer group has committed, or a share group has
+got to. Of a group that does not tell, or a share group that has not begun, it is not known which
+records it needs: nothing is deleted then.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from sequitur.consumer.subscription.retention import (
     plan_partition,
 )
 from sequitur.pipelines._errors import TopicError, UnansweredError
+from sequitur.pipelines.kafka.groups import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -213,18 +214,21 @@ def _others(surveyor: Surveyor, survey: Survey) -> _Others:
     own = {one.group for one in survey.registry.subscriptions.values()}
     if not groups.are_all_listed():
         return _Others(unknown=(None, f"the right Describe on Cluster is missing: {_UNLISTED}"))
-    for group, commits in groups.of_all_kinds().items():
+    for group, kind in groups.kinds().items():
         if group in own:
             continue
-        if not commits:
-            why = f"group {group!r} commits no offsets, as share groups do not: {_UNTOLD}"
-            return _Others(unknown=(group, why))
         try:
-            committed[group] = groups.committed(group)
+            if kind == SHARE:
+                committed[group] = groups.share_offsets(group)
+            else:
+                committed[group] = groups.committed(group)
         except UnansweredError:
             raise
         except TopicError as error:
             return _Others(unknown=(group, f"{error}: {_UNTOLD}"))
+        if kind == SHARE and not committed[group]:
+            why = f"share group {group!r} is not known to have begun: {_UNTOLD}"
+            return _Others(unknown=(group, why))
     return _Others(committed)
 
 
@@ -251,7 +255,7 @@ def _refused_topic(
 
 def _refused_group(plan: PartitionPlan, group: str, offset: int) -> Refusal:
     sentence = (
-        f"{plan.topic}-{plan.partition}: consumer group {group!r} has committed {offset} and would "
-        "lose what is behind it; let it go on, delete the group, or give --despite-other-groups"
+        f"{plan.topic}-{plan.partition}: group {group!r} has got to {offset} and would lose what "
+        "is behind it; let it go on, delete the group, or give --despite-other-groups"
     )
     return Refusal(plan.topic, Holder.GROUP, sentence)

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, ShareConsumer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
@@ -99,14 +105,14 @@ def test_a_reset_while_it_is_planned_keeps_what_is_replayed(
     topics.fill(topic, 10)
     topics.subscribe("goes-back", topic)
     topics.acks("goes-back", topic, (0, 4))
-    of_all_kinds = topics.surveyor.groups.of_all_kinds
+    kinds = topics.surveyor.groups.kinds
 
-    def reset_meanwhile() -> dict[str, bool]:
+    def reset_meanwhile() -> dict[str, str]:
         moves = CursorMoves(topics.surveyor)
         moves.carry_out(moves.plan_reset("goes-back", ToPositions((Position(0, 2, topic),))))
-        return of_all_kinds()
+        return kinds()
 
-    monkeypatch.setattr(topics.surveyor.groups, "of_all_kinds", reset_meanwhile)
+    monkeypatch.setattr(topics.surveyor.groups, "kinds", reset_meanwhile)
     (plan,) = run_retention(topics.surveyor, [topic]).plans
     assert (plan.after, plan.holder) == (2, "goes-back")
     assert topics.start_of(topic) == 2
@@ -185,29 +191,54 @@ def test_a_cut_in_front_of_another_group_is_refused(topics: SubscribedTopics, to
 
 
 def test_records_that_a_share_group_may_hold_are_kept(
-    topics: SubscribedTopics, topic: str, name: str
+    topics: SubscribedTopics, make_topic: MakeTopic, topic: str, name: str
 ) -> None:
-    """It commits no offsets, and is in no list of consumer groups."""
-    topics.fill(topic, 10)
-    topics.subscribe(name, topic)
-    topics.acks(name, topic, (0, 10))
+    """It commits no offsets, and is in no list of consumer groups; of its topics it is told."""
+    other = make_topic(1, retention_ms=-1)
+    for one in (topic, other):
+        topics.fill(one, 10)
+    topics.subscribe(name, topic, other)
+    for one in (topic, other):
+        topics.acks(name, one, (0, 10))
     group = f"share-{name}"
-    shares = ShareConsumer({**topics.kafka.librdkafka(), "group.id": group})
+    admin = AdminClient(topics.kafka.librdkafka())
+    from_the_first = ConfigEntry(
+        "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[from_the_first])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    options = {"group.id": group, "share.acknowledgement.mode": "explicit"}
+    shares = ShareConsumer({**topics.kafka.librdkafka(), **options})
     shares.subscribe([topic])
     try:
-        wait_until(lambda: (shares.poll(0.1), group in topics.surveyor.groups.of_all_kinds())[1])
+        wait_until(lambda: bool(shares.poll(0.1)))
         run = run_retention(topics.surveyor, [topic])
         assert [(one.after, one.held_by, one.holder) for one in run.plans] == [
             (0, Holder.GROUP, group)
         ]
         (why,) = run.refusals
-        assert f"{group!r} commits no offsets" in why.sentence
+        assert f"group {group!r} has got to 0" in why.sentence
         assert topics.start_of(topic) == 0
+        assert run_retention(topics.surveyor, [other]).records == 10
         assert run_retention(topics.surveyor, [topic], despite_other_groups=True).records == 10
     finally:
         shares.close()
-        admin = AdminClient(topics.kafka.librdkafka())
         wait_until(lambda: is_group_deleted(admin, group))
+
+
+def test_a_share_group_that_tells_nothing_may_need_any_record(
+    topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker does not know the question, or it has not begun to read."""
+    topics.fill(topic, 10)
+    topics.subscribe(name, topic)
+    topics.acks(name, topic, (0, 10))
+    groups = topics.surveyor.groups
+    monkeypatch.setattr(groups, "kinds", lambda: {"shares": "share"})
+    assert groups.share_offsets("shares") == {}
+    run = run_retention(topics.surveyor, [topic])
+    assert [(one.records, one.holder) for one in run.plans] == [(0, "shares")]
+    assert "is not known to have begun" in run.refusals[0].sentence
 
 
 @pytest.mark.parametrize(
@@ -233,7 +264,7 @@ def test_what_groups_need_that_may_not_be_described_is_kept(
 
     groups = topics.surveyor.groups
     monkeypatch.setattr(groups, "are_all_listed", lambda: listed)
-    monkeypatch.setattr(groups, "of_all_kinds", lambda: {"secret": True})
+    monkeypatch.setattr(groups, "kinds", lambda: {"secret": "consumer"})
     monkeypatch.setattr(groups, "committed", refuse)
     run = run_retention(topics.surveyor, [topic])
     assert run.records == 0
