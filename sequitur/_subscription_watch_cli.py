@@ -38,7 +38,11 @@ def watch(
         float, typer.Option(help="Seconds from one round to the next", min=0.1, max=3600)
     ] = 1.0,
     copy_to: Annotated[
-        str | None, typer.Option(help="Topic that messages are copied to before they are evicted")
+        str | None,
+        typer.Option(
+            help="Topic that messages are copied to before they are evicted, of subscriptions that "
+            "name none"
+        ),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(help="End after so many; by default when it is stopped", min=1)

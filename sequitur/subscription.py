@@ -253,7 +253,12 @@ class Subscription:
         if write_interval <= timedelta(0):
             raise ValueError(f"write_interval {write_interval}: expected more than nothing")
         opening = SubscriptionOpening(
-            kafka, name, self._topics, type=self._type, replication_factor=replication_factor
+            kafka,
+            name,
+            self._topics,
+            type=self._type,
+            replication_factor=replication_factor,
+            evicted_topic=evicted_topic,
         )
         if evicted_topic in self._topics:
             raise ValueError(
@@ -276,9 +281,7 @@ class Subscription:
             refill=max(receiver_queue_size // _REFILL_SHARE, 1),
             write_interval_s=write_interval.total_seconds(),
         )
-        self._skips = SkipThread(
-            opening.surveyor, self._consumption, self._topics, copy_to=evicted_topic
-        )
+        self._skips = SkipThread(opening.surveyor, self._consumption, self._topics)
 
     def __enter__(self) -> Self:
         return self

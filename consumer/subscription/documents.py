@@ -169,6 +169,7 @@ def _subscription_stats(
     document: dict[str, Any] = {
         "msgBacklog": sum(part.messages for part in parts),
         "backlogSize": sum(part.size_bytes for part in parts),
+        "heldSize": sum(part.held_bytes for part in parts),
         "unackedMessages": sum(
             _unacked(cursor, survey.logs[where].start) for where, cursor in cursors.items()
         ),

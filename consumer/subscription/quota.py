@@ -3,6 +3,9 @@
 A backlog's size counts from the first message that is not acked to the end, acked ones between
 included, since Kafka keeps these, too; of several subscriptions the one that is furthest behind
 counts, in each partition. So it says what the backlog costs in storage, as Pulsar's does.
+
+What a job holds until its frontier passes it has been read, and is not acked. Producers are not
+held for it: the job needs their events to let it out. Eviction counts it, since it is storage.
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ class PartitionBacklog:
         first_unacked: The first offset that is not acked; `end` if all are.
         end: The offset behind the partition's last one.
         messages: How many offsets are not acked: Pulsar's msgBacklog.
-        size_bytes: Bytes from `first_unacked` to `end`.
-        is_estimate: Whether these bytes were not counted.
+        size_bytes: Bytes of the log from `first_unacked` to `end`, estimated.
         oldest_ms: Timestamp of the record at `first_unacked`, or one that it is not behind; None
             if there is none, or it is not known to be old.
+        held_to: Up to before this offset a job holds it for its frontier; None if none does.
+        held_bytes: Of `size_bytes` those up to there.
+        behind_held_ms: As `oldest_ms`, of the record at `held_to`.
     """
 
     subscription: str
@@ -45,14 +50,32 @@ class PartitionBacklog:
     end: int
     messages: int
     size_bytes: int
-    is_estimate: bool = True
     oldest_ms: int | None = None
+    held_to: int | None = None
+    held_bytes: int = 0
+    behind_held_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.messages <= self.end - self.first_unacked:
             raise ValueError(f"{self.messages} messages from {self.first_unacked} to {self.end}")
         if self.size_bytes < 0:
             raise ValueError(f"{self.size_bytes} bytes are fewer than none")
+
+    @property
+    def unheld(self) -> PartitionBacklog:
+        """What of it no job holds for its frontier."""
+        if self.held_to is None:
+            return self
+        return PartitionBacklog(
+            self.subscription,
+            self.topic,
+            self.partition,
+            first_unacked=self.held_to,
+            end=self.end,
+            messages=min(self.messages, self.end - self.held_to),
+            size_bytes=self.size_bytes - self.held_bytes,
+            oldest_ms=self.behind_held_ms,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,8 +115,15 @@ class TopicBacklog:
 
     @property
     def is_estimate(self) -> bool:
-        """Whether not all of these bytes were counted."""
-        return any(part.is_estimate and part.size_bytes for part in self.longest.values())
+        """Whether these bytes are not known exactly: a broker tells those of whole partitions."""
+        return self.size_bytes > 0
+
+    @cached_property
+    def unheld(self) -> TopicBacklog:
+        """What of it no job holds for its frontier."""
+        if all(part.held_to is None for part in self.parts):
+            return self
+        return TopicBacklog(self.topic, tuple(part.unheld for part in self.parts))
 
     @property
     def slowest(self) -> str | None:
@@ -135,9 +165,10 @@ class QuotaCheck:
     Attributes:
         topic: The topic.
         quota: The quota in force.
-        size_bytes: Size of the backlog.
-        is_estimate: Whether that was not counted.
-        age_s: Age of the oldest message that is not acked.
+        size_bytes: Size of the backlog that is compared with it.
+        held_bytes: What a job holds for its frontier, which is left out of that.
+        is_estimate: Whether these are not known exactly.
+        age_s: Age of the oldest message that is not acked and counts.
         subscription: Who holds most of the backlog; where only the age is beyond its limit, who
             has the oldest message.
         is_too_large: Whether the size has reached its limit.
@@ -147,6 +178,7 @@ class QuotaCheck:
     topic: str
     quota: BacklogQuota
     size_bytes: int
+    held_bytes: int
     is_estimate: bool
     age_s: float
     subscription: str | None
@@ -212,6 +244,9 @@ def check_quota(backlog: TopicBacklog, quota: BacklogQuota, *, now_ms: int) -> Q
 
     As in Pulsar a size is exceeded once it reaches its limit, an age once it is beyond.
     """
+    whole_bytes = backlog.size_bytes
+    if quota.policy is not BacklogPolicy.CONSUMER_BACKLOG_EVICTION:
+        backlog = backlog.unheld
     age_s = backlog.age_s(now_ms)
     is_too_large = quota.limit_bytes is not None and backlog.size_bytes >= quota.limit_bytes
     is_too_old = quota.limit_s is not None and age_s > quota.limit_s
@@ -222,6 +257,7 @@ def check_quota(backlog: TopicBacklog, quota: BacklogQuota, *, now_ms: int) -> Q
         topic=backlog.topic,
         quota=quota,
         size_bytes=backlog.size_bytes,
+        held_bytes=whole_bytes - backlog.size_bytes,
         is_estimate=backlog.is_estimate,
         age_s=age_s,
         subscription=holder,

@@ -38,7 +38,7 @@ Changes: TypeAlias = "dict[bytes, bytes | None]"
 """Records to write: a value for each key, None to delete it."""
 
 RECORD_FORMAT: Final = 2
-_ADDED_IN_2: Final = frozenset({"partition", "group"})
+_ADDED_IN_2: Final = frozenset({"partition", "group", "evicted_topic", "max_held_bytes"})
 """What format 1 does not have. A field more is a format more: older versions would drop it."""
 _SUBSCRIPTION: Final = "subscription"
 _POLICIES: Final = "policies"
@@ -99,6 +99,10 @@ class SubscriptionRecord:
         partition: Partition of the cursors' topic that its cursors are in; None where no owner has
             noted it, as in records of format 1: they are looked for in all of them.
         group: Id of its consumer group; by default that of a new one. In format 1 it is the name.
+        evicted_topic: Topic that its messages are copied to before a backlog quota evicts them,
+            whoever does that; None: they are not, as its owner has it.
+        max_held_bytes: So much a job may hold for its frontier, which counts for no quota that
+            holds producers; None of other subscriptions.
 
     Raises:
         SubscriptionNameError: The name may not be one.
@@ -115,6 +119,8 @@ class SubscriptionRecord:
     reset_ms: int | None = None
     partition: int | None = None
     group: str = ""
+    evicted_topic: str | None = None
+    max_held_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -142,6 +148,8 @@ class SubscriptionRecord:
                 "reset_ms": self.reset_ms,
                 "partition": self.partition,
                 "group": self.group,
+                "evicted_topic": self.evicted_topic,
+                "max_held_bytes": self.max_held_bytes,
             }
         )
 
@@ -164,6 +172,7 @@ class SubscriptionRecord:
                 f"the record of a subscription has {', '.join(sorted(more))}, and format {number} "
                 "has not"
             )
+        evicted = document.get("evicted_topic")
         try:
             return cls(
                 name=str(document["name"]),
@@ -176,6 +185,8 @@ class SubscriptionRecord:
                 reset_ms=_whole_or_none(document, "reset_ms"),
                 partition=_whole_or_none(document, "partition"),
                 group=str(document["name"] if number == 1 else document["group"]),
+                evicted_topic=None if evicted is None else str(evicted),
+                max_held_bytes=_whole_or_none(document, "max_held_bytes"),
             )
         except (KeyError, TypeError, ValueError, OverflowError, SubscriptionNameError) as error:
             raise StateFormatError(f"the record of a subscription cannot be read: {error}") from (
@@ -368,6 +379,24 @@ class Registry:
                 partition=record.partition if partition is None else partition,
             )
         )
+
+    def opened(self, record: SubscriptionRecord, *, now_ms: int) -> Changes:
+        """Return what notes that a subscription's owner has opened it.
+
+        Args:
+            record: As its owner has it: partition, `evicted_topic` and `max_held_bytes` count.
+            now_ms: The time.
+
+        Raises:
+            UnknownSubscriptionError: There is none of that name.
+        """
+        known = replace(
+            self.require(record.name),
+            evicted_topic=record.evicted_topic,
+            max_held_bytes=record.max_held_bytes,
+        )
+        noted = Registry({record.name: known})
+        return noted.connected(record.name, now_ms=now_ms, partition=record.partition)
 
     def reset(self, name: str, *, epoch: int, now_ms: int) -> Changes:
         """Return what notes that a subscription was reset; nothing if it is noted already.

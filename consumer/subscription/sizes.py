@@ -1,9 +1,10 @@
 """How many bytes of a partition were read up to which offset: what a backlog's size comes from.
 
-Kafka does not tell the size of a range of offsets. Whoever reads a partition counts what it reads,
-in pieces: so many bytes up to this offset. What lies between two of these offsets is shared out by
-number. Pieces before the cursor's mark-delete position are dropped, and neighbours are put together
-when there are many, so it takes little room.
+Kafka does not tell the size of a range of offsets, only that of a whole log, as it is stored:
+compressed, as a rule. Whoever reads a partition counts what it reads, in pieces: so many bytes up
+to this offset. By them the log's bytes are shared out; what lies between two of these offsets is
+shared out by number. Pieces before the cursor's mark-delete position are dropped, and neighbours
+are put together when there are many, so it takes little room.
 """
 
 from __future__ import annotations
@@ -68,6 +69,18 @@ class CountedSizes:
     def size_from(self, offset: int) -> int:
         """Return the bytes from an offset on, up to where counting ended."""
         return sum(self.behind(offset).sizes)
+
+    def weight(self, first: int, stop: int) -> float:
+        """Return the bytes from an offset to before another, to be compared with others' only.
+
+        What was not counted weighs as much an offset as what was; 1 where nothing was.
+        """
+        size, span = sum(self.sizes), self.stop - self.begin
+        if not size or stop <= first:
+            return float(max(stop - first, 0))
+        begin, end = (min(max(one, self.begin), self.stop) for one in (first, stop))
+        counted = self.size_from(begin) - self.size_from(end)
+        return counted + (stop - first - (end - begin)) * size / span
 
     def _share(self, index: int, offset: int) -> int:
         """Return the bytes of a piece from an offset in it on, rounded."""

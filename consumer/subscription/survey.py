@@ -97,7 +97,9 @@ class Survey:
             as acked, nothing is acked for them, and they hold no producer back.
         of_gone_logs: The subscriptions and partitions whose cursors are those of an earlier topic
             of the name, which was deleted.
-        jobs: The subscriptions of Spark jobs: what these have read they hold themselves.
+        jobs: The subscriptions of Spark jobs, and the frontier of each, epoch milliseconds: what
+            these have read they hold themselves.
+        standing: Those whose frontier stands still though there is something to read.
         untold: The subscriptions of which the brokers do not tell whether they have a consumer, and
             why. They are not taken over, and do not expire.
         leaderless: Partitions that have no leader now; they are none of `logs`.
@@ -115,7 +117,8 @@ class Survey:
     older_than_ms: Mapping[Place, int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
-    jobs: frozenset[str] = frozenset()
+    jobs: Mapping[str, int] = field(default_factory=dict)
+    standing: frozenset[str] = frozenset()
     untold: Mapping[str, str] = field(default_factory=dict)
     leaderless: frozenset[SourcePartition] = frozenset()
 
@@ -151,6 +154,8 @@ class Survey:
     def places(self, names: Collection[str] | None = None) -> dict[SourcePartition, set[int]]:
         """Return where subscriptions have messages that are not acked: the first of each.
 
+        Of a job also the first that it does not hold for its frontier.
+
         Args:
             names: Of these subscriptions; by default of all.
         """
@@ -160,6 +165,7 @@ class Survey:
             wanted = [one.name for one in records if names is None or one.name in names]
             for where in self.partitions(topic):
                 offsets = {self.first_unacked(name, where) for name in wanted}
+                offsets |= {self._held_to(name, where) for name in wanted if name in self._holding}
                 found[where] = {one for one in offsets if one < self.logs[where].end}
         return found
 
@@ -249,15 +255,64 @@ class Survey:
         parts = (one for one in whole.parts if one.subscription not in self._unsettled)
         return TopicBacklog(topic, tuple(parts))
 
+    @cached_property
+    def caught_up(self) -> frozenset[str]:
+        """The jobs that have read all that is there."""
+        behind = {
+            record.name
+            for where, log in self.logs.items()
+            for record in self.registry.on(where.topic)
+            if record.name in self.jobs
+            and self.held_of(record.name, where).cursor.read_position < log.end
+        }
+        return frozenset(self.jobs.keys() - behind)
+
+    @cached_property
+    def _holding(self) -> dict[str, float]:
+        """Jobs that hold rows for their frontiers, and the share of these that they may hold."""
+        found = {}
+        for name in self.jobs.keys() - self.standing - self._unsettled - self.damaged.keys():
+            record = self.registry.subscriptions.get(name)
+            if record is None or not record.max_held_bytes:
+                continue
+            held = sum(
+                self._bytes_from(name, where, self.first_unacked(name, where))
+                - self._bytes_from(name, where, self._read_to(name, where))
+                for topic in record.topics
+                for where in self.partitions(topic)
+            )
+            found[name] = min(record.max_held_bytes / held, 1.0) if held else 1.0
+        return found
+
+    def _read_to(self, name: str, where: SourcePartition) -> int:
+        read = self.held_of(name, where).cursor.read_position
+        return min(max(read, self.first_unacked(name, where)), self.logs[where].end)
+
+    def _held_to(self, name: str, where: SourcePartition) -> int:
+        """Return up to before where a job holds what it has read and not acked."""
+        first = self.first_unacked(name, where)
+        return first + int((self._read_to(name, where) - first) * self._holding[name])
+
+    def _bytes_from(self, name: str, where: SourcePartition, first: int) -> int:
+        """Return the bytes of a log from an offset on."""
+        log, sizes = self.logs[where], self.held_of(name, where).sizes
+        if log.size_bytes is None:  # nobody tells; what was read is known all the same
+            return round(sizes.weight(first, log.end)) if any(sizes.sizes) else 0
+        if not sizes.stops:
+            return log.bytes_of(first, log.end)
+        whole = sizes.weight(log.start, log.end)
+        share = sizes.weight(max(first, log.start), log.end) / whole if whole else 0.0
+        return int(log.size_bytes * share)
+
     def _part(self, subscription: str, where: SourcePartition) -> PartitionBacklog:
-        cursor, sizes, _ = self.held_of(subscription, where)
         log = self.logs[where]
         first = self.first_unacked(subscription, where)
-        counted_from = min(max(first, sizes.begin), max(sizes.stop, first))
-        counted_to = min(max(sizes.stop, counted_from), log.end)
-        counted = sizes.size_from(counted_from) if sizes.stop > counted_from else 0
-        guessed = log.bytes_of(first, counted_from) + log.bytes_of(counted_to, log.end)
-        unacked = cursor.unacked_ranges(first, log.end)
+        unacked = self.held_of(subscription, where).cursor.unacked_ranges(first, log.end)
+        size = self._bytes_from(subscription, where, first)
+        held_to, held_bytes = None, 0
+        if subscription in self._holding:
+            held_to = self._held_to(subscription, where)
+            held_bytes = size - self._bytes_from(subscription, where, held_to)
         return PartitionBacklog(
             subscription=subscription,
             topic=where.topic,
@@ -265,9 +320,11 @@ class Survey:
             first_unacked=first,
             end=log.end,
             messages=sum(stop - begin for begin, stop in unacked),
-            size_bytes=counted + guessed,
-            is_estimate=counted_from > first or counted_to < log.end,
+            size_bytes=size,
             oldest_ms=self._age_of((where, first)),
+            held_to=held_to,
+            held_bytes=held_bytes,
+            behind_held_ms=None if held_to is None else self._age_of((where, held_to)),
         )
 
     def _age_of(self, place: Place) -> int | None:

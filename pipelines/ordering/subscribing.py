@@ -97,6 +97,7 @@ def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChe
         subscription,
         input_topics(job),
         job.outages,
-        copy_to=job.settings.evicted_topic,
+        evicted_topic=job.settings.evicted_topic,
+        max_held_bytes=job.settings.max_held_bytes,
         replication_factor=job.settings.replication_factor,
     )

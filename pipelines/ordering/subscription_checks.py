@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.consumer import ConsumerError
 from sequitur.consumer.subscription.detection import FindingKind
@@ -45,7 +45,9 @@ class SubscriptionChecks:
         subscription: The job's.
         topics: The topics it reads.
         outages: The job's log.
-        copy_to: Topic that messages are copied to before they are evicted; None: they are not.
+        evicted_topic: Topic that messages are copied to before they are evicted; None: they are
+            not.
+        max_held_bytes: So much the job may hold for its frontier.
         replication_factor: How many replicas the registry gets if it is not there.
     """
 
@@ -56,14 +58,18 @@ class SubscriptionChecks:
         topics: Collection[str],
         outages: Outages,
         *,
-        copy_to: str | None,
+        evicted_topic: str | None,
+        max_held_bytes: int,
         replication_factor: int,
     ) -> None:
         self._kafka = kafka
         self._subscription = subscription
         self._topics = sorted(topics)
         self._outages = outages
-        self._copy_to = copy_to
+        self._owned: dict[str, Any] = {
+            "evicted_topic": evicted_topic,
+            "max_held_bytes": max_held_bytes,
+        }
         self._surveyor = Surveyor(kafka, replication_factor=replication_factor)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="subscription-checks", daemon=True)
@@ -94,12 +100,13 @@ class SubscriptionChecks:
                     last_connected_ms=now_ms,
                     partition=partition,
                     group=self._subscription.group,
+                    **self._owned,
                 )
                 return registry.created(made)
             # Another may have created one of that name since the job has looked.
             refuse_another(known, SubscriptionType.EXCLUSIVE, known.topics)
             topics = tuple(sorted({*known.topics, *self._topics}))
-            changed = replace(known, topics=topics, partition=partition)
+            changed = replace(known, topics=topics, partition=partition, **self._owned)
             if changed == known:
                 return {}
             return {changed.key: changed.encode()}
@@ -116,7 +123,7 @@ class SubscriptionChecks:
             self._register()
 
     def _run(self) -> None:
-        make = partial(Checks, self._surveyor, copy_to=self._copy_to)
+        make = partial(Checks, self._surveyor)
         with Leadership(self._kafka) as leadership, LedChecks(make) as checks:
             due_s = 0.0
             while not self._ends.is_set():
@@ -140,9 +147,7 @@ class SubscriptionChecks:
 
     def _skip_due(self) -> None:
         """Ack what has expired, or is evicted, of the job's own subscription."""
-        for one in skip_due(
-            self._surveyor, self._subscription, self._topics, copy_to=self._copy_to
-        ):
+        for one in skip_due(self._surveyor, self._subscription, self._topics):
             self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
 
     def _tell(self, line: str) -> None:

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sequitur.consumer import OutputPartition, SourcePartition
 from sequitur.consumer.subscription.ages import limits_ms, older_than
+from sequitur.consumer.subscription.frontier_watch import FrontierWatch
 from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.kafka.connections import kept_connections
@@ -72,6 +73,7 @@ class Surveyor:
         self.topics = KafkaTopics(kafka, outages)
         self.groups = ConsumerGroups(kafka, outages)
         self._ages: dict[tuple[str, int, int], int] = {}  # by topic's id, partition, offset
+        self._frontiers = FrontierWatch()
 
     def survey(
         self,
@@ -121,7 +123,11 @@ class Surveyor:
             ids=ids,
             since=extents.since,
             damaged=damaged,
-            jobs=frozenset(name for name, found in stored.items() if found.state.checkpoint),
+            jobs={
+                name: found.state.frontier_ms
+                for name, found in stored.items()
+                if found.state.checkpoint
+            },
             of_gone_logs=gone_logs(stored, logs, ids),
         )
 
@@ -168,6 +174,10 @@ class Surveyor:
             }
 
         found = self.survey(topics, now_ms=now_ms, registry=registry, times=times)
+        if is_detected:
+            now_s = time.monotonic()
+            standing = self._frontiers.standing(found.jobs, found.caught_up, now_s)
+            found = replace(found, standing=standing)
         return self.with_limits(found)
 
     def with_limits(self, survey: Survey) -> Survey:

@@ -62,7 +62,8 @@ class CheckRound:
             "backlogs": [
                 {
                     "topic": one.topic,
-                    "backlogSize": one.size_bytes,
+                    "backlogSize": one.size_bytes + one.held_bytes,
+                    "heldSize": one.held_bytes,
                     "isEstimate": one.is_estimate,
                     "age_s": one.age_s,
                     "proximity": one.proximity,
@@ -113,7 +114,8 @@ class Checks:
 
     Args:
         surveyor: Asks Kafka.
-        copy_to: Topic that messages are copied to before they are evicted; None: they are not.
+        copy_to: Topic that messages are copied to before they are evicted, of subscriptions that
+            name none; None: they are not.
         valid_for_ms: How long producers wait for the next round before they go on.
         dry_run: Tell what is to be done, and do nothing.
     """

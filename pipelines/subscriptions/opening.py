@@ -58,6 +58,8 @@ class SubscriptionOpening:
         type: How its messages are handed out.
         replication_factor: How many replicas the topics of subscriptions get if they are not
             there; -1 for the brokers' default.
+        evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
+            they are not.
 
     Attributes:
         surveyor: Asks Kafka.
@@ -75,10 +77,13 @@ class SubscriptionOpening:
         *,
         type: SubscriptionType,  # noqa: A002 - Pulsar's word
         replication_factor: int = -1,
+        evicted_topic: str | None = None,
     ) -> None:
         self.surveyor = Surveyor(kafka, replication_factor=replication_factor)
         self.topics = self.surveyor.topics
-        self._record = SubscriptionRecord(name, topics, type, created_ms=0)
+        self._record = SubscriptionRecord(
+            name, topics, type, created_ms=0, evicted_topic=evicted_topic
+        )
 
     def open(self, position: Edge | None) -> OpenedSubscription:
         """Take the subscription over; create it if there is none of its name.
@@ -221,11 +226,9 @@ class SubscriptionOpening:
         """
 
         def change(registry: Registry) -> Changes:
-            wanted = self._record
+            wanted = replace(self._record, partition=owner.partition)
             refuse_another(registry.require(wanted.name), wanted.type, wanted.topics)
-            return registry.connected(
-                wanted.name, now_ms=wall_clock_ms(), partition=owner.partition
-            )
+            return registry.opened(wanted, now_ms=wall_clock_ms())
 
         known = self.surveyor.registry.change(change).require(self._record.name)
         if state.epoch > known.epoch:  # whoever has reset it died before that was noted

@@ -36,20 +36,16 @@ class SkipThread:
         surveyor: Asks Kafka.
         own: The subscription's cursors.
         topics: The topics that it is on.
-        copy_to: Topic that messages are copied to before they are evicted; None: they are not.
 
     Attributes:
         counts: How many messages were acked, by the reason.
     """
 
-    def __init__(
-        self, surveyor: Surveyor, own: OwnCursors, topics: Sequence[str], *, copy_to: str | None
-    ) -> None:
+    def __init__(self, surveyor: Surveyor, own: OwnCursors, topics: Sequence[str]) -> None:
         self.counts: Counter[FindingKind] = Counter()
         self._surveyor = surveyor
         self._own = own
         self._topics = topics
-        self._copy_to = copy_to
         self._told: str | None = None
         self._told_s = 0.0
         self._ends = threading.Event()
@@ -64,7 +60,7 @@ class SkipThread:
     def _run(self) -> None:
         while not self._ends.wait(SKIPS_EACH_S):
             try:
-                due = skip_due(self._surveyor, self._own, self._topics, copy_to=self._copy_to)
+                due = skip_due(self._surveyor, self._own, self._topics)
             except (SubscriptionClosedError, SubscriptionFencedError):
                 return  # each call of the subscription says so
             except (ReorderError, ConsumerError) as error:

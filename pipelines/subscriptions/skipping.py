@@ -89,16 +89,13 @@ def cuts(survey: Survey) -> Cuts:
     return Cuts(evicted, alive_from)
 
 
-def skip_due(
-    surveyor: Surveyor, own: OwnCursors, topics: Collection[str], *, copy_to: str | None
-) -> list[DueAck]:
+def skip_due(surveyor: Surveyor, own: OwnCursors, topics: Collection[str]) -> list[DueAck]:
     """Ack what has expired, or is evicted, of a subscription of this process.
 
     Args:
         surveyor: Asks Kafka.
         own: The subscription's cursors.
         topics: The topics that it is on.
-        copy_to: Topic that messages are copied to before they are evicted; None: they are not.
 
     Returns:
         What was acked; nothing of a subscription that is not in the registry.
@@ -112,7 +109,7 @@ def skip_due(
     if record is None or not any(_may_skip(registry.policies_of(one)) for one in topics):
         return []
     survey = surveyor.judged(topics, registry=registry)
-    return skip(surveyor, own, survey, record, cuts(survey), copy_to=copy_to)
+    return skip(surveyor, own, survey, record, cuts(survey))
 
 
 def skip(
@@ -122,7 +119,7 @@ def skip(
     record: SubscriptionRecord,
     wanted: Cuts,
     *,
-    copy_to: str | None,
+    copy_to: str | None = None,
 ) -> list[DueAck]:
     """Ack what is due of a subscription by its own cursors, which may be newer than the survey.
 
@@ -132,7 +129,8 @@ def skip(
         survey: Of its topics.
         record: What is registered of it.
         wanted: Up to where messages are acked that nobody processes.
-        copy_to: Topic that messages are copied to before they are evicted; None: they are not.
+        copy_to: Topic that messages are copied to before they are evicted, where the subscription
+            names none; None: they are not.
 
     Returns:
         What was acked.
@@ -141,6 +139,7 @@ def skip(
         SubscriptionFencedError: Another process has taken the subscription over.
         TopicError: The brokers refuse, or do not answer.
     """
+    copy_to = record.evicted_topic or copy_to
     survey = survey.with_held(record.name, own.copies(), epoch=own.state.epoch)
     if record.reset_ms is not None:  # what a reset asked for is told by the ages behind it
         survey = surveyor.with_oldest(survey, [record.name])

@@ -163,7 +163,8 @@ def watch(
         tell: Gets each round.
         stop: Says whether to stop; asked several times a second.
         interval_s: Seconds from the beginning of a round to that of the next.
-        copy_to: Topic that messages are copied to before they are evicted; None: they are not.
+        copy_to: Topic that messages are copied to before they are evicted, of subscriptions that
+            name none; None: they are not.
         replication_factor: How many replicas topics of subscriptions get that are not there; -1
             for the broker's default.
         dry_run: Tell what is to be done, and do nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
@@ -98,9 +98,11 @@ class SubscribedTopics:
         partition: int = 0,
         ages_s: Callable[[int], float] = lambda _number: 0,
         size: int = 100,
+        codec: str = "none",
     ) -> None:
         """Write records, with the ages that they are to have now."""
-        client = Producer({**self.kafka.librdkafka(), "linger.ms": 5})
+        options = {"linger.ms": 5, "compression.type": codec}
+        client = Producer({**self.kafka.librdkafka(), **options})
         for number in range(count):
             value = f"{number}".encode().ljust(size, b".")
             stamp_ms = self.now_ms - int(ages_s(number) * 1000)
@@ -108,7 +110,12 @@ class SubscribedTopics:
         assert client.flush(30) == 0
 
     def subscribe(
-        self, name: str, *topics: str, created_ms: int | None = None, epoch: int = 0
+        self,
+        name: str,
+        *topics: str,
+        created_ms: int | None = None,
+        epoch: int = 0,
+        **given: Any,
     ) -> SubscriptionRecord:
         """Create a subscription that has acked nothing, and fence nobody."""
         made_ms = self.now_ms if created_ms is None else created_ms
@@ -122,6 +129,7 @@ class SubscribedTopics:
             epoch,
             last_connected_ms=made_ms,
             partition=table.partition_of(name),
+            **given,
         )
         state = SubscriptionState(epoch=epoch).encode(group=record.group)
         stored = TopicWrite(CURSOR_TOPIC, table.partition_of(name), state_key(name), state)

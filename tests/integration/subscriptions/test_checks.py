@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -138,18 +139,21 @@ def test_a_state_that_another_process_has_left_is_deleted(
 def test_eviction_moves_the_slowest_below_nine_tenths(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str
 ) -> None:
-    """What it skips is previewed, counted and copied; who is further on does not move."""
+    """What it skips is previewed, counted and copied; who is further on does not move.
+
+    Copied to where its owner has it, though whoever checks has another topic for others.
+    """
     copies = make_topic(1)
     topics.fill(topic, 100, size=1_000)
-    for name in ("slow", "quick"):
-        topics.subscribe(name, topic)
+    topics.subscribe("slow", topic, evicted_topic=copies)
+    topics.subscribe("quick", topic, evicted_topic=None)
     topics.acks("slow", topic, (2, 12))
     topics.acks("quick", topic, (0, 90))
     quota = BacklogQuota(50_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
     topics.policies(topic, TopicPolicies(backlog_quota=quota))
     (preview,) = topics.check(dry_run=True).acked
     assert topics.committed("slow", topic) == 0
-    found = topics.check(copy_to=copies)
+    found = topics.check(copy_to="none-of-this-name")
     assert found.acked == (preview,)
     assert (preview.subscription, preview.why) == ("slow", FindingKind.EVICTED)
     assert preview.messages == preview.stop - 10
@@ -335,19 +339,46 @@ def test_an_ack_hole_and_a_slow_subscription_are_found(
     assert found.to_document()["backlogs"][0]["isEstimate"]
 
 
-def test_bytes_that_were_counted_come_before_estimates(
+def test_what_was_read_counts_as_it_is_stored(topics: SubscribedTopics, topic: str) -> None:
+    """Compressed, and no more than what nobody has read."""
+    topics.fill(topic, 1_000, size=1_000, codec="zstd")
+    topics.subscribe("sub1", topic)
+    stored = log_sizes(topics.kafka, [SourcePartition(topic, 0)])
+    (size,) = stored.values()
+    assert size < 100_000
+    for _ in range(2):
+        (part,) = topics.surveyor.survey([topic]).backlog(topic).parts
+        assert part.size_bytes == size
+        topics.acks("sub1", topic)
+        topics.reads("sub1", topic, 1_000, size=1_000_000)
+
+
+def test_what_a_job_holds_for_its_frontier_holds_no_producer(
     topics: SubscribedTopics, topic: str
 ) -> None:
-    """Of what was read it is known; the rest is estimated, and the sum says so."""
+    """It has read all and acked a tenth; the same of no job holds them, and eviction counts it."""
     topics.fill(topic, 100, size=1_000)
-    topics.subscribe("sub1", topic)
-    topics.acks("sub1", topic, (50, 100), counted=7_000)
-    (part,) = topics.surveyor.survey([topic]).backlog(topic).parts
-    assert (part.size_bytes, part.is_estimate, part.messages) == (7_000, False, 50)
-    topics.fill(topic, 100, size=1_000)
-    (part,) = topics.surveyor.survey([topic]).backlog(topic).parts
-    assert part.is_estimate
-    assert part.size_bytes == pytest.approx(7_000 + 100_000, rel=0.2)
+    topics.subscribe("job", topic, max_held_bytes=1 << 30)
+    topics.acks("job", topic, (0, 10))
+    topics.reads("job", topic, 100, size=100_000)
+    hold, evict = BacklogPolicy.PRODUCER_REQUEST_HOLD, BacklogPolicy.CONSUMER_BACKLOG_EVICTION
+    topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(50_000, None, hold)))
+    (check,) = topics.check().quotas
+    assert check.is_exceeded
+    with topics.surveyor.cursors.take("job") as owner:
+        assert owner.stored is not None
+        owner.write(replace(owner.stored.state, checkpoint="folder", frontier_ms=7), [])
+    found = topics.check()
+    (check,) = found.quotas
+    assert (check.size_bytes, check.is_exceeded) == (0, False)
+    state = topics.told(topic)
+    assert state is not None
+    assert (state.policy, state.backlog_bytes) == (None, 0)
+    document = found.to_document()["backlogs"][0]
+    assert document["heldSize"] == document["backlogSize"] > 90_000
+    topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(50_000, None, evict)))
+    (check,) = topics.check(dry_run=True).quotas
+    assert check.evicts
 
 
 def test_each_cursor_has_the_age_of_its_first_message(
@@ -558,10 +589,18 @@ def test_topics_that_a_pattern_comes_to_match_are_registered(
         return set(topics.surveyor.registry.read().require(name).topics)
 
     with SubscriptionChecks(
-        topics.kafka, job, [first], outages, copy_to=None, replication_factor=1
+        topics.kafka,
+        job,
+        [first],
+        outages,
+        evicted_topic="copies",
+        max_held_bytes=1 << 30,
+        replication_factor=1,
     ):
         assert registered() == {first}
         assert not job.acked({}, {SourcePartition(first, 0): 0, SourcePartition(second, 0): 10})
         wait_until(lambda: registered() == {first, second})
+        record = topics.surveyor.registry.read().require(name)
+        assert (record.evicted_topic, record.max_held_bytes) == ("copies", 1 << 30)
     (plan,) = run_retention(topics.surveyor, [second], dry_run=True).plans
     assert (plan.records, plan.holder) == (0, name)

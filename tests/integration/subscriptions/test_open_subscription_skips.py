@@ -122,6 +122,8 @@ def test_what_a_quota_evicts_is_copied_and_counted(
         assert stats.backlog == 100 - first
         assert 10 <= stats.backlog <= 20  # below nine tenths of the limit, and no lower than needed
         assert _receive(subscription, 1) == [first]
+    # Whoever checks it from now on copies there, too.
+    assert topics.surveyor.registry.read().require(name).evicted_topic == copies
     logs = topics.surveyor.survey([copies]).logs
     (log,) = logs.values()
     # A transaction's marker may take an offset as well.

@@ -77,8 +77,8 @@ def test_the_articles_stats() -> None:
     """Three of 20 messages of 192 bytes are open, and 16 of them cannot be deleted."""
     document = stats_document(_sight(_ARTICLE), "my-topic")
     assert document == {
-        "backlogSize": 3072,
-        "backlogSizeIsEstimate": False,
+        "backlogSize": 3200,
+        "backlogSizeIsEstimate": True,
         "msgInCounter": 20,
         "storageSize": 4_000,
         "oldestBacklogMessageAgeSeconds": 60,
@@ -86,7 +86,8 @@ def test_the_articles_stats() -> None:
         "subscriptions": {
             "sub1": {
                 "msgBacklog": 3,
-                "backlogSize": 3072,
+                "backlogSize": 3200,
+                "heldSize": 0,
                 "unackedMessages": 3,
                 "lostAtMost": 0,
                 "type": "Shared",
@@ -210,7 +211,7 @@ def test_the_list_has_the_backlog_of_each_subscription() -> None:
         "created": "1970-01-01T00:16:40.000+00:00",
         "lastConnected": None,
         "msgBacklog": 3,
-        "backlogSize": 3072,
+        "backlogSize": 3200,
         "oldestBacklogMessageAgeSeconds": 60,
     }
 

@@ -132,12 +132,35 @@ def test_the_gauge_of_proximity_goes_from_half_to_full() -> None:
 
 
 def test_an_estimate_is_said_to_be_one() -> None:
-    """One counted part does not make the sum exact; an estimate of nothing does not spoil it."""
-    counted = replace(_part(partition=1), is_estimate=False)
-    nothing = _part(partition=2, first=100)
-    for parts, expected in (((_part(), counted), True), ((counted, nothing), False)):
-        check = check_quota(_backlog(*parts), BacklogQuota(1), now_ms=_NOW_MS)
+    """Only nothing is known exactly."""
+    for part, expected in ((_part(), True), (_part(first=100), False)):
+        check = check_quota(_backlog(part), BacklogQuota(1), now_ms=_NOW_MS)
         assert check.is_estimate is expected
+
+
+@pytest.mark.parametrize("policy", BacklogPolicy)
+def test_what_a_job_holds_for_its_frontier_holds_no_producer(policy: BacklogPolicy) -> None:
+    """Neither by its size nor by its age: the job needs more events to let it out.
+
+    It is storage all the same, so eviction counts it; and so does whoever else has not acked it.
+    """
+    held = replace(_part("job", age_s=600), held_to=70, held_bytes=700)
+    quota, evicts = (
+        BacklogQuota(500, 300, policy),
+        policy is BacklogPolicy.CONSUMER_BACKLOG_EVICTION,
+    )
+    check = check_quota(_backlog(held), quota, now_ms=_NOW_MS)
+    assert (check.is_too_large, check.is_too_old) == (evicts, evicts)
+    assert (check.size_bytes, check.held_bytes) == ((1_000, 0) if evicts else (300, 700))
+    behind = replace(held, behind_held_ms=_NOW_MS - 301_000)
+    check = check_quota(_backlog(behind), quota, now_ms=_NOW_MS)
+    assert (check.is_too_large, check.is_too_old) == (evicts, True)
+    other = _part("other", first=40)
+    check = check_quota(_backlog(held, other), quota, now_ms=_NOW_MS)
+    assert check.is_too_large
+    assert check.subscription == ("job" if evicts else "other")
+    told = check.state(now_ms=_NOW_MS, valid_for_ms=1)
+    assert told.backlog_bytes == (1_000 if evicts else 600)
 
 
 def test_the_slowest_subscription_is_so_over_all_partitions() -> None:

@@ -92,6 +92,7 @@ def test_records_are_those_of_the_contract() -> None:
         "created_ms": 1_000, "epoch": 0, "last_connected_ms": 1_000,
         "expiration_time_minutes": 60, "reset_ms": None, "partition": None,
         "group": "sequitur-test-subs",
+        "evicted_topic": None, "max_held_bytes": None,
     }  # fmt: skip
 
 
@@ -111,6 +112,8 @@ def test_a_record_of_fb84216_is_read_and_written_anew() -> None:
     changes = registry.connected("billing", now_ms=1_700_000_200_000, partition=5)
     assert json.loads(changes[record.key] or b"")["format"] == 2
     assert _after(registry, changes).partition_of("billing") == 5
+    owned = replace(record, partition=5, evicted_topic="copies", max_held_bytes=7)
+    assert _after(registry, registry.opened(owned, now_ms=0)).require("billing") == owned
 
 
 @given(st.lists(_RECORDS, max_size=5), st.dictionaries(st.none() | _NAMES, POLICIES, max_size=3))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.detection import FindingKind
@@ -14,6 +17,9 @@ from sequitur.consumer.subscription.registry import (
 )
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.survey import Cuts, DueAck, Log, Survey, due_acks
+
+if TYPE_CHECKING:
+    from sequitur.consumer.subscription.quota import PartitionBacklog
 
 _HERE = SourcePartition("orders", 0)
 _RECORD = SubscriptionRecord("sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, epoch=2)
@@ -51,7 +57,6 @@ def test_a_subscription_without_cursor_has_acked_nothing_that_is_there() -> None
     """What Kafka has deleted is nobody's backlog."""
     (part,) = _survey().backlog("orders").parts
     assert (part.first_unacked, part.messages, part.size_bytes) == (20, 80, 800)
-    assert part.is_estimate
 
 
 def test_acks_of_an_epoch_that_is_over_do_not_count() -> None:
@@ -62,21 +67,73 @@ def test_acks_of_an_epoch_that_is_over_do_not_count() -> None:
     assert due_acks(survey, _RECORD, Cuts({_HERE: 50}, {_HERE: 50})) == []
 
 
-def test_counted_bytes_and_estimated_ones() -> None:
-    """Before counting began, what was counted, and what was never read."""
+def test_bytes_are_those_of_the_log() -> None:
+    """Compressed, as they are stored: what was read weighs as much as what was not."""
+    sizes = CountedSizes(40).read(60, 7_000_000)
+    for ranges, expected in (((0, 30), 700), ((0, 50), 500), ((0, 70), 300), ((0, 100), 0)):
+        for held in (_held(ranges, sizes=sizes), _held(ranges)):
+            (part,) = _survey(held).backlog("orders").parts
+            assert part.size_bytes == expected
+
+
+def test_the_logs_bytes_are_shared_out_by_what_was_counted() -> None:
+    """Its first messages are larger; what was not counted is as large as what was."""
+    sizes = CountedSizes(20).read(60, 7_000).read(80, 1_000)
+    for ranges, expected in (((0, 20), 800), ((0, 40), 537), ((0, 60), 275), ((0, 80), 200)):
+        (part,) = _survey(_held(ranges, sizes=sizes)).backlog("orders").parts
+        # In all 8,000 bytes and 20 messages of 133: 10,667, stored as 800.
+        assert part.size_bytes == pytest.approx(expected, abs=1)
+    backlogs = (_survey(_held((0, at), sizes=sizes)).backlog("orders") for at in range(20, 101))
+    behind = [one.size_bytes for one in backlogs]
+    assert behind == sorted(behind, reverse=True)
+    assert (behind[0], behind[-1]) == (800, 0)
+
+
+def test_where_no_broker_tells_what_was_read_is_counted() -> None:
+    """Without the right to describe log directories, too; nothing is known of what nobody read."""
     sizes = CountedSizes(40).read(60, 7_000)
-    for ranges, expected, is_estimate in (
-        (((0, 30),), 100 + 7_000 + 400, True),
-        (((0, 50),), 3_500 + 400, True),
-        (((0, 70),), 300, True),
-        (((0, 100),), 0, False),
-    ):
-        (part,) = _survey(_held(*ranges, sizes=sizes)).backlog("orders").parts
-        assert (part.size_bytes, part.is_estimate) == (expected, is_estimate)
-    (part,) = (
-        _survey(_held((0, 40), sizes=sizes.read(100, 9)), log=Log(20, 100)).backlog("orders").parts
+    (part,) = _survey(_held((0, 50), sizes=sizes), log=Log(20, 100)).backlog("orders").parts
+    assert part.size_bytes == 3_500 + 40 * 350
+    (part,) = _survey(_held((0, 50)), log=Log(20, 100)).backlog("orders").parts
+    assert part.size_bytes == 0
+
+
+def _job(read: int, *, most: int | None = 1 << 40, standing: bool = False) -> PartitionBacklog:
+    """Return the backlog of a job that has read so far, and acked up to 30."""
+    held = _held((0, 30))
+    held.cursor.seek(read, end=100)
+    record = replace(_RECORD, max_held_bytes=most)
+    survey = replace(
+        _survey(held, record=record),
+        jobs={"sub1": 7},
+        standing=frozenset({"sub1"} if standing else ()),
+        older_than_ms={(_HERE, 30): 1_000, (_HERE, read): 3_000},
     )
-    assert (part.size_bytes, part.is_estimate) == (7_009, False)
+    assert survey.places()[_HERE] >= {30}
+    (part,) = survey.backlog("orders").parts
+    assert part.size_bytes == 700
+    return part
+
+
+def test_a_job_holds_what_it_has_read_and_not_acked() -> None:
+    """At most as much as it may, and nothing while its frontier stands still."""
+    part = _job(90)
+    assert (part.held_to, part.held_bytes, part.unheld.size_bytes) == (90, 600, 100)
+    assert (part.unheld.first_unacked, part.unheld.messages) == (90, 10)
+    assert (part.oldest_ms, part.unheld.oldest_ms) == (999, 2_999)
+    part = _job(90, most=300)
+    assert (part.held_to, part.held_bytes, part.unheld.size_bytes) == (60, 300, 400)
+    for none in (_job(90, standing=True), _job(90, most=None)):
+        assert none.unheld is none
+    assert _job(20).held_bytes == 0
+
+
+def test_a_job_has_caught_up_once_it_has_read_all_partitions() -> None:
+    """Its frontier then waits for events, and is not said to stand still."""
+    held = _held((0, 30))
+    for read, caught_up in ((99, set[str]()), (100, {"sub1"})):
+        held.cursor.seek(read, end=100)
+        assert replace(_survey(held), jobs={"sub1": 7}).caught_up == caught_up
 
 
 def test_a_log_that_is_smaller_than_the_cursor_has_no_backlog() -> None:
@@ -134,7 +191,7 @@ def test_an_empty_partition_has_a_backlog_of_0_bytes() -> None:
     """Retention has deleted everything, and Kafka keeps an empty file."""
     for log in (Log(0, 0, 0), Log(100, 100, 70)):
         (part,) = _survey(_held((0, 100)), log=log).backlog("orders").parts
-        assert (part.messages, part.size_bytes, part.is_estimate) == (0, 0, False)
+        assert (part.messages, part.size_bytes) == (0, 0)
 
 
 def test_estimated_bytes_are_whole() -> None:
@@ -177,7 +234,7 @@ def test_what_was_deleted_and_not_acked_is_lost_at_most() -> None:
     survey = _survey(held)
     assert (survey.deleted_unacked("sub1", _HERE), survey.lost("sub1", _HERE)) == (13, 15)
     held.cursor.seek(15, end=100)
-    of_job = replace(_survey(held), jobs=frozenset({"sub1"}))
+    of_job = replace(_survey(held), jobs={"sub1": 0})
     assert (of_job.deleted_unacked("sub1", _HERE), of_job.lost("sub1", _HERE)) == (5, 7)
     unknown = replace(_survey(held), of_gone_logs=frozenset({("sub1", _HERE)}))
     assert unknown.deleted_unacked("sub1", _HERE) == 0
