@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.spark.submitted_job import SubmittedJob
     from tests.support.spark_cluster import SparkCluster
 
-_EVENTS: Final = 400
+_EVENTS: Final = 600  # of topologies the 501st is one that always fails
 _TIMEOUT_S: Final = 240.0
 _POLL_S: Final = 0.05
 
