@@ -21,7 +21,7 @@ from sequitur.pipelines.kafka.outages import brief_outages
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from confluent_kafka import KafkaError
 
@@ -56,6 +56,7 @@ class FencedWriter:
         transactional_id: What is owned.
         name: What that is, for errors, such as ``subscription 'billing'``.
         writes_to: Topic and partition in which nothing that a former client wrote may stay open.
+        beside: Further ones.
         outages: How long what passes is waited for.
         client: Makes the client.
 
@@ -70,6 +71,7 @@ class FencedWriter:
         *,
         name: str,
         writes_to: tuple[str, int] | None = None,
+        beside: Collection[tuple[str, int]] = (),
         outages: Outages | None = None,
         client: Callable[[dict[str, Any]], Producer] = Producer,
     ) -> None:
@@ -88,7 +90,7 @@ class FencedWriter:
             self._again(lambda: self._producer.init_transactions(_CALL_S))
         if writes_to is not None:
             with self._told(another_may=True):
-                self._end_hanging(*writes_to)
+                self._end_hanging(writes_to, *beside)
 
     @property
     def is_over(self) -> bool:
@@ -123,15 +125,16 @@ class FencedWriter:
         with contextlib.suppress(KafkaException):  # one that is fenced says so once more
             self._producer.purge()
 
-    def _end_hanging(self, topic: str, partition: int) -> None:
-        """End what a broker's partition holds open, and its coordinator has forgotten.
+    def _end_hanging(self, *places: tuple[str, int]) -> None:
+        """End what a broker's partitions hold open, and its coordinator has forgotten.
 
         After a SIGKILL of the broker this was seen: a record in the log, the transaction in no
         coordinator's, so that readers would wait for its end for ever. The marker of any later
         transaction of this producer id ends it.
         """
         self._producer.begin_transaction()
-        self._producer.produce(topic, value=None, key=_NO_KEY, partition=partition)
+        for topic, partition in places:
+            self._producer.produce(topic, value=None, key=_NO_KEY, partition=partition)
         self._producer.flush(_CALL_S)
         self._producer.abort_transaction(_CALL_S)
 

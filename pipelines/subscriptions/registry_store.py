@@ -131,6 +131,7 @@ class RegistryStore:
             REGISTRY_ID,
             name="the registry of subscriptions",
             writes_to=(CONTROL_TOPIC, _PARTITION),
+            beside={(one.topic, one.partition) for one in beside},
             outages=self._outages,
         )
         try:

@@ -27,10 +27,13 @@ class _Client:
     def __init__(self, **failures: KafkaError) -> None:
         self.failures = failures
         self.calls: list[str] = []
+        self.places: list[tuple[object, object]] = []
 
     def __getattr__(self, name: str) -> Any:
-        def call(*_arguments: object, **_fields: object) -> None:
+        def call(*arguments: object, **fields: object) -> None:
             self.calls.append(name)
+            if name == "produce":
+                self.places.append((arguments[0], fields["partition"]))
             if name in self.failures:
                 raise KafkaException(self.failures.pop(name))
 
@@ -41,13 +44,14 @@ def _error(code: int, **kinds: bool) -> KafkaError:
     return KafkaError(code, "why", **kinds)
 
 
-def _writer(client: _Client) -> FencedWriter:
+def _writer(client: _Client, **places: Any) -> FencedWriter:
     return FencedWriter(
         KafkaSettings(bootstrap_servers="nowhere:1"),
         "id",
         name="subscription 's'",
         outages=Outages(100, 0, wait=lambda _seconds: False, tell=len),
         client=lambda _options: cast("Producer", client),
+        **places,
     )
 
 
@@ -94,6 +98,17 @@ def test_commit_that_timed_out_is_made_again_by_the_same_client() -> None:
     assert client.calls.count("commit_transaction") == 2
     assert client.calls.count("produce") == 1
     assert not writer.is_over
+
+
+def test_what_a_former_client_left_open_is_ended_wherever_it_may_have_written() -> None:
+    """In each partition, by one transaction that leaves nothing there; else readers would wait."""
+    client = _Client()
+    _writer(client, writes_to=("registry", 0), beside=[("cursors", 3)])
+    assert client.calls == [
+        *("init_transactions", "begin_transaction", "produce", "produce", "flush"),
+        "abort_transaction",
+    ]
+    assert client.places == [("registry", 0), ("cursors", 3)]
 
 
 def test_id_that_is_refused_is_no_outage() -> None:
