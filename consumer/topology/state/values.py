@@ -17,6 +17,8 @@ Key: TypeAlias = str | int | bytes
 
 KEY_BYTES_MAX: Final = 2_000
 """A key has to fit a page of PostgreSQL's index: a third of 8 KiB, its own overhead included."""
+VALUE_BYTES_MAX: Final = 256 << 20
+"""PostgreSQL ends the connection over a statement of 1 GiB, and bytes are written as digits."""
 _INT_MAX: Final = (1 << 63) - 1
 _SHOWN: Final = 80
 _SHORT: Final = 500  # of so many characters it has no more bytes than a key may have
@@ -24,7 +26,7 @@ _SHORT: Final = 500  # of so many characters it has no more bytes than a key may
 
 def shown(value: object) -> str:
     """Return a value for a message, cut where it is long."""
-    text = repr(value)
+    text = repr(value[: _SHOWN + 1] if isinstance(value, str | bytes) else value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -99,7 +101,7 @@ def fit_value(state: State, key: Key, value: Any) -> Any:
             "convert it, or declare the state with another value type"
         )
     else:
-        reason = _misfit(value)
+        reason = _misfit(value) or _too_large(value)
     if reason is not None:
         said = f"state {state.name!r}, key {shown(key)}: {shown(value)} {reason}"
         raise StateValueError(said, (key,))
@@ -147,9 +149,20 @@ def _misfit(value: object) -> str | None:
     return None
 
 
+def _too_large(value: object) -> str | None:
+    """Return why a value is too large for its column; None if it is not."""
+    size = len(value) if isinstance(value, str | bytes) else 0
+    if isinstance(value, str) and size > VALUE_BYTES_MAX // 4:
+        size = len(value.encode())
+    if size <= VALUE_BYTES_MAX:
+        return None
+    return f"has {size} bytes; a value has at most {VALUE_BYTES_MAX}: keep parts of it"
+
+
 def _json_value(state: State, key: Key, value: Any) -> Any:
     try:
-        again = json.loads(json.dumps(value, allow_nan=False))
+        text = json.dumps(value, allow_nan=False)
+        again = json.loads(text)
         is_same = bool(again == value)
     except (TypeError, ValueError, RecursionError) as error:
         raise StateValueError(
@@ -163,4 +176,8 @@ def _json_value(state: State, key: Key, value: Any) -> Any:
             f"{shown(again)}: use lists for tuples, and str for the keys of dicts",
             (key,),
         )
+    reason = _too_large(text)
+    if reason is not None:
+        said = f"state {state.name!r}, key {shown(key)}: in JSON it {reason}"
+        raise StateValueError(said, (key,))
     return again

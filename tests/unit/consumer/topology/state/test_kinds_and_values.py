@@ -19,6 +19,7 @@ from sequitur.consumer.topology.state import (
 )
 from sequitur.consumer.topology.state.values import (
     KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
     copy_of,
     fit_key,
     fit_value,
@@ -161,6 +162,25 @@ def test_what_every_database_holds(column: Any, anywhere: bool, in_unicode: bool
     """Encodings lack letters, and indexes have limits; numbers are always taken."""
     held = [is_surely_held(column, takes_unicode=unicode) for unicode in (False, True)]
     assert held == [anywhere, in_unicode]
+
+
+def test_values_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes; none is shown in whole."""
+    state = TransactionalState(_STORE, "kept", value=bytes)
+    with pytest.raises(StateValueError, match=rf"has {VALUE_BYTES_MAX + 1} bytes") as raised:
+        fit_value(state, "a", bytes(VALUE_BYTES_MAX + 1))
+    assert len(str(raised.value)) < 300
+    monkeypatch.setattr("sequitur.consumer.topology.state.values.VALUE_BYTES_MAX", 16)
+    cases: list[tuple[type, Any, Any]] = [
+        (str, "\u00e4" * 8, "\u00e4" * 8 + "a"),
+        (bytes, bytes(16), bytes(17)),
+        (object, ["x" * 12], ["x" * 13]),
+    ]
+    for kind, fits, too_large in cases:
+        state = TransactionalState(_STORE, "kept", value=kind)
+        assert fit_value(state, "a", fits) == fits
+        with pytest.raises(StateValueError, match="a value has at most 16"):
+            fit_value(state, "a", too_large)
 
 
 def test_copies_are_ones_own() -> None:
