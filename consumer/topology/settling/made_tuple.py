@@ -8,13 +8,13 @@ tuples of one task keep their order; its offset numbers them for good.
 
 from __future__ import annotations
 
+import functools
 import pickle
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from sequitur.consumer.topology._errors import EmitError
-from sequitur.consumer.topology.api.tuple import EventValues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,6 +56,12 @@ def last_orders(events: Iterable[tuple[Any, ...]]) -> Mapping[bytes, Order]:
     return last
 
 
+@functools.lru_cache
+def _place_and_key(component: str, task: int) -> tuple[str, bytes]:
+    place = f"{component}/{task}"
+    return place, f"\0{place}".encode()
+
+
 class MadeTuple(NamedTuple):
     """A tuple that a task made.
 
@@ -73,8 +79,8 @@ class MadeTuple(NamedTuple):
     values: tuple[Any, ...]
     target: int | None
 
-    def event(self, offset: int, time_ms: int) -> EventValues:
-        """Return it in the form of an event.
+    def event(self, offset: int, time_ms: int) -> tuple[Any, ...]:
+        """Return it in the form of an event: the values of `EventValues`.
 
         Args:
             offset: Its number.
@@ -83,7 +89,7 @@ class MadeTuple(NamedTuple):
         Raises:
             EmitError: Its values cannot be pickled.
         """
-        place = f"{self.component}/{self.task}"
+        place, key = _place_and_key(self.component, self.task)
         try:
             kept = pickle.dumps((self.stream, self.values, self.target), protocol=5)
         except Exception as error:
@@ -91,8 +97,7 @@ class MadeTuple(NamedTuple):
                 f"bolt {self.component!r} emitted what cannot be pickled, as it has to be to be "
                 f"kept until all that is behind it is acked: {type(error).__name__}: {error}"
             ) from error
-        key = f"\0{place}".encode()
-        return EventValues(key, kept, (), time_ms, place, self.task, offset, time_ms)
+        return key, kept, (), time_ms, place, self.task, offset, time_ms
 
     @classmethod
     def of(cls, event: tuple[Any, ...]) -> MadeTuple:
