@@ -31,6 +31,7 @@ from sequitur.consumer.topology import (
 from sequitur.pipelines._errors import CheckpointError
 from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.subscriptions.message_copies import SUBSCRIPTION_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +40,13 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
 
 _ADDED: Final = frozenset(
-    (*DEAD_HEADERS, SOURCE_TOPIC_HEADER, SOURCE_PARTITION_HEADER, SOURCE_OFFSET_HEADER)
+    (
+        *DEAD_HEADERS,
+        SOURCE_TOPIC_HEADER,
+        SOURCE_PARTITION_HEADER,
+        SOURCE_OFFSET_HEADER,
+        SUBSCRIPTION_HEADER,
+    )
 )
 _PATH_SEPARATOR: Final = " > "
 
@@ -56,6 +63,7 @@ class DeadLetter:
         attempts: How often it was tried.
         path: The components that the failed tuple had come through.
         topology: The topology of these components.
+        subscription: The subscription whose receivers gave it up; empty where a job did.
         failed_at_ms: When it was given up, epoch milliseconds.
         event_time_ms: Its event time.
         source: Where it came from.
@@ -78,6 +86,7 @@ class DeadLetter:
     attempts: int
     path: tuple[str, ...]
     topology: str
+    subscription: str
     failed_at_ms: int
     event_time_ms: int
     source: Place
@@ -110,6 +119,7 @@ class DeadLetter:
             attempts=_number(record, DEAD_ATTEMPTS_HEADER),
             path=tuple(path.split(_PATH_SEPARATOR)) if path else (),
             topology=_text(record, DEAD_TOPOLOGY_HEADER, ""),
+            subscription=_text(record, SUBSCRIPTION_HEADER, ""),
             failed_at_ms=_number(record, DEAD_TIME_HEADER),
             event_time_ms=_number(record, DEAD_EVENT_TIME_HEADER),
             source=Place(
@@ -179,6 +189,7 @@ class DeadLetter:
         return {
             **self.listed(),
             "topology": self.topology,
+            "subscription": self.subscription,
             "timestamp_ms": self.timestamp_ms,
             "value": plain(self.value),
             "headers": [[name, plain(value)] for name, value in self.headers],

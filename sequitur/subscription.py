@@ -28,6 +28,7 @@ from sequitur.consumer.subscription.dispatch import (
 from sequitur.consumer.subscription.position import Edge, Position
 from sequitur.consumer.subscription.registry import SubscriptionType
 from sequitur.pipelines.subscriptions.consumption import Consumption
+from sequitur.pipelines.subscriptions.dead_letters import DeadLetters
 from sequitur.pipelines.subscriptions.opening import SubscriptionOpening
 from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
 from sequitur.pipelines.subscriptions.skip_thread import SkipThread
@@ -131,6 +132,7 @@ class SubscriptionStats:
         taken_back: How many were out behind a failed one of their key.
         messages_expired: How many were acked since their time to live was over.
         messages_evicted: How many were acked since a backlog quota evicts them.
+        dead_letters: How many were acked since they had failed too often.
     """
 
     name: str
@@ -145,6 +147,7 @@ class SubscriptionStats:
     taken_back: int
     messages_expired: int
     messages_evicted: int
+    dead_letters: int
 
     @property
     def backlog(self) -> int:
@@ -208,6 +211,10 @@ class Subscription:
         write_interval: How often acks are written.
         replication_factor: How many replicas the topics of subscriptions get if they are not there
             yet; -1 for the brokers' default.
+        max_redeliver_count: A message that fails after it was handed out again so often is a dead
+            letter: it is copied to `dead_letter_topic`, and then acked. None for no limit. What was
+            out when the process ended counts, as far as it was stored.
+        dead_letter_topic: Where to. It is none of `topics`; `sequitur dlq` reads it.
         evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
             they are not. It is none of `topics`.
 
@@ -239,6 +246,8 @@ class Subscription:
         write_interval: timedelta = timedelta(seconds=1),
         replication_factor: int = -1,
         evicted_topic: str | None = None,
+        max_redeliver_count: int | None = None,
+        dead_letter_topic: str | None = None,
     ) -> None:
         if isinstance(kafka, str):
             kafka = KafkaSettings(bootstrap_servers=kafka)
@@ -249,6 +258,7 @@ class Subscription:
             receiver_queue=receiver_queue_size,
             unacked=max_unacked_messages,
             ack_timeout_ms=0 if ack_timeout is None else ack_timeout / timedelta(milliseconds=1),
+            redeliveries=max_redeliver_count,
         )
         if write_interval <= timedelta(0):
             raise ValueError(f"write_interval {write_interval}: expected more than nothing")
@@ -260,13 +270,22 @@ class Subscription:
             replication_factor=replication_factor,
             evicted_topic=evicted_topic,
         )
-        if evicted_topic in self._topics:
-            raise ValueError(
-                f"evicted_topic {evicted_topic!r}: the subscription is on it, so what is copied "
-                "there would be evicted again"
-            )
-        if evicted_topic is not None:
-            opening.topics.require(evicted_topic)
+        if (max_redeliver_count is None) != (dead_letter_topic is None):
+            raise ValueError("max_redeliver_count and dead_letter_topic: expected both or neither")
+        for role, one in (
+            ("evicted_topic", evicted_topic),
+            ("dead_letter_topic", dead_letter_topic),
+        ):
+            if one in self._topics:
+                raise ValueError(
+                    f"{role} {one!r}: the subscription is on it, so what is copied there would "
+                    "come again"
+                )
+            if one is not None:
+                opening.topics.require(one)
+        letters = None
+        if dead_letter_topic is not None:
+            letters = DeadLetters.in_kafka(kafka, dead_letter_topic, name)
         opened = opening.open(None if position is None else Edge(position))
         self._consumption = Consumption(
             opening,
@@ -278,6 +297,7 @@ class Subscription:
                 backoff=negative_ack_backoff,
                 random=random.random,
             ),
+            letters,
             refill=max(receiver_queue_size // _REFILL_SHARE, 1),
             write_interval_s=write_interval.total_seconds(),
         )
@@ -464,6 +484,7 @@ class Subscription:
             taken_back=counts.taken_back,
             messages_expired=self._skips.counts[FindingKind.EXPIRED_MESSAGES],
             messages_evicted=self._skips.counts[FindingKind.EVICTED],
+            dead_letters=self._consumption.dead_letters,
         )
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ Integers of the header are big endian::
 
     header   magic "SQCR" | version u8 | length of the body u64 | length unpacked u64 | CRC32C u32
     body     zlib of: length of the meta u32 | meta (MessagePack) | distances | lengths
+                      | distances, lengths and times of redeliveries
 
 * The CRC covers all but itself; with the lengths, no cut and no changed byte goes unseen.
 * ``distances`` say how far each acked range begins behind the one before it, ``lengths`` how long
@@ -11,7 +12,10 @@ Integers of the header are big endian::
   The upper bytes are nearly always zero, and zlib makes nothing of them.
 * Meta names the cursor, so that it is not read as that of another partition. `generation` and
   `carried` are the caller's.
-* Version 1 has no count of lost offsets: that was not counted, and is read as 0.
+* Behind these stand the columns of `Redeliveries`: how far each span begins behind the one before
+  it, how long it is, and how often its messages were delivered.
+* Version 1 has no count of lost offsets: that was not counted, and is read as 0. Versions 1 and 2
+  have no deliveries: what was out then counts as never delivered.
 """
 
 from __future__ import annotations
@@ -32,12 +36,17 @@ from sequitur.consumer.subscription.cursor import (
     Cursor,
     CursorIdentity,
 )
+from sequitur.consumer.subscription.redeliveries import (
+    NO_REDELIVERIES,
+    Redeliveries,
+    RedeliverySpan,
+)
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.acked_ranges import Offsets
 
-CURSOR_VERSION: Final = 2
-_READ: Final = {1, CURSOR_VERSION}
+CURSOR_VERSION: Final = 3
+_READ: Final = {1, 2, CURSOR_VERSION}
 
 _MAGIC: Final = b"SQCR"
 _HEADER: Final = struct.Struct(">4sBQQ")
@@ -64,6 +73,15 @@ class _Meta(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     generation: int
     carried: bytes
     lost: int = 0
+    spans: int = 0
+    span_widths: tuple[int, int, int] = (1, 1, 1)
+
+    @property
+    def columns(self) -> list[tuple[int, int]]:
+        """How many numbers each column has, and how wide they are."""
+        widths = (self.distance_width, self.length_width)
+        of_spans = [(self.spans, width) for width in self.span_widths]
+        return [*((self.ranges, width) for width in widths), *of_spans]
 
 
 _encode_meta: Final = msgspec.msgpack.Encoder().encode
@@ -76,19 +94,32 @@ class StoredCursor(NamedTuple):
     cursor: Cursor
     generation: int
     carried: bytes
+    redeliveries: Redeliveries = NO_REDELIVERIES
 
 
-def encode_cursor(cursor: Cursor, *, generation: int = 0, carried: bytes = b"") -> bytes:
+def encode_cursor(
+    cursor: Cursor,
+    *,
+    generation: int = 0,
+    carried: bytes = b"",
+    redeliveries: Redeliveries = NO_REDELIVERIES,
+) -> bytes:
     """Return a cursor as bytes, all its ranges included.
 
     Args:
         cursor: What to write; it is not changed.
         generation: Number of this writing.
         carried: Bytes of the caller that belong to this state of the cursor.
+        redeliveries: How often messages were delivered that are not acked.
     """
-    firsts, stops = cursor.acked_arrays()
-    before = np.concatenate([[cursor.committed_offset], stops[:-1]])[: len(firsts)]
-    distances, lengths = firsts - before, stops - firsts
+    spans = redeliveries.behind(cursor.committed_offset).spans
+    table = np.array(spans, dtype=np.int64).reshape(-1, 3)
+    columns = [
+        *_distances(cursor.committed_offset, *cursor.acked_arrays()),
+        *_distances(cursor.committed_offset, table[:, 0], table[:, 1]),
+        table[:, 2],
+    ]
+    distances, lengths, *of_spans = map(_width, columns)
     meta = _encode_meta(
         _Meta(
             cursor.identity.subscription,
@@ -99,15 +130,17 @@ def encode_cursor(cursor: Cursor, *, generation: int = 0, carried: bytes = b"") 
             cursor.counts.consumed,
             cursor.counts.absent,
             cursor.counts.repeated,
-            len(firsts),
-            _width(distances),
-            _width(lengths),
+            len(columns[0]),
+            distances,
+            lengths,
             generation,
             carried,
             cursor.counts.lost,
+            len(spans),
+            (of_spans[0], of_spans[1], of_spans[2]),
         )
     )
-    unpacked = b"".join((_META_LENGTH.pack(len(meta)), meta, _planes(distances), _planes(lengths)))
+    unpacked = b"".join((_META_LENGTH.pack(len(meta)), meta, *map(_planes, columns)))
     body = zlib.compress(unpacked, _LEVEL)
     header = _HEADER.pack(_MAGIC, CURSOR_VERSION, len(body), len(unpacked))
     return b"".join((header, _CRC.pack(_checksum(header, body)), body))
@@ -125,7 +158,7 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
         CursorVersionError: They are of a format that this version does not know.
         ForeignCursorError: They are another cursor's.
     """
-    meta, columns = _unpack(_checked_body(data))
+    meta, (distances, lengths, *of_spans) = _unpack(_checked_body(data))
     found = f"{meta.subscription} on {meta.topic}-{meta.partition}"
     if (meta.subscription, meta.topic, meta.partition) != (
         identity.subscription,
@@ -141,10 +174,10 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
         identity,
         mark_delete=meta.mark_delete,
         read_position=meta.read_position,
-        ranges=_ranges(meta, columns),
+        ranges=_ranges(meta, distances, lengths),
         counts=counts,
     )
-    return StoredCursor(cursor, meta.generation, meta.carried)
+    return StoredCursor(cursor, meta.generation, meta.carried, _redeliveries(meta, *of_spans))
 
 
 def _checked_body(data: bytes) -> bytes:
@@ -173,38 +206,61 @@ def _checked_body(data: bytes) -> bytes:
     return unpacked
 
 
-def _unpack(unpacked: bytes) -> tuple[_Meta, bytes]:
+def _unpack(unpacked: bytes) -> tuple[_Meta, list[Offsets]]:
     try:
         (length,) = _META_LENGTH.unpack_from(unpacked)
-        columns = unpacked[_META_LENGTH.size + length :]
+        planes = unpacked[_META_LENGTH.size + length :]
         meta = _decode_meta(unpacked[_META_LENGTH.size : _META_LENGTH.size + length])
     except (struct.error, msgspec.MsgspecError) as error:
         raise CursorDamagedError("the meta of a cursor cannot be read") from error
-    widths = (meta.distance_width, meta.length_width)
-    if not all(1 <= width <= _WIDEST for width in widths) or meta.ranges < 0:
+    if not all(1 <= width <= _WIDEST and numbers >= 0 for numbers, width in meta.columns):
         raise CursorDamagedError("the columns of a cursor make no sense")
-    if len(columns) != meta.ranges * sum(widths):
+    if len(planes) != sum(numbers * width for numbers, width in meta.columns):
         raise CursorDamagedError(f"a cursor has other than {meta.ranges} ranges")
+    columns, at = [], 0
+    for numbers, width in meta.columns:
+        columns.append(_from_planes(planes[at : at + numbers * width], width))
+        at += numbers * width
     return meta, columns
 
 
-def _ranges(meta: _Meta, columns: bytes) -> AckedRanges:
+def _ranges(meta: _Meta, distances: Offsets, lengths: Offsets) -> AckedRanges:
     if not meta.ranges:
         return AckedRanges()
-    split = meta.ranges * meta.distance_width
-    distances = _from_planes(columns[:split], meta.distance_width)
-    lengths = _from_planes(columns[split:], meta.length_width)
-    edges = np.empty(2 * meta.ranges, dtype=np.int64)
+    return AckedRanges.from_arrays(*_edges(meta.mark_delete + 1, distances, lengths, 1))
+
+
+def _redeliveries(
+    meta: _Meta, distances: Offsets, lengths: Offsets, times: Offsets
+) -> Redeliveries:
+    if not meta.spans:
+        return NO_REDELIVERIES
+    firsts, stops = _edges(meta.mark_delete + 1, distances, lengths, 0)
+    if (times < 1).any():
+        raise CursorDamagedError("the deliveries of a cursor make no sense")
+    table = zip(firsts.tolist(), stops.tolist(), times.tolist(), strict=True)
+    return Redeliveries(tuple(map(RedeliverySpan._make, table)))
+
+
+def _distances(begin: int, firsts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
+    """Return how far each range begins behind the one before it, and how long it is."""
+    before = np.concatenate([[begin], stops[:-1]])[: len(firsts)]
+    return firsts - before, stops - firsts
+
+
+def _edges(begin: int, distances: Offsets, lengths: Offsets, least: int) -> tuple[Offsets, Offsets]:
+    """Read `_distances` of at least one back; a distance is `least` or more."""
+    edges = np.empty(2 * len(distances), dtype=np.int64)
     edges[0::2], edges[1::2] = distances, lengths
     # The sum in floating point is rounded, and sees what is far too large; the sign sees the rest.
-    reach = meta.mark_delete + 1 + float(edges.sum(dtype=np.float64))
-    if (edges <= 0).any() or reach > 1.5 * LARGEST_OFFSET:
+    reach = begin + float(edges.sum(dtype=np.float64))
+    if (distances < least).any() or (lengths < 1).any() or reach > 1.5 * LARGEST_OFFSET:
         raise CursorDamagedError("the ranges of a cursor make no sense")
     np.cumsum(edges, out=edges)
-    edges += meta.mark_delete + 1
+    edges += begin
     if not 0 <= edges[-1] <= LARGEST_OFFSET:
         raise CursorDamagedError("the ranges of a cursor reach beyond the largest offset")
-    return AckedRanges.from_arrays(edges[0::2], edges[1::2])
+    return edges[0::2], edges[1::2]
 
 
 def _width(values: Offsets) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 from itertools import count, repeat
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
 from sequitur.producer.kafka.backoff import Backoff
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _FEW: Final = 64
 _LINED_FOR: Final = 20_000
-"""So many messages that come in behind a failure are lined up: a new one lines up few at once."""
+"""So that each failure does not have to line up all that is held."""
 NEGATIVE_ACK_BACKOFF: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0.2, factor=2.0)
 """Pulsar's `MultiplierRedeliveryBackoff`, spread so that what failed together comes apart."""
 
@@ -85,6 +85,33 @@ class DispatchLimits:
             raise ValueError(f"receiver_queue {self.receiver_queue}: expected at least 1")
         if self.unacked < 0 or self.ack_timeout_ms < 0 or (self.redeliveries or 0) < 0:
             raise ValueError("a limit is negative")
+
+
+class FailureCause(Enum):
+    """Why a message was not acked."""
+
+    NEGATIVE_ACK = "negative ack"
+    ACK_TIMEOUT = "ack timeout"
+    DEATH = "death"
+    """It was out when the process before ended."""
+
+
+class DeadMessage(NamedTuple, Generic[M]):
+    """A message that has failed too often.
+
+    Attributes:
+        where: Its partition.
+        offset: Its offset there.
+        message: As it came in.
+        failures: How often it has failed.
+        cause: Why it failed last.
+    """
+
+    where: SourcePartition
+    offset: int
+    message: M
+    failures: int
+    cause: FailureCause
 
 
 @dataclass(slots=True)
@@ -187,6 +214,7 @@ class Dispatch(Generic[M]):
         limits: How much is held.
         backoff: After how long a message that failed is handed out again.
         random: Draws from [0, 1), for the backoff's jitter; by default its middle.
+        lined_for: So many messages that come in behind a failure get lines.
 
     Attributes:
         counts: What was counted so far.
@@ -201,6 +229,7 @@ class Dispatch(Generic[M]):
         limits: DispatchLimits | None = None,
         backoff: Backoff = NEGATIVE_ACK_BACKOFF,
         random: Callable[[], float] = lambda: 0.5,
+        lined_for: int = _LINED_FOR,
     ) -> None:
         self.counts = DispatchCounts()
         self.touched: set[SourcePartition] = set()
@@ -208,6 +237,7 @@ class Dispatch(Generic[M]):
         self._limits = limits or DispatchLimits()
         self._backoff = backoff
         self._random = random
+        self._lined_for = lined_for
         self._parts: dict[SourcePartition, _Part[M]] = {}
         self._turns = 0
         self._out = 0
@@ -219,7 +249,7 @@ class Dispatch(Generic[M]):
         self._delayed: list[tuple[float, int, _Entry[M]]] = []
         self._deadlines: OrderedDict[_Entry[M], float] = OrderedDict()
         """What is out and when it has failed, in that order: all get the same time."""
-        self._dead: dict[_Entry[M], None] = {}
+        self._dead: dict[_Entry[M], FailureCause] = {}
 
     @property
     def unacked(self) -> int:
@@ -364,7 +394,7 @@ class Dispatch(Generic[M]):
         if redelivery_count not in {None, entry.times_out - 1}:
             return False
         self.counts.negative_acks += 1
-        self._fail(entry, now_ms)
+        self._fail(entry, now_ms, FailureCause.NEGATIVE_ACK)
         return True
 
     def pass_time(self, now_ms: float) -> None:
@@ -374,7 +404,7 @@ class Dispatch(Generic[M]):
             if deadline_ms > now_ms:
                 break
             self.counts.timed_out += 1
-            self._fail(entry, now_ms)
+            self._fail(entry, now_ms, FailureCause.ACK_TIMEOUT)
         while self._delayed and self._delayed[0][0] <= now_ms:
             *_, entry = heappop(self._delayed)
             if self._is_next(entry):
@@ -392,9 +422,12 @@ class Dispatch(Generic[M]):
             for offsets in (part.entries, part.plain):
                 yield from ((where, offset) for offset in offsets)
 
-    def dead(self) -> list[HandedOut[M]]:
+    def dead(self) -> list[DeadMessage[M]]:
         """Return what has failed too often; each holds its line until it is acked."""
-        return [(one.line.part.where, one.offset, one.message, one.failures) for one in self._dead]
+        return [
+            DeadMessage(one.line.part.where, one.offset, one.message, one.failures, cause)
+            for one, cause in self._dead.items()
+        ]
 
     def redeliveries(self, where: SourcePartition) -> Redeliveries:
         """Return how often what is held of a partition has failed, or was out and may yet."""
@@ -409,7 +442,8 @@ class Dispatch(Generic[M]):
         begin = 0
         if counts and self._order is not OrderRule.NONE:
             begin = next(reversed(counts)) + 1
-        return Redeliveries.of(counts, out=range(begin, part.handed))
+        fresh = range(max(begin, part.handed), part.last + 1) if part.plain else range(0)
+        return Redeliveries.of(counts, out=range(begin, part.handed), fresh=fresh)
 
     def _needs_lines(self, part: _Part[M]) -> bool:
         """Tell whether what comes in is to stand in lines."""
@@ -452,7 +486,7 @@ class Dispatch(Generic[M]):
         waiting[offset] = entry
         part.waiting += 1
         if failures:
-            self._judge(entry)
+            self._judge(entry, FailureCause.DEATH)
         if len(waiting) == 1:
             self._offer(entry.line)
 
@@ -490,26 +524,27 @@ class Dispatch(Generic[M]):
             self._out += len(handed) - before
             self.touched.add(part.where)
 
-    def _fail(self, entry: _Entry[M], now_ms: float) -> None:
+    def _fail(self, entry: _Entry[M], now_ms: float, cause: FailureCause) -> None:
         """Put a message that is out back into its line, and with it those behind it."""
         line = entry.line
+        self._line_up(line.part)
         while (behind := next(reversed(line.out.values()))) is not entry:
             self._put_back(behind)
             self.counts.taken_back += 1
         self._put_back(entry)
         entry.failures += 1
         entry.due_ms = now_ms + self._backoff.delay_ms(entry.failures, self._random())
-        line.part.lined_until = self._turns + _LINED_FOR
+        line.part.lined_until = self._turns + self._lined_for
         self.touched.add(line.part.where)
-        self._judge(entry)
+        self._judge(entry, cause)
         self._offer(line)
 
-    def _judge(self, entry: _Entry[M]) -> None:
+    def _judge(self, entry: _Entry[M], cause: FailureCause) -> None:
         """Take note of a message that has failed too often."""
         most = self._limits.redeliveries
         if most is not None and entry.failures > most:
             entry.is_dead = True
-            self._dead[entry] = None
+            self._dead[entry] = cause
             self.counts.dead += 1
 
     def _put_back(self, entry: _Entry[M]) -> None:
@@ -562,8 +597,8 @@ class Dispatch(Generic[M]):
             for due_ms, _, entry in self._delayed
             if due_ms == entry.due_ms and self._is_next(entry)
         }
-        self._ready = sorted(ready.items())  # a heap, too
-        self._delayed = sorted(delayed.values())
+        self._ready[:] = sorted(ready.items())  # a heap, too
+        self._delayed[:] = sorted(delayed.values())
 
     def _is_next(self, entry: _Entry[M]) -> bool:
         """Tell whether a message is the one of its line that may be handed out."""

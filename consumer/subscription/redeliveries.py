@@ -38,14 +38,15 @@ class Redeliveries:
     spans: tuple[RedeliverySpan, ...] = ()
 
     @classmethod
-    def of(cls, counts: Mapping[int, int], *, out: range) -> Self:
-        """Put counts together.
+    def of(cls, counts: Mapping[int, int], *, out: range, fresh: range = range(0)) -> Self:
+        """Put counts together; offsets that are nowhere are acked.
 
         Args:
             counts: By offset.
             out: Where all others are out for the first time, or acked.
+            fresh: Where all others were never delivered, or are acked.
         """
-        spans = list(_joined(_spans(counts, out)))
+        spans = list(_joined(_spans(counts, out), fresh))
         if len(spans) > MOST_SPANS:
             spans.sort(key=itemgetter(2), reverse=True)
             spans = sorted(spans[:MOST_SPANS])
@@ -94,11 +95,16 @@ def _spans(counts: Mapping[int, int], out: range) -> Iterator[RedeliverySpan]:
         yield RedeliverySpan(at, out.stop, 1)
 
 
-def _joined(spans: Iterator[RedeliverySpan]) -> Iterator[RedeliverySpan]:
+def _meet(one: RedeliverySpan, two: RedeliverySpan, fresh: range) -> bool:
+    """Tell whether offsets between two spans were never delivered."""
+    return max(one.stop, fresh.start) < min(two.first, fresh.stop)
+
+
+def _joined(spans: Iterator[RedeliverySpan], fresh: range) -> Iterator[RedeliverySpan]:
     """Join neighbours of the same count, with what is acked between them; drop those of none."""
     held: RedeliverySpan | None = None
     for span in spans:
-        if held is not None and held.times == span.times:
+        if held is not None and held.times == span.times and not _meet(held, span, fresh):
             held = held._replace(stop=span.stop)
             continue
         if held is not None and held.times:

@@ -25,11 +25,13 @@ from sequitur.consumer._errors import (
     CursorVersionError,
 )
 from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor
+from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+    from sequitur.consumer.subscription.redeliveries import Redeliveries
 
 METADATA_LIMIT: Final = 4096
 """What a broker takes as the metadata of an offset unless it is configured otherwise."""
@@ -106,6 +108,7 @@ def in_metadata(
     *,
     generation: int,
     carried: bytes = b"",
+    redeliveries: Redeliveries = NO_REDELIVERIES,
     limit: int = METADATA_LIMIT,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> StoredPieces:
@@ -115,6 +118,7 @@ def in_metadata(
         cursor: What to write.
         generation: Number of this writing: one more than that of the last one that was finished.
         carried: Bytes of the caller that belong to this state of the cursor.
+        redeliveries: How often messages were delivered that are not acked.
         limit: Characters that the metadata may have.
         chunk_bytes: Bytes of the cursor that a chunk may have.
 
@@ -126,7 +130,7 @@ def in_metadata(
         raise ValueError(f"generation {generation} is no number of 64 bits")
     if chunk_bytes < 1:
         raise ValueError(f"chunks of {chunk_bytes} bytes hold nothing")
-    data = encode_cursor(cursor, generation=generation, carried=carried)
+    data = encode_cursor(cursor, generation=generation, carried=carried, redeliveries=redeliveries)
     text = _whole_text(data)
     if len(text) <= limit:
         return StoredPieces(cursor.committed_offset, text, ())

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.dispatch import Dispatch, DispatchCounts, HandedOut
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.state import SubscriptionState
+    from sequitur.pipelines.subscriptions.dead_letters import DeadLetters
     from sequitur.pipelines.subscriptions.opening import OpenedSubscription, SubscriptionOpening
     from sequitur.pipelines.subscriptions.partition_reader import Arrival, PartitionReader
 
@@ -55,6 +56,7 @@ class Consumption:
         opened: What this process has.
         reader: Reads them.
         dispatch: Holds what was read.
+        letters: Writes what has failed too often.
         refill: The reader goes on when there is room for so many messages.
         write_interval_s: How often cursors are written.
     """
@@ -65,6 +67,7 @@ class Consumption:
         opened: OpenedSubscription,
         reader: PartitionReader,
         dispatch: Dispatch[Message],
+        letters: DeadLetters | None = None,
         *,
         refill: int,
         write_interval_s: float,
@@ -73,6 +76,7 @@ class Consumption:
         self._owner = opened.owner
         self._state = opened.state
         self._reader = reader
+        self._letters = letters
         self._refill = refill
         self._write_interval_s = write_interval_s
 
@@ -90,6 +94,8 @@ class Consumption:
         self._origin: TracebackType | None = None
         self._ends = False
         self._is_closed = False
+        self._was_out = False
+        self.dead_letters = 0
         # The writing thread's alone.
         self._stored_s = time.monotonic()
 
@@ -116,6 +122,10 @@ class Consumption:
                 handed = self._dispatch.take(now_s * 1000, most)
                 if self._dispatch.room >= self._refill:
                     self._has_room.notify()
+                if handed and not self._was_out:
+                    # Whatever ends this process soon has been out, and is to be stored as such.
+                    self._was_out = True
+                    self._request()
                 if handed or (until_s is not None and now_s >= until_s):
                     return handed
                 change_ms = self._dispatch.next_change_ms()
@@ -172,8 +182,7 @@ class Consumption:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._check()
-            request = self._writes.request()
-            self._is_due.notify()
+            request = self._request()
             while not self._writes.is_met(request):
                 left_s = None if until_s is None else until_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
@@ -237,8 +246,7 @@ class Consumption:
     def store(self) -> None:
         """Have the writing thread write cursors now."""
         with self._lock:
-            self._writes.request()
-            self._is_due.notify()
+            self._request()
 
     def close(self) -> None:
         """Write what was acked, and end.
@@ -286,6 +294,12 @@ class Consumption:
         with self._lock:
             for where, end in ends.items():
                 self._partitions[where].know_end(end)
+
+    def _request(self) -> int:
+        """Have the writing thread write cursors now; return the request's number."""
+        request = self._writes.request()
+        self._is_due.notify()
+        return request
 
     def _require(self, where: SourcePartition) -> None:
         if where not in self._partitions:
@@ -397,6 +411,8 @@ class Consumption:
                     ends = self._ends
                     writes = ends or self._writes.is_requested or time.monotonic() >= writes_s
                 self._owner.check()
+                if self._letters is not None and not ends:
+                    self._write_letters(self._letters)
                 if writes:
                     self._write_once()
                     writes_s = time.monotonic() + self._write_interval_s
@@ -410,6 +426,22 @@ class Consumption:
                     looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
         except Exception as error:  # noqa: BLE001 - likewise
             self._fail(error)
+        finally:
+            if self._letters is not None:
+                self._letters.close()
+
+    def _write_letters(self, letters: DeadLetters) -> None:
+        """Write what has failed too often to the topic for it, and ack what is there."""
+        with self._lock:
+            dead = self._dispatch.dead()
+        written = letters.write(dead)
+        with self._lock:
+            for where, offset in written:
+                self._partitions[where].ack([offset])
+                self._dispatch.ack(where, [offset])
+            self.dead_letters += len(written)
+            if written:
+                self._let_go_on()
 
     def _write_once(self) -> None:
         """Write the cursors that have changed since they were written."""

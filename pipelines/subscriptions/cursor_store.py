@@ -324,7 +324,12 @@ class CursorOwner:
             if identity.subscription != self.subscription:
                 raise SubscriptionError(f"this is the cursor of {identity}")
             where = SourcePartition(identity.topic, identity.partition)
-            pieces = in_metadata(one.cursor, generation=generation, carried=one.sizes.encode())
+            pieces = in_metadata(
+                one.cursor,
+                generation=generation,
+                carried=one.sizes.encode(),
+                redeliveries=one.redeliveries,
+            )
             value = cursor_value(pieces.offset, pieces.metadata)
             records += [self._record(key, part) for key, part in pieces.chunks]
             records.append(self._record(cursor_key(self.subscription, where), value))

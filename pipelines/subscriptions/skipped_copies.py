@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
-from sequitur.consumer import (
-    SOURCE_OFFSET_HEADER,
-    SOURCE_PARTITION_HEADER,
-    SOURCE_TOPIC_HEADER,
-    SourcePartition,
-)
+from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.subscriptions.backlog import read_spans, reader
-from sequitur.producer.kafka.arrivals import headers_of
+from sequitur.pipelines.subscriptions.message_copies import MessageCopies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,10 +20,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.survey import DueAck
     from sequitur.producer import KafkaSettings
 
-SUBSCRIPTION_HEADER: Final = "sequitur-subscription"
 _FLUSH_S: Final = 60.0
-_LARGEST: Final = 1_000_000_000
-"""The most that librdkafka takes: topics decide what is too large, and it is told from there."""
+_PAUSE_S: Final = 0.1
 
 
 def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor: Cursor) -> int:
@@ -50,18 +43,11 @@ def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor
     where = SourcePartition(cursor.identity.topic, cursor.identity.partition)
     failed: list[KafkaError] = []
 
-    def delivered(error: KafkaError | None, _message: Message) -> None:
+    def told(error: KafkaError | None) -> None:
         if error is not None:
             failed.append(error)
 
-    producer = Producer(
-        {
-            **kafka.librdkafka(),
-            "enable.idempotence": True,
-            "linger.ms": 5,
-            "message.max.bytes": _LARGEST,
-        }
-    )
+    copies = MessageCopies(kafka, topic)
     copied = 0
     try:
         for one in due:
@@ -69,9 +55,9 @@ def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor
                 for message in read_spans(consumer, {where: (one.first, one.stop)}):
                     if cursor.is_acked(int(message.offset() or 0)):
                         continue
-                    _copy(producer, topic, message, one.subscription, delivered)
+                    _add(copies, message, one.subscription, told)
                     copied += 1
-        if producer.flush(_FLUSH_S):
+        if copies.settle(_FLUSH_S):
             raise UnansweredError(f"copies of skipped messages are not in {topic!r} yet")
     except KafkaException as error:
         raise TopicError(f"skipped messages cannot be copied to {topic!r}: {error}") from error
@@ -80,32 +66,16 @@ def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor
     return copied
 
 
-def _copy(
-    producer: Producer,
-    topic: str,
+def _add(
+    copies: MessageCopies,
     message: Message,
     subscription: str,
-    delivered: Callable[[KafkaError | None, Message], None],
+    told: Callable[[KafkaError | None], None],
 ) -> None:
-    headers: list[tuple[str, str | bytes | None]] = [
-        *headers_of(message),
-        (SOURCE_TOPIC_HEADER, str(message.topic())),
-        (SOURCE_PARTITION_HEADER, str(message.partition())),
-        (SOURCE_OFFSET_HEADER, str(message.offset())),
-        (SUBSCRIPTION_HEADER, subscription),
-    ]
     while True:
         try:
-            producer.produce(
-                topic,
-                value=message.value(),
-                key=message.key(),
-                headers=headers,
-                timestamp=message.timestamp()[1],
-                on_delivery=delivered,
-            )
+            copies.add(message, subscription, told)
         except BufferError:
-            producer.poll(0.1)
+            copies.settle(_PAUSE_S)
         else:
-            producer.poll(0)
             return

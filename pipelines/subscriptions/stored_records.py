@@ -162,7 +162,8 @@ class StoredRecords:
             if known is None or known[0] != source:
                 stored = read_stored(metadata, chunks, identity, offset=offset)
                 sizes = CountedSizes.decode(stored.carried)
-                known = self._known[identity] = source, PartitionCursor(stored.cursor, sizes)
+                part = PartitionCursor(stored.cursor, sizes, stored.redeliveries)
+                known = self._known[identity] = source, part
             cursors[where] = known[1]
         return StoredSubscription(state, cursors)
 

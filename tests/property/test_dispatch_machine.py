@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, OrderRule
+from sequitur.consumer.subscription.redeliveries import Redeliveries
 from sequitur.producer.kafka.backoff import Backoff
 from tests.support.examples import examples
 
@@ -67,7 +68,7 @@ class _Model:
         if 0 < self.limits.unacked <= self.out:
             return None
         for message in self.held:
-            if message.is_out or message.due_ms > now_ms:
+            if message.is_out or message.due_ms > now_ms or self.is_dead(message):
                 continue
             before = self.before(message)
             if before and self.order is OrderRule.ONE_OUT:
@@ -78,6 +79,10 @@ class _Model:
                 message.deadline_ms = now_ms + self.limits.ack_timeout_ms
                 return message
         return None
+
+    def is_dead(self, message: _Message) -> bool:
+        """Whether it has failed too often."""
+        return self.limits.redeliveries is not None and message.failures > self.limits.redeliveries
 
     def fail(self, message: _Message, now_ms: float) -> None:
         """Take it back, and those that are out behind it."""
@@ -118,15 +123,30 @@ class DispatchMachine(RuleBasedStateMachine):
             receiver_queue=st.sampled_from([2, 12]),
             unacked=st.sampled_from([0, 4]),
             ack_timeout_ms=st.sampled_from([0, 15]),
+            redeliveries=st.sampled_from([None, 0, 2]),
         ),
         seed=st.integers(0, 100),
+        lined_for=st.sampled_from([0, 6, 1_000]),
+        earlier=st.dictionaries(_OFFSETS, st.integers(1, 3), max_size=5),
     )
-    def begin(self, order: OrderRule, limits: DispatchLimits, seed: int) -> None:
+    def begin(
+        self,
+        order: OrderRule,
+        limits: DispatchLimits,
+        seed: int,
+        lined_for: int,
+        earlier: dict[int, int],
+    ) -> None:
         """Nothing has come in."""
         self.order, self.limits = order, limits
         self.dispatch: Dispatch[tuple[SourcePartition, int]] = Dispatch(
-            order, limits=limits, backoff=_BACKOFF, random=Random(seed).random
+            order,
+            limits=limits,
+            backoff=_BACKOFF,
+            random=Random(seed).random,
+            lined_for=lined_for,
         )
+        self.earlier = Redeliveries.of(earlier, out=range(0))
         self.model = _Model(order, limits, Random(seed))
         self.ends = dict.fromkeys(_PARTITIONS, 0)
         self.came: set[tuple[SourcePartition, int]] = set()
@@ -136,12 +156,31 @@ class DispatchMachine(RuleBasedStateMachine):
     @rule(arrivals=_ARRIVALS)
     def arrive(self, arrivals: list[tuple[SourcePartition, bytes | None, int]]) -> None:
         """Messages come in as long as there is room; some offsets hold none."""
+        together: list[_Message] = []
         for where, key, gap in arrivals[: self.dispatch.room]:
+            if together and (gap or where != together[0].where):
+                self._add(together)
+                together = []
             offset = self.ends[where] + gap
             self.ends[where] = offset + 1
-            self.dispatch.add(where, range(offset, offset + 1), [key], [(where, offset)])
-            self.model.held.append(_Message(where, offset, key))
+            message = _Message(where, offset, key)
+            message.times_out = self.earlier.among(range(offset, offset + 1)).get(offset, 0)
+            message.failures = message.times_out
+            together.append(message)
             self.came.add((where, offset))
+        if together:
+            self._add(together)
+
+    def _add(self, together: list[_Message]) -> None:
+        where, first = together[0].where, together[0].offset
+        self.dispatch.add(
+            where,
+            range(first, first + len(together)),
+            [one.key for one in together],
+            [(where, one.offset) for one in together],
+            redeliveries=self.earlier,
+        )
+        self.model.held += together
 
     @rule(count=st.integers(1, 6))
     def take(self, count: int) -> None:
@@ -230,6 +269,13 @@ class DispatchMachine(RuleBasedStateMachine):
         """It holds as much as the model does; in each key what is out comes first."""
         if not hasattr(self, "model"):
             return
+        for where in _PARTITIONS:
+            found = self.dispatch.redeliveries(where).among(range(self.ends[where]))
+            for one in self.model.held:
+                if one.where == where:
+                    assert found.get(one.offset, 0) == one.failures + one.is_out
+        dead = {(one.where, one.offset) for one in self.model.held if self.model.is_dead(one)}
+        assert {(one.where, one.offset) for one in self.dispatch.dead()} == dead
         held = {(one.where, one.offset) for one in self.model.held}
         assert set(self.dispatch.held()) == held == self.came - self.acked
         assert self.dispatch.unacked == self.model.out
@@ -247,10 +293,14 @@ class DispatchMachine(RuleBasedStateMachine):
                 self.dispatch.ack(one.where, [one.offset])
                 self._forget([one])
         while self.model.held:
+            for dead in self.dispatch.dead():  # its letter was written
+                self.ack(dead.where, dead.offset)
             place = self._take()
             if place is None:
                 change_ms = self.dispatch.next_change_ms()
-                assert change_ms is not None, "something is held, and never handed out"
+                if change_ms is None:
+                    assert self.dispatch.dead() or not self.model.held, "it is never handed out"
+                    continue
                 self.now_ms = max(self.now_ms + 1, change_ms)
             else:
                 self.ack(*place)

@@ -1,6 +1,8 @@
 """A receiver of a subscription in a process of its own, which acks at random and says what it did.
 
-    python -m tests.support.subscription_process BOOTSTRAP NAME TOPIC TYPE SEED
+    python -m tests.support.subscription_process BOOTSTRAP NAME TOPIC TYPE SEED [LETTERS]
+
+What fails three times is a dead letter in the topic LETTERS, if one is named.
 
 It prints `received POSITION` before it does anything with a message, `acks POSITION` before it acks
 one, `stored POSITION...` once the acks of these are stored, and `ended fenced` when another process
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 _OFTEN = timedelta(milliseconds=50)
+_MOST_REDELIVERED = 2
 
 
 class SubscriptionProcess:
@@ -34,21 +37,29 @@ class SubscriptionProcess:
         received: Position of each message that it got.
         acked: Position of each that it has acked, or was about to.
         stored: Position of each whose ack is stored.
+        out: Position of each that was out when acks were stored last.
         end: Why it ended; empty as long as it has not by itself.
     """
 
     def __init__(
-        self, bootstrap_servers: str, name: str, topic: str, type_: SubscriptionType, seed: int
+        self,
+        bootstrap_servers: str,
+        name: str,
+        topic: str,
+        type_: SubscriptionType,
+        seed: int,
+        *letters: str,
     ) -> None:
         self.received: list[Position] = []
         self.acked: set[Position] = set()
         self.stored: set[Position] = set()
+        self.out: set[Position] = set()
         self.end = ""
         self._said = threading.Condition()
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.support.subscription_process"),
-                *(bootstrap_servers, name, topic, type_.value, str(seed)),
+                *(bootstrap_servers, name, topic, type_.value, str(seed), *letters),
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -81,6 +92,7 @@ class SubscriptionProcess:
                         self.acked.add(Position.parse(position))
                     case ["stored", *positions]:
                         self.stored |= set(map(Position.parse, positions))
+                        self.out = set(self.received) - self.acked
                     case ["ended", *reason]:
                         self.end = " ".join(reason)
                 self._said.notify_all()
@@ -90,7 +102,9 @@ def _say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def _receive(bootstrap_servers: str, name: str, topic: str, type_: str, seed: str) -> None:
+def _receive(
+    bootstrap_servers: str, name: str, topic: str, type_: str, seed: str, *letters: str
+) -> None:
     """Ack two thirds of what comes, fail some, and leave the rest."""
     random = Random(int(seed))
     backoff = Backoff(initial_ms=5, maximum_ms=50)
@@ -101,6 +115,8 @@ def _receive(bootstrap_servers: str, name: str, topic: str, type_: str, seed: st
         type=SubscriptionType(type_),
         negative_ack_backoff=backoff,
         write_interval=_OFTEN,
+        max_redeliver_count=_MOST_REDELIVERED if letters else None,
+        dead_letter_topic=letters[0] if letters else None,
         position="earliest",
     ) as subscription:
         acked: list[Position] = []

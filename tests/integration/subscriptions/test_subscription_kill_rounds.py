@@ -1,7 +1,8 @@
 """`kill -9` of a receiver at any moment, again and again: stored acks hold, and nothing is lost.
 
-The process acks at random, fails some messages, and says which acks are stored. After the last
-round a receiver in the test's own process gets all that is left; nothing is missing.
+The process acks at random, fails some messages, and says which acks are stored. What fails too
+often is a dead letter. After the last round a receiver in the test's own process gets all that is
+left; nothing is missing, and what was out is known to have been.
 
 `SEQUITUR_KILL_ROUNDS=50` runs more rounds, and `SEQUITUR_KILL_SEED` chooses other moments.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur import Position, Subscription, SubscriptionType
+from sequitur._dead_letters import DeadLetter
+from sequitur._topic_reader import read_topic
 from sequitur.producer import KafkaSettings
 from tests.support.subscription_process import SubscriptionProcess
 
@@ -41,12 +45,14 @@ def test_stored_acks_outlive_kill(
     broker: Broker, make_topic: MakeTopic, type_: SubscriptionType
 ) -> None:
     """What is stored as acked never comes in a later life; what is not acked does come."""
-    topic, name = make_topic(_PARTITIONS), f"kill-{uuid.uuid4().hex[:8]}"
+    topic, letters = make_topic(_PARTITIONS), make_topic(1)
+    name = f"kill-{uuid.uuid4().hex[:8]}"
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     random, client = Random(_SEED), Producer(kafka.librdkafka())
     written: set[Position] = set()
     acked: set[Position] = set()
     stored: set[Position] = set()
+    out: set[Position] = set()
     ends = dict.fromkeys(range(_PARTITIONS), 0)
     for life in range(_ROUNDS):
         for number in range(_NEW_EACH_ROUND):
@@ -56,7 +62,7 @@ def test_stored_acks_outlive_kill(
             written.add(Position(partition, ends[partition], topic))
             ends[partition] += 1
         assert client.flush(_TIMEOUT_S) == 0
-        process = SubscriptionProcess(broker.bootstrap_servers, name, topic, type_, life)
+        process = SubscriptionProcess(broker.bootstrap_servers, name, topic, type_, life, letters)
         try:
             before = len(stored)
             process.wait_for(lambda one: len(one.stored) > 0)
@@ -67,18 +73,30 @@ def test_stored_acks_outlive_kill(
         assert not stored & set(process.received), f"life {life}: stored acks came again"
         acked |= process.acked
         stored |= process.stored
+        out = process.out
         assert len(stored) > before
-    left: set[Position] = set()
+    left: dict[Position, int] = {}
     with Subscription(kafka, name, topic, type=type_, position="earliest") as subscription:
         backlog = subscription.stats().backlog
         while len(left) < backlog:
             message = subscription.receive(_TIMEOUT_S)
             assert message is not None, f"{len(left)} of {backlog} came"
-            left.add(message.position)
+            left[message.position] = message.redelivery_count
             assert subscription.acknowledge(message)
         assert subscription.receive(0.5) is None
         assert subscription.stats().backlog == 0
-    assert not left & stored
+    assert not left.keys() & stored
+    # What was out at the last write counts: it is known to have come before.
+    assert out
+    assert all(left[one] > 0 for one in out & left.keys())
+    # A kill between a letter and its ack repeats the letter, and no more than that.
+    dead = Counter(
+        Position(one.source.partition, one.source.offset, one.source.topic)
+        for one in map(DeadLetter.of, read_topic(kafka, letters))
+    )
+    assert dead
+    assert dead.total() <= len(dead) * 2
+    assert dead.keys() <= written
     # Some acks are stored without its having said so: the kill came first.
     assert stored <= acked <= written
-    assert written - left <= acked, "lost"
+    assert written - left.keys() - dead.keys() <= acked, "lost"

@@ -23,6 +23,7 @@ from sequitur.consumer import (
 )
 from sequitur.consumer.subscription.codec import CURSOR_VERSION
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, AckCounts
+from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
 from tests.support.cursors import state_of
 from tests.support.golden import golden_text
 
@@ -62,17 +63,20 @@ def _written(
     lengths: Sequence[int] = (),
     ranges: int | None = None,
     widths: tuple[int, int] = (8, 8),
+    spans: Sequence[Sequence[int]] = (),
 ) -> bytes:
     """A cursor that another program might have written; numbers in columns of eight bytes."""
     count = len(distances) if ranges is None else ranges
+    of_spans = [len(spans[0]), (8, 8, 8)] if spans else []  # else it is of version 2
     meta = msgspec.msgpack.encode(
-        ["billing", "orders", 3, *positions, *counts, count, *widths, 0, b"", lost]
+        ["billing", "orders", 3, *positions, *counts, count, *widths, 0, b"", lost, *of_spans]
     )
     columns = b"".join(
         bytes((number >> (8 * place)) & 255 for place in range(8) for number in numbers)
-        for numbers in (distances, lengths)
+        for numbers in (distances, lengths, *spans)
     )
-    return _framed(zlib.compress(struct.pack(">I", len(meta)) + meta + columns))
+    body = zlib.compress(struct.pack(">I", len(meta)) + meta + columns)
+    return _framed(body, version=3 if spans else 2)
 
 
 def test_a_cursor_comes_back_whole() -> None:
@@ -153,10 +157,45 @@ def test_another_cursor_is_refused_by_name(other: CursorIdentity) -> None:
         decode_cursor(encode_cursor(_cursor()), other)
 
 
+def test_deliveries_come_back() -> None:
+    """Those of messages that are not acked, and no others."""
+    spans = [(30, 45, 1), (45, 46, 7), (69_999, 1 << 40, 300)]
+    redeliveries = Redeliveries(tuple(map(RedeliverySpan._make, spans)))
+    cursor = _cursor()
+    assert cursor.committed_offset == 40
+    stored = decode_cursor(encode_cursor(cursor, redeliveries=redeliveries), IDENTITY)
+    assert stored.redeliveries.spans == ((40, 45, 1), *spans[1:])
+    assert state_of(stored.cursor) == state_of(cursor)
+    written = _written(spans=((3, 0), (1, 2), (2, 1)))
+    assert decode_cursor(written, IDENTITY).redeliveries.spans == ((13, 14, 2), (14, 16, 1))
+
+
+def test_a_cursor_of_format_2_has_no_deliveries() -> None:
+    """What was out then counts as never delivered."""
+    stored = decode_cursor(_written(distances=(3,), lengths=(2,), lost=4), IDENTITY)
+    assert list(stored.cursor.acked_ranges()) == [(13, 15)]
+    assert (stored.cursor.counts.lost, stored.redeliveries) == (4, Redeliveries())
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        ((-1,), (1,), (1,)),
+        ((1,), (0,), (1,)),
+        ((1,), (1,), (0,)),
+        ((_LARGE, _LARGE), (9, 9), (1, 1)),
+    ],
+)
+def test_deliveries_that_make_no_sense_are_refused(spans: Sequence[Sequence[int]]) -> None:
+    """Backwards, of no message, delivered never, beyond the largest offset."""
+    with pytest.raises(CursorDamagedError, match=r"make no sense|largest offset"):
+        decode_cursor(_written(spans=spans), IDENTITY)
+
+
 def test_a_newer_format_is_refused_by_name() -> None:
     """Its checksum is sound, so that it is no damage."""
-    with pytest.raises(CursorVersionError, match="format 3; known are 1, 2"):
-        decode_cursor(_framed(zlib.compress(b"whatever"), version=3), IDENTITY)
+    with pytest.raises(CursorVersionError, match="format 4; known are 1, 2, 3"):
+        decode_cursor(_framed(zlib.compress(b"whatever"), version=4), IDENTITY)
 
 
 def test_a_cursor_of_fb84216_is_read() -> None:
@@ -166,6 +205,7 @@ def test_a_cursor_of_fb84216_is_read() -> None:
     assert state_of(stored.cursor) == state_of(_cursor())
     assert stored.cursor.counts == AckCounts((1 << 40) - 70_000 + 11, 2, 1, lost=0)
     assert (stored.generation, stored.carried) == (7, b"carried")
+    assert stored.redeliveries == Redeliveries()
     assert (old[4], encode_cursor(stored.cursor)[4]) == (1, CURSOR_VERSION)
 
 

@@ -7,10 +7,13 @@ import pytest
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
+    DeadMessage,
     Dispatch,
     DispatchLimits,
+    FailureCause,
     OrderRule,
 )
+from sequitur.consumer.subscription.redeliveries import Redeliveries
 from sequitur.producer.kafka.backoff import Backoff
 
 ONE, TWO = SourcePartition("orders", 0), SourcePartition("orders", 1)
@@ -128,6 +131,95 @@ def test_acked_messages_leave_nothing_behind() -> None:
     assert not dispatch._parts[ONE].lines
     assert not dispatch._parts[ONE].plain
     assert not dispatch._deadlines
+
+
+def test_messages_come_in_their_turn_across_partitions() -> None:
+    """Spans of a call and its neighbours, with one that was acked before it was out."""
+    dispatch: Dispatch[str] = Dispatch(OrderRule.TAKEN_BACK, backoff=_BACKOFF)
+    dispatch.add(ONE, range(5, 8), [b"a", b"b", b"a"], ["5", "6", "7"])
+    dispatch.add(TWO, range(2), [b"a", b"a"], ["0", "1"])
+    dispatch.add(ONE, range(9, 11), [b"a", b"b"], ["9", "10"])
+    assert dispatch.ack(ONE, [6, 99]) == 1
+    assert dispatch.take(0, 1) == [(ONE, 5, "5", 0)]
+    assert dispatch.take(0, 2) == [(ONE, 7, "7", 0), (TWO, 0, "0", 0)]
+    assert dispatch.negative_ack(ONE, 5, 0)
+    assert dispatch.counts.taken_back == 1
+    assert [one[2] for one in dispatch.take(0, 9)] == ["1", "10"]
+    assert [one[1:] for one in dispatch.take(100, 9)] == [(5, "5", 1), (7, "7", 1), (9, "9", 0)]
+
+
+def test_lines_are_kept_for_a_while_after_a_failure() -> None:
+    """Then messages are handed out as they come again, and still those of a key in order."""
+    dispatch: Dispatch[int] = Dispatch(OrderRule.TAKEN_BACK, backoff=_BACKOFF, lined_for=5)
+    dispatch.add(ONE, range(2), [b"a", b"b"], [0, 1])
+    _taken(dispatch)
+    dispatch.negative_ack(ONE, 0, 0)
+    part, offset = dispatch._parts[ONE], 2
+    assert not part.plain
+    while not part.plain:
+        _add(dispatch, offset, b"a")
+        _taken(dispatch, 100)
+        dispatch.ack(ONE, range(1, offset))
+        offset += 1
+        assert offset < 10
+    assert offset > 5
+    assert list(part.entries) == [0]
+    assert dispatch.negative_ack(ONE, 0, 100)
+    assert _taken(dispatch, 299) == []
+    assert [one for one, _ in _taken(dispatch, 300)] == [0, offset - 1]
+
+
+@pytest.mark.parametrize("order", list(OrderRule))
+def test_what_has_failed_too_often_is_dead(order: OrderRule) -> None:
+    """It is not handed out any more, and holds its key until it is acked."""
+    dispatch: Dispatch[str] = Dispatch(
+        order, limits=DispatchLimits(redeliveries=1), backoff=_BACKOFF
+    )
+    dispatch.add(ONE, range(2), [b"a", b"a"], ["0", "1"])
+    behind = order is OrderRule.NONE
+    for now_ms in (0, 1_000):
+        assert "0" in [one[2] for one in dispatch.take(now_ms, 9)]
+        assert dispatch.dead() == []
+        assert dispatch.negative_ack(ONE, 0, now_ms)
+    assert dispatch.dead() == [DeadMessage(ONE, 0, "0", 2, FailureCause.NEGATIVE_ACK)]
+    assert dispatch.counts.dead == 1
+    assert dispatch.next_change_ms() is None
+    assert [one[2] for one in dispatch.take(9_000, 9)] == []
+    assert not dispatch.negative_ack(ONE, 0, 9_000)
+    assert dispatch.redeliveries(ONE).among(range(9)) == ({0: 2, 1: 1} if behind else {0: 2})
+    assert dispatch.ack(ONE, [0]) == 1
+    assert dispatch.dead() == []
+    assert [one[2] for one in dispatch.take(9_000, 9)] == ([] if behind else ["1"])
+
+
+def test_deliveries_of_earlier_lives_count() -> None:
+    """One that was out too often is dead when it comes; taking back is no failure."""
+    dispatch: Dispatch[str] = Dispatch(
+        OrderRule.TAKEN_BACK, limits=DispatchLimits(redeliveries=2), backoff=_BACKOFF
+    )
+    earlier = Redeliveries.of({1: 2, 3: 3}, out=range(0))
+    dispatch.add(ONE, range(5), [b"a", b"a", b"a", b"b", b"b"], list("01234"), redeliveries=earlier)
+    assert [one.message for one in dispatch.dead()] == ["3"]
+    assert dispatch.dead()[0].cause is FailureCause.DEATH
+    assert [(one[2], one[3]) for one in dispatch.take(0, 9)] == [("0", 0), ("1", 2), ("2", 0)]
+    assert dispatch.redeliveries(ONE).among(range(9)) == {0: 1, 1: 3, 2: 1, 3: 3}
+    assert dispatch.touched == {ONE}
+    dispatch.negative_ack(ONE, 0, 0)
+    assert dispatch.redeliveries(ONE).among(range(9)) == {0: 1, 1: 2, 3: 3}
+
+
+def test_however_many_are_out_are_one_span() -> None:
+    """What is stored of them does not grow with their number."""
+    dispatch: Dispatch[int] = Dispatch(
+        OrderRule.NONE, limits=DispatchLimits(receiver_queue=200_000, unacked=0)
+    )
+    for first in range(0, 200_000, 50_000):
+        offsets = range(first, first + 50_000)
+        dispatch.add(ONE, offsets, [None] * 50_000, offsets)
+    assert len(dispatch.take(0, 200_000)) == dispatch.unacked == 200_000
+    dispatch.negative_ack(ONE, 7, 0)
+    assert dispatch.redeliveries(ONE).spans == ((0, 200_000, 1),)
+    assert dispatch.ack(ONE, range(0, 200_000, 2)) == 100_000
 
 
 def test_message_that_comes_too_late_is_refused() -> None:
