@@ -18,7 +18,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/quota/control.py,*/quota/states.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription check format clean
+.PHONY: help setup jars demo test test-fast test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -91,6 +91,9 @@ bench-cursor: setup ## A subscription's cursor beside pyroaring and a set: build
 
 bench-subscription: setup ## A Subscription beside the consumer it reads with: build/bench/subscription.json
 	@$(BIN)/python -m benchmarks.subscription
+
+bench-checks: setup ## A round of checks of many subscriptions: a table and build/bench/checks.json
+	@$(BIN)/python -m benchmarks.checks
 
 check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms
 	@$(BIN)/ruff check .
