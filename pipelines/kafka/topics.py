@@ -267,7 +267,8 @@ class KafkaTopics:
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the brokers' ids of topics: a topic that is recreated gets another.
 
-        Topics that are not there are left out, and so are all where brokers give no ids.
+        Topics that are not there, or may not be described, are left out; and so are all where
+        brokers give no ids.
         """
         wanted = sorted(topics)
         if not wanted:

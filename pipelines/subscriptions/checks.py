@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 VALID_FOR_MS: Final = 30_000
 """So long producers wait for the next round; then they go on."""
+_HALF_DONE: Final = (
+    "its reset was not ended: its consumer, or the next command, ends it; until then nothing of it "
+    "expires, is evicted or deleted"
+)
+_OF_BEFORE: Final = "and what is acked is of messages of the one before: reset the subscription"
 _NOTED_EACH_MS: Final = 30_000
 """The time of the last connection is written no more often: expiration counts in minutes."""
 
@@ -334,6 +339,21 @@ def _unknown(survey: Survey) -> list[Finding]:
     found += [
         Finding(kind, where.topic, None, f"partition {where.partition} has no leader")
         for where in sorted(survey.leaderless)
+    ]
+    there = {where.topic for where in (*survey.logs, *survey.leaderless)}
+    found += [
+        Finding(kind, topic, record.name, "the topic is not there, or may not be described")
+        for record in registry.subscriptions.values()
+        for topic in sorted(set(record.topics) - there)
+    ]
+    found += [
+        Finding(kind, None, record.name, f"it is being reset, or {_HALF_DONE}")
+        for record in registry.subscriptions.values()
+        if survey.is_being_reset(record)
+    ]
+    found += [
+        Finding(kind, topic, name, f"the topic was created anew, {_OF_BEFORE}")
+        for name, topic in sorted({(name, where.topic) for name, where in survey.of_gone_logs})
     ]
     return found
 

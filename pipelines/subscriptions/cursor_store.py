@@ -42,6 +42,7 @@ from sequitur.pipelines.subscriptions.stored_records import (
     owner_key,
     place_of,
     state_key,
+    what_helps,
 )
 from sequitur.producer.kafka.backoff import Backoff
 
@@ -128,7 +129,7 @@ class CursorStore:
             try:
                 one = records.subscription(name)
             except ConsumerError as error:
-                damaged[name] = f"{error}; only a deletion helps"
+                damaged[name] = f"{error}; {what_helps(error)}"
             else:
                 if one is not None:
                     stored[name] = one

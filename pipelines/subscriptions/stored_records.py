@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from sequitur.consumer import ConsumerError, CursorIdentity, SourcePartition
-from sequitur.consumer._errors import CursorDamagedError
+from sequitur.consumer._errors import CursorDamagedError, CursorVersionError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.sizes import CountedSizes
@@ -63,6 +63,13 @@ def nothing_stored(subscription: str) -> str:
         "were deleted, or an older version has not ended its creation. Reset it, which says where "
         "it goes on, or delete it"
     )
+
+
+def what_helps(error: ConsumerError) -> str:
+    """Say what helps where cursors cannot be read."""
+    if isinstance(error, CursorVersionError):
+        return "run the version that has written it"
+    return "only a deletion helps"
 
 
 def state_key(subscription: str) -> bytes:

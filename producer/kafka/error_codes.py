@@ -249,7 +249,10 @@ MEANINGS: Final[dict[int, Meaning]] = {
     29: Meaning(
         "TOPIC_AUTHORIZATION_FAILED",
         Answer.FORBIDDEN,
-        follows={Action.GO_WITHOUT: Request.TOPIC_CONFIGS, Action.FAIL: Request.DESCRIBE_PRODUCERS},
+        follows={
+            Action.GO_WITHOUT: Request.TOPIC_CONFIGS | Request.TOPIC_IDS,
+            Action.FAIL: Request.DESCRIBE_PRODUCERS,
+        },
         hint=": the right WRITE is missing",
     ),
     30: _of_no_batch("GROUP_AUTHORIZATION_FAILED", {}),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
 from sequitur.consumer import SourcePartition
@@ -30,10 +32,11 @@ from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWr
 from sequitur.pipelines.subscriptions.retention_run import run_retention
 from sequitur.pipelines.subscriptions.sights import take_sight
 from sequitur.producer.quota.control import CONTROL_TOPIC
+from tests.support.acls import AUTHORIZER, AclOperation, TopicRights
+from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
-    from tests.conftest import MakeTopic
-    from tests.support.subscribed_topics import SubscribedTopics
+    from tests.conftest import MakeBroker, MakeTopic
 
 _UNKNOWN = FindingKind.UNKNOWN
 
@@ -176,6 +179,27 @@ def test_a_group_that_may_not_be_described_stops_no_other(
     assert [one.subscription for one in found.findings if one.kind is _UNKNOWN] == [name]
     assert topics.check(after_s=1_000 * 3_600).expired == (other,)
     assert topics.committed(name, topic) == 1
+
+
+def test_a_topic_that_may_not_be_described_stops_no_other(make_broker: MakeBroker) -> None:
+    """It is named, as one that is gone would be; checks of others go on."""
+    broker = make_broker(AUTHORIZER)
+    topics = SubscribedTopics(broker.bootstrap_servers)
+    admin = AdminClient({**topics.kafka.librdkafka(), "log_level": 0})
+    for made in admin.create_topics([NewTopic("secret", 1, 1), NewTopic("open", 1, 1)]).values():
+        made.result(30)
+    for one in ("secret", "open"):
+        topics.fill(one, 10)
+        topics.subscribe(f"on-{one}", one)
+        topics.acks(f"on-{one}", one, (0, 1))
+    topics.policies(None, TopicPolicies(message_ttl_s=60))
+    TopicRights(broker.bootstrap_servers, "secret").deny(AclOperation.DESCRIBE, AclOperation.READ)
+    found = topics.check(after_s=3_600)
+    assert [one.subscription for one in found.acked] == ["on-open"]
+    (unknown,) = [one for one in found.findings if one.kind is _UNKNOWN]
+    assert (unknown.topic, unknown.subscription) == ("secret", "on-secret")
+    assert "may not be described" in unknown.sentence
+    assert topics.committed("on-secret", "secret") == 1
 
 
 def test_a_partition_without_a_leader_stops_no_other(

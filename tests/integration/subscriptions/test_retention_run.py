@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.policies import Retention, TopicPolicies
 from sequitur.consumer.subscription.position import Position, ToPositions
 from sequitur.consumer.subscription.retention import Holder
@@ -84,6 +85,9 @@ def test_a_topic_that_is_made_anew_is_not_acked(
     topics.fill(topic, written)
     (plan,) = run_retention(topics.surveyor, [topic]).plans
     assert (plan.deletes, plan.held_by, plan.holder) == (False, Holder.SUBSCRIPTION, "sub1")
+    (told,) = [one for one in topics.check().findings if one.kind is FindingKind.UNKNOWN]
+    assert (told.topic, told.subscription) == (topic, "sub1")
+    assert "created anew" in told.sentence
     assert topics.start_of(topic) == 0
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import google_crc32c
 import pytest
 
-from sequitur.consumer import SourcePartition
+from sequitur.consumer import CursorDamagedError, CursorVersionError, SourcePartition
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines.subscriptions.stored_records import StoredRecords, place_of, state_key
+from sequitur.pipelines.subscriptions.stored_records import (
+    StoredRecords,
+    place_of,
+    state_key,
+    what_helps,
+)
 from tests.support.golden import golden_records
 
 _HOME = 7
@@ -19,6 +25,7 @@ def _written(ms: int, *, generation: int = -1) -> StoredRecords:
 
 
 _OTHERS = StoredRecords({state_key("other"): SubscriptionState(written_ms=99).encode()})
+_NEWER = b'{"format":99}'
 _NEWER_FORMAT = StoredRecords({state_key("billing"): b'{"format":99}'})
 
 
@@ -43,6 +50,16 @@ _NEWER_FORMAT = StoredRecords({state_key("billing"): b'{"format":99}'})
 def test_records_are_where_they_were_written(read: dict[int, StoredRecords], place: int) -> None:
     """Which partition a name goes to depends on how many there are."""
     assert place_of(read, "billing", _HOME) == place
+
+
+def test_what_a_newer_version_wrote_is_not_to_be_deleted() -> None:
+    """That version reads it; what is damaged nobody reads."""
+    with pytest.raises(CursorVersionError) as newer:
+        StoredRecords({state_key("s"): b"%08x" % google_crc32c.value(_NEWER) + _NEWER}).state("s")
+    assert what_helps(newer.value) == "run the version that has written it"
+    with pytest.raises(CursorDamagedError) as damaged:
+        _NEWER_FORMAT.state("billing")
+    assert what_helps(damaged.value) == "only a deletion helps"
 
 
 def test_cursors_of_fb84216_are_read() -> None:

@@ -49,7 +49,7 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
     Request.TOPIC_IDS: {
         Action.RETRY: _ADMIN,
         Action.RETRY_BRIEFLY: {-188, -190},
-        Action.GO_WITHOUT: {3},
+        Action.GO_WITHOUT: {3, 29},
     },
     Request.TOPIC_CONFIGS: {
         Action.RETRY: _ADMIN,
