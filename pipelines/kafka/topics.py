@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     ConfigResource,
@@ -431,7 +431,7 @@ class KafkaTopics:
                 try:
                     entries = answer.result(_TIMEOUT_S)
                 except KafkaException as error:
-                    if may_be_gone and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if may_be_gone and action_to(Request.TOPIC_IDS, error) is Action.GO_WITHOUT:
                         continue
                     if action_to(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
                         raise
