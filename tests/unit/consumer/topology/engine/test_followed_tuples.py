@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -122,19 +123,18 @@ def explode(event: Event) -> Iterator[tuple[int]]:
         yield (number,)
 
 
-def test_a_concurrent_call_without_end_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it emits is kept until it is over, so there is a limit."""
-    monkeypatch.setattr(concurrency, "_NOTED_MOST", 1_000)
+def _run_concurrently(made: Any, rules: Rules) -> tuple[Root, list[Any]]:
+    """Give one event to a bolt whose calls run side by side; return its root, and the records."""
     builder = TopologyBuilder("concurrent")
     builder.set_spout("events")
-    builder.set_bolt("explode", explode, concurrency=2).local_grouping("events")
-    builder.set_output("out", key=None, value="value").local_grouping("explode")
+    builder.set_bolt("made", made, concurrency=2).local_grouping("events")
+    builder.set_output("out", key=None, value="value").local_grouping("made")
     records: list[Any] = []
-    tasks = dict.fromkeys(("events", "explode", "out"), 1)
+    tasks = dict.fromkeys(("events", "made", "out"), 1)
     runs = executor.Executor(
         builder.build(),
         Placement(tasks, dict.fromkeys(tasks, (0,))),
-        Rules(),
+        rules,
         clock=time.monotonic,
         next_id=random_ids(0),
         write=lambda _name, record: records.append(record),
@@ -143,7 +143,35 @@ def test_a_concurrent_call_without_end_is_told_by_name(monkeypatch: pytest.Monke
     runs.feed(root, root.event)
     runs.finish()
     runs.close()
+    return root, records
+
+
+def test_a_concurrent_call_without_end_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it emits is kept until it is over, so there is a limit."""
+    monkeypatch.setattr(concurrency, "_NOTED_MOST", 1_000)
+    root, records = _run_concurrently(explode, Rules())
     assert root.failure is not None
     assert root.failure.reason is FailReason.EXCEPTION
-    assert "bolt 'explode' emitted 1000 tuples in one call, and goes on" in root.failure.detail
+    assert "bolt 'made' emitted 1000 tuples in one call, and goes on" in root.failure.detail
+    assert records == []
+
+
+@bolt(fields=("value",))
+def trickle(event: Event) -> Iterator[tuple[int]]:
+    """Yield without end, slowly."""
+    del event
+    while True:
+        time.sleep(0.001)
+        yield (0,)
+
+
+def test_a_concurrent_call_that_is_given_up_yields_no_more() -> None:
+    """Its thread ends, and keeps nothing more of what it emits."""
+    root, records = _run_concurrently(trickle, Rules(call_timeout_s=0.1))
+    assert root.failure is not None
+    assert root.failure.reason is FailReason.TIMEOUT
+    for thread in threading.enumerate():
+        if thread.name == "bolt made":
+            thread.join(20.0)
+            assert not thread.is_alive()
     assert records == []
