@@ -43,7 +43,7 @@ _REASONS: Final = {
     FailureCause.ACK_TIMEOUT: FailReason.TIMEOUT,
     FailureCause.DEATH: FailReason.CRASH,
 }
-_WRITE_S: Final = 1.0
+_WRITE_S: Final = 0.25
 """So long letters are waited for at a time: acks are stored by the same thread."""
 _ANSWER_MS: Final = 30_000
 _AGAIN: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)
