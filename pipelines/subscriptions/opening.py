@@ -123,7 +123,8 @@ class SubscriptionOpening:
         owner = self.surveyor.cursors.take(name, self._record.topics, partition=noted)
         try:
             self._check(owner.stored, ids, is_registered=registered is not None)
-            state = self._state(owner.stored, ids)
+            found = SubscriptionState() if owner.stored is None else owner.stored.state
+            state = replace(found, written_ms=wall_clock_ms(), topics={**found.topics, **ids})
             partitions = self._partitions(owner.stored, starts)
             # So that `latest` stays where it is, and that those who count backlogs know of it.
             copies = [one.copy() for one in partitions.values()]
@@ -131,7 +132,7 @@ class SubscriptionOpening:
                 self._create(owner, state, copies)
             else:
                 owner.write(state, copies)
-                self._note(owner, state)
+                self._note(owner, found)
         except BaseException:
             owner.close()
             raise
@@ -219,10 +220,14 @@ class SubscriptionOpening:
         change = self.surveyor.registry.change
         owner.write(state, cursors, by=partial(change, lambda known: known.created(record)))
 
-    def _note(self, owner: CursorOwner, state: SubscriptionState) -> None:
+    def _note(self, owner: CursorOwner, found: SubscriptionState) -> None:
         """Note in the registry that there is a consumer, and where the cursors are.
 
         Behind the claim: of a deletion beside it either this fails, or that.
+
+        Args:
+            owner: Writes the cursors.
+            found: What they shared before: it tells when a reset was that nobody has noted.
         """
 
         def change(registry: Registry) -> Changes:
@@ -231,15 +236,8 @@ class SubscriptionOpening:
             return registry.opened(wanted, now_ms=wall_clock_ms())
 
         known = self.surveyor.registry.change(change).require(self._record.name)
-        if state.epoch > known.epoch:  # whoever has reset it died before that was noted
-            finish_reset(self.surveyor.registry, known.name, state)
-
-    def _state(
-        self, stored: StoredSubscription | None, ids: Mapping[str, str]
-    ) -> SubscriptionState:
-        """Return what the cursors share, as it is written now."""
-        state = SubscriptionState() if stored is None else stored.state
-        return replace(state, written_ms=wall_clock_ms(), topics={**state.topics, **ids})
+        if found.epoch > known.epoch:  # whoever has reset it died before that was noted
+            finish_reset(self.surveyor.registry, known.name, found)
 
     def _partitions(
         self, stored: StoredSubscription | None, starts: Mapping[SourcePartition, int]
