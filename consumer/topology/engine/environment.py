@@ -42,6 +42,7 @@ class Environment:
         dropped: Ids of the roots of what such a `finish_batch` had emitted without an anchor.
         offsets: Numbers the tuples that tasks make by themselves; None if these are not tracked.
         made: Roots of such tuples, until the executor takes them in.
+        made_ms: By key of a task, the event time of the last such tuple: none has an earlier one.
         undone: Those of a `finish_batch` that raised: they count for nothing.
         transaction: The try at a transaction; None in other topologies.
         outcome: How it went here; None in other topologies.
@@ -63,6 +64,7 @@ class Environment:
     dropped: list[int] = field(default_factory=list)
     offsets: Iterator[int] | None = None
     made: list[Root] = field(default_factory=list)
+    made_ms: dict[bytes, int] = field(default_factory=dict)
     undone: list[Root] = field(default_factory=list)
     transaction: Transaction | None = None
     outcome: BatchOutcome | None = None

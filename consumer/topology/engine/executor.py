@@ -73,6 +73,7 @@ class ExecutorResult:
         emitted: How many records outputs were given to write.
         dropped: Ids of roots, of no event, whose records may not go out.
         made: How many tuples tasks have made by themselves.
+        next_offset: The first that none of these has been given.
         roots_made: Roots of these with their events, where ackers decide.
         undone: Likewise of tuples that count for nothing, as a `finish_batch` made them that
             raised; `made` leaves them out.
@@ -93,6 +94,7 @@ class ExecutorResult:
     emitted: int
     dropped: Sequence[int] = ()
     made: int = 0
+    next_offset: int = 0
     roots_made: Sequence[tuple[Root, Any]] = ()
     undone: Sequence[Root] = ()
     has_to_blame: bool = False
@@ -321,6 +323,16 @@ class Executor:
         """
         self._trees.block(key, order)
 
+    def make_behind(self, orders: Mapping[bytes, Order]) -> None:
+        """Hold what tasks make from here on behind what they have made that waits.
+
+        Args:
+            orders: The order of the last one that waits, by the task's key.
+        """
+        for key, order in orders.items():
+            self.hold_back(key, order)
+            self._environment.made_ms[key] = order[0]
+
     def tick(self, bolts: Sequence[str] | None = None) -> None:
         """Give bolts the ticks that are due, before anything else; these belong to no tree.
 
@@ -453,6 +465,7 @@ class Executor:
 
     def result(self) -> ExecutorResult:
         """Return what became of what it was given; once the batch is finished, all of it."""
+        offsets = self._environment.offsets
         return ExecutorResult(
             acked=self._acked + self._open.acked,
             unfinished=self._open.unfinished,
@@ -465,6 +478,7 @@ class Executor:
             emitted=self._wiring.emitted,
             dropped=self._environment.dropped,
             made=self._made,
+            next_offset=0 if offsets is None else next(offsets),
             roots_made=self._roots_made,
             undone=self._environment.undone,
             has_to_blame=self.has_to_blame,

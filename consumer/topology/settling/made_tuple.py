@@ -36,14 +36,9 @@ def component_of(event: tuple[Any, ...]) -> str:
     return place.rpartition("/")[0]
 
 
-def first_offset(step: int, before: int) -> int:
-    """Return the offset of the first tuple that a task makes.
-
-    Args:
-        step: The step.
-        before: How many tuples have been made in the step before the task began, at least.
-    """
-    return step << _STEP_BITS | before
+def first_offset(step: int) -> int:
+    """Return the offset of the first tuple that a task makes in a step."""
+    return step << _STEP_BITS
 
 
 def last_orders(events: Iterable[tuple[Any, ...]]) -> Mapping[bytes, Order]:
@@ -78,6 +73,11 @@ class MadeTuple(NamedTuple):
     stream: str
     values: tuple[Any, ...]
     target: int | None
+
+    @property
+    def key(self) -> bytes:
+        """The key of its task."""
+        return _place_and_key(self.component, self.task)[1]
 
     def event(self, offset: int, time_ms: int) -> tuple[Any, ...]:
         """Return it in the form of an event: the values of `EventValues`.

@@ -166,17 +166,17 @@ class StepBatch(ABC):
             for component, states in self.topology.states.items()
         )
 
-    def offsets(self, before: int) -> Iterator[int] | None:
+    def offsets(self, first: int) -> Iterator[int] | None:
         """Number the tuples that a task makes by itself; None if these are not tracked.
 
         In a transaction they belong to the batch, which is tried again as a whole.
 
         Args:
-            before: How many have been made in earlier waves of the step.
+            first: None before this: earlier waves of the step have given those.
         """
         if self.transaction is not None or not self.ackers:
             return None
-        return itertools.count(first_offset(self.seed[0], before))
+        return itertools.count(max(first, first_offset(self.seed[0])))
 
     def is_rehearsal(self, stage: Stage) -> bool:
         """Whether a stage is given tuples although its batch is completed by the commit phase."""

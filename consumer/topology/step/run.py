@@ -113,6 +113,7 @@ class StepRun:
         self._givens = givens
         self._tasks = tasks
         self._result = StepResult(states=dict(states))
+        self._next_offset = 0
 
     def run(self) -> StepResult:
         """Run it, and return what became of the events.
@@ -157,6 +158,7 @@ class StepRun:
             self._result.next_due_ms = self._result.least_waiting_ms = None
         results = self._with_later_stages(spouts, wave)
         self._take_all(results)
+        self._next_offset = max(self._next_offset, *(one.next_offset for one in results))
         if self._batch.ackers:
             self._decide(spouts, results, window)
         return any(one.has_more for one in spouts)
@@ -187,7 +189,7 @@ class StepRun:
                 states=own.get(given.partition, {}),
                 window=window,
                 wave=wave,
-                made=self._result.counts["made"],
+                first_offset=self._next_offset,
             )
             for given in self._givens
         ]
@@ -221,7 +223,7 @@ class StepRun:
                 states=own.get(task, {}),
                 wave=wave,
                 behind=behind or {},
-                made=self._result.counts["made"],
+                first_offset=self._next_offset,
             )
             for task in range(stage.tasks)
         ]

@@ -58,7 +58,7 @@ class SpoutTask:
         wave: The wave of the step that it is in; only the first has ticks and events that waited.
         blames: Whether innocent events are told apart if a `finish_batch` raises for several that
             have no further attempt: then the result is not the last word.
-        made: How many tuples tasks have made by themselves in earlier waves.
+        first_offset: The tuples that tasks make by themselves have none before it.
     """
 
     batch: StepBatch
@@ -68,7 +68,7 @@ class SpoutTask:
     trial: Trial = WHOLE
     wave: int = 0
     blames: bool = True
-    made: int = 0
+    first_offset: int = 0
 
     @property
     def weight(self) -> int:
@@ -93,7 +93,7 @@ class SpoutTask:
         # What a task makes now stands behind what it made before and what has waited since.
         result.behind = last_orders(one.event for one in waiting)
         with _running(executor, batch):
-            _hold_back(executor, result.behind)
+            executor.make_behind(result.behind)
             _give_ticks(executor, self._ticks, self.trial)
             after_ticks = self.trial.after(len(self._ticks))
             if after_ticks == WHOLE:
@@ -260,7 +260,7 @@ class StageTask:
         unfinished: Roots that are known not to be done: their tuples are left out.
         blocked: By key, the first event that is known to wait.
         behind: By key of a task, the order of the last tuple made by it that waits.
-        made: See `SpoutTask`.
+        first_offset: See `SpoutTask`.
     """
 
     batch: StepBatch
@@ -274,7 +274,7 @@ class StageTask:
     unfinished: Sequence[Handle] = ()
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
     behind: Mapping[bytes, Order] = field(default_factory=dict)
-    made: int = 0
+    first_offset: int = 0
 
     @property
     def weight(self) -> int:
@@ -296,7 +296,7 @@ class StageTask:
         executor = _executor(self, stage, self.task, outputs, sends)
         result = TaskResult(is_rehearsal=is_rehearsal)
         with _running(executor, batch):
-            _hold_back(executor, self.behind)
+            executor.make_behind(self.behind)
             _give_ticks(executor, self._ticks, self.trial)
             self._receive(executor)
             executor.finish()
@@ -412,7 +412,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         random=drawn,
         transaction=batch.transaction,
         numbers=emissions(of.wave, stage.number, task),
-        offsets=batch.offsets(of.made),
+        offsets=batch.offsets(of.first_offset),
     )
 
 
@@ -447,6 +447,7 @@ def _give_ticks(executor: Executor, ticks: Sequence[str], trial: Trial) -> None:
 
 def _tell_counts(found: ExecutorResult, outputs: OutputWriter, result: TaskResult) -> None:
     result.late_acks, result.made = found.late_acks, found.made
+    result.next_offset = found.next_offset
     result.untracked_failures = found.untracked_failures
     result.finish_failures = list(found.finish_failures)
     result.files = outputs.close()

@@ -204,6 +204,70 @@ def test_what_is_held_is_not_seen_before_what_it_waits_for(tasks: int | None) ->
     assert _out(tester) == [1, 2, 3, 4]
 
 
+class NumbersAtBoth(NumbersAtTheEnd):
+    """Makes some at each tick, too."""
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        """Make them, or note the event."""
+        super().process(tuple, collector)
+        if tuple.is_tick:
+            self._make(collector)
+
+
+@_EVERYWHERE
+@pytest.mark.parametrize("made", [NumbersAtTheEnd(), NumbersAtBoth()], ids=["ends", "both"])
+def test_what_is_made_of_older_events_stands_behind_what_was_made_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: NumbersAtTheEnd, tasks: int | None
+) -> None:
+    """One task has one order, whatever the time of an event that is tried again or of a tick."""
+    _plan["fails"] = {1: 1}
+    runs = _ticking(StepRuns(_topology(made, tasks=tasks), tmp_path, _SETTINGS))
+    runs.step(monkeypatch, [event(10)])
+    assert runs.counts["made_acked"] < runs.counts["made"]
+    runs.watermark_ms = 20
+    runs.step(monkeypatch, [event(5)])
+    runs.ticks = {}
+    runs.to_the_end(monkeypatch)
+    assert _written(runs) == list(range(1, runs.counts["made"] + 1))
+    assert runs.counts["made_acked"] == runs.counts["made"] >= 4
+
+
+class MakesAndRaises(NumbersAtTheEnd):
+    """Makes some in the first end of a batch alone, and raises then."""
+
+    def finish_batch(self) -> None:
+        """Do that."""
+        if _plan.get("raises"):
+            super().finish_batch()
+
+
+def test_no_place_is_given_twice_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor an earlier one than before, whatever was made in a wave, and counts for nothing."""
+    _plan.update(raises=1, fails={1: 9, 2: 9})
+    settings = _SETTINGS.model_copy(update={"max_spout_pending": 1, "max_attempts": 1})
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("events")
+    numbers = NumbersAtTheEnd()
+    numbers.each = 1
+    raising = MakesAndRaises()
+    raising.each = 1
+    for name, made in (("raises", raising), ("numbers", numbers)):
+        builder.set_bolt(name, made).local_grouping("events")
+        builder.set_bolt(f"post {name}", Post(), 2).fields_grouping(name, "task")
+        builder.set_output(f"out of {name}", key=None, value="number").local_grouping(
+            f"post {name}"
+        )
+    runs = StepRuns(builder.build(), tmp_path, settings)
+    runs.step(monkeypatch, [event(10), event(11)])
+    places = [
+        headers["sequitur-source-offset"]
+        for headers in runs.dead_headers()
+        if headers["sequitur-source-topic"] == b"numbers/0"
+    ]
+    assert len(places) == len(set(places)) == 2
+    assert _plan["raises"] == 0
+
+
 class Heard(EventHook):
     """What a hook is told of."""
 
