@@ -1,7 +1,7 @@
 """`sequitur subscription`: list, create, delete, look at, reset, skip, expire, peek, watch.
 
-What changes cursors tells first what it means, and asks; `--yes` answers. It is refused while a job
-is connected, unless `--fence` takes the subscription away from that job.
+What changes cursors tells first what it means, and asks; `--yes` answers. It is refused while the
+subscription has an owner, unless `--fence` takes it away from that one.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def delete(
     yes: Yes = False,
     force: Annotated[
         bool,
-        typer.Option("--force", "--fence", help="Also while a job is connected: it stops by name"),
+        typer.Option("--force", "--fence", help="Also one with an owner: that one stops by name"),
     ] = False,
 ) -> None:
     """Delete a subscription: its cursors, its record and the offsets of its consumer group."""

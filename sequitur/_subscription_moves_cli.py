@@ -1,7 +1,7 @@
 """`sequitur subscription reset|skip|expire`: they move cursors.
 
-Each tells first what it means, and asks; `--yes` answers. It is refused while a job is connected,
-unless `--fence` takes the subscription away from that job.
+Each tells first what it means, and asks; `--yes` answers. It is refused while the
+subscription has an owner, unless `--fence` takes it away from that one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Fence = Annotated[
     bool,
     typer.Option(
         "--fence",
-        help="Also while a job is connected: it stops by name, and goes on from the new cursors "
+        help="Also while it has an owner: that one stops by name, and goes on from the new cursors "
         "when it is started again",
     ),
 ]

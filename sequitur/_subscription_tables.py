@@ -25,16 +25,22 @@ def print_list(found: Sequence[Mapping[str, Any]]) -> None:
     """Print all subscriptions."""
     table = _table(
         f"Subscriptions: {len(found):,}",
-        ("subscription", "type", "topics", "connected"),
-        ("epoch", "msgBacklog", "backlogSize", "oldest, s"),
+        ("subscription", "type", "topics"),
+        ("owner seen,\ns ago", "epoch", "msgBacklog", "backlogSize", "oldest, s"),
     )
     for one in found:
         table.add_row(
             one["name"],
             one["type"],
             ", ".join(one["topics"]),
-            "yes" if one["connected"] else "no",
-            *_numbers(one, "epoch", "msgBacklog", "backlogSize", "oldestBacklogMessageAgeSeconds"),
+            *_numbers(
+                one,
+                "ownerSeenSecondsAgo",
+                "epoch",
+                "msgBacklog",
+                "backlogSize",
+                "oldestBacklogMessageAgeSeconds",
+            ),
         )
     _print(table)
     for one in found:
@@ -51,15 +57,14 @@ def print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
         producers = len({one["producerId"] for one in document.get("publishers", ())})
         rates = any("msgRateOut" in one for one in document["subscriptions"].values())
         names = ("msgRateOut", "msgThroughputOut", "msgRateRedeliver") if rates else ()
-        columns = ("msgBacklog", "backlogSize", "unackedMessages", *names)
+        columns = ("epoch", "msgBacklog", "backlogSize", "unackedMessages", *names)
         table = _table(
             f"Topic {topic}: backlogSize {size}{about}{stored}, {producers:,} producers",
-            ("subscription", "type", "connected"),
-            ("epoch", *columns),
+            ("subscription", "type"),
+            ("owner seen,\ns ago", *columns),
         )
         for name, one in document["subscriptions"].items():
-            connected = "yes" if one["connected"] else "no"
-            table.add_row(name, one["type"], connected, *_numbers(one, "epoch", *columns))
+            table.add_row(name, one["type"], *_numbers(one, "ownerSeenSecondsAgo", *columns))
         _print(table)
 
 
@@ -168,7 +173,8 @@ def _table(
 
 
 def _numbers(document: Mapping[str, Any], *names: str) -> list[str]:
-    found = (document.get(name, "-") for name in names)
+    told = (document.get(name) for name in names)
+    found = ("-" if one is None else one for one in told)
     return [f"{one:,.1f}" if isinstance(one, float) else _whole(one) for one in found]
 
 

@@ -6,10 +6,12 @@ of the acks; and a message that fails comes again after a while, without its key
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import starmap
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
@@ -27,8 +29,10 @@ from sequitur.consumer.subscription.dispatch import (
 )
 from sequitur.consumer.subscription.position import Edge, Position
 from sequitur.consumer.subscription.registry import SubscriptionType
+from sequitur.pipelines.subscriptions.claims import LEASE_S, LONGEST_LEASE_S, HeldLease
 from sequitur.pipelines.subscriptions.consumption import Consumption
 from sequitur.pipelines.subscriptions.dead_letters import DeadLetters
+from sequitur.pipelines.subscriptions.group_offsets import GroupOffsets
 from sequitur.pipelines.subscriptions.opening import SubscriptionOpening
 from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
 from sequitur.pipelines.subscriptions.skip_thread import SkipThread
@@ -59,6 +63,8 @@ _ORDER_RULES: Final = {
     SubscriptionType.KEY_SHARED: OrderRule.ONE_OUT,
 }
 _REFILL_SHARE: Final = 4
+
+_logger: Final = logging.getLogger("sequitur.subscription")
 
 
 class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -177,10 +183,12 @@ class Subscription:
     At least once: acks are written every `write_interval`, by `flush`, and by `close`. What was
     acked and not written when the process dies comes again.
 
-    One process has a subscription at a time. Whoever opens it takes it over, and goes on from the
-    acks that are stored; the one that had it gets `SubscriptionFencedError` from every call, within
-    a few seconds if it acks nothing. That is so for all types, `Exclusive` too. Any number of
-    threads may use one object.
+    One process has a subscription at a time, and holds it by a lease that it renews. While it is
+    held, `Failover` waits until it is not, and all other types are refused; with `take_over` it is
+    taken over. Whoever opens it goes on from the acks that are stored; one that had it, and did not
+    know, gets `SubscriptionFencedError` from every call, within a third of its lease if it acks
+    nothing. A process that could not renew for a lease hands out nothing until it has. Any number
+    of threads may use one object.
 
     While it is open it acks by itself what is older than the topics' time to live, and what their
     backlog quota evicts (`sequitur topic set-message-ttl`, `set-backlog-quota`): such a message is
@@ -217,10 +225,14 @@ class Subscription:
         dead_letter_topic: Where to. It is none of `topics`; `sequitur dlq` reads it.
         evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
             they are not. It is none of `topics`.
+        lease: So long a process that died on another machine keeps its successor out. It is renewed
+            each third of it, at most an hour.
+        take_over: Take it from the process that holds it, whatever the type.
 
     Raises:
         CursorError: What is stored was changed, or is of another version.
-        SubscriptionConnectedError: It is new, and a consumer group of its name has a member.
+        SubscriptionConnectedError: Another process holds it; or it is new, and a consumer group of
+            its name has a member.
         SubscriptionExistsError: It is new, and a group of its name is another program's.
         SubscriptionError: It is on other topics, of another type, or a Spark job's; or it is new,
             and there is no `position`.
@@ -248,6 +260,8 @@ class Subscription:
         evicted_topic: str | None = None,
         max_redeliver_count: int | None = None,
         dead_letter_topic: str | None = None,
+        lease: timedelta = timedelta(seconds=LEASE_S),
+        take_over: bool = False,
     ) -> None:
         if isinstance(kafka, str):
             kafka = KafkaSettings(bootstrap_servers=kafka)
@@ -262,6 +276,8 @@ class Subscription:
         )
         if write_interval <= timedelta(0):
             raise ValueError(f"write_interval {write_interval}: expected more than nothing")
+        if not timedelta(0) < lease <= timedelta(seconds=LONGEST_LEASE_S):
+            raise ValueError(f"lease {lease}: expected more than nothing, and at most an hour")
         opening = SubscriptionOpening(
             kafka,
             name,
@@ -286,11 +302,17 @@ class Subscription:
         letters = None
         if dead_letter_topic is not None:
             letters = DeadLetters.in_kafka(kafka, dead_letter_topic, name)
-        opened = opening.open(None if position is None else Edge(position))
+        offsets = GroupOffsets(partial(_logger.warning, "%s: %s", name))
+        opened = opening.open(
+            None if position is None else Edge(position),
+            lease=HeldLease(lease.total_seconds()),
+            offsets=offsets,
+            take_over=take_over,
+        )
         self._consumption = Consumption(
             opening,
             opened,
-            PartitionReader(kafka, opening.topics, name),
+            PartitionReader(kafka, opening.topics, opened.owner.group, offsets),
             Dispatch(
                 _ORDER_RULES[self._type],
                 limits=limits,

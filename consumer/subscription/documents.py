@@ -89,9 +89,9 @@ def listed(sight: Sight) -> list[dict[str, Any]]:
             "type": record.type.value,
             "topics": list(record.topics),
             "epoch": record.epoch,
-            "connected": name in survey.connected,
+            "ownerSeenSecondsAgo": _owner_seen_s(survey, name),
             "created": moment(record.created_ms),
-            "lastConnected": moment(record.last_connected_ms),
+            "lastConnected": moment(max(record.last_connected_ms, survey.seen_ms.get(name, 0))),
         }
         if name in survey.damaged:
             document["damaged"] = survey.damaged[name]
@@ -99,10 +99,16 @@ def listed(sight: Sight) -> list[dict[str, Any]]:
             document |= _listed_backlog(survey, record)
         documents.append(document)
     documents += [
-        {"name": name, "type": _UNKNOWN, "topics": [], "connected": False, "damaged": why}
+        {"name": name, "type": _UNKNOWN, "topics": [], "damaged": why}
         for name, why in sorted(survey.registry.unread.items())
     ]
     return documents
+
+
+def _owner_seen_s(survey: Survey, name: str) -> int | None:
+    """Return how old the last word of a subscription's owner is; it asserts nothing more."""
+    seen_ms = survey.seen_ms.get(name)
+    return None if seen_ms is None else max(0, survey.now_ms - seen_ms) // 1000
 
 
 def _listed_backlog(survey: Survey, record: SubscriptionRecord) -> dict[str, Any]:
@@ -158,7 +164,7 @@ def _subscription_stats(
     about: dict[str, Any] = {
         "type": record.type.value,
         "isDurable": True,
-        "connected": record.name in survey.connected,
+        "ownerSeenSecondsAgo": _owner_seen_s(survey, record.name),
         "epoch": record.epoch,
     }
     if record.name in survey.damaged:

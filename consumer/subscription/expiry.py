@@ -51,18 +51,24 @@ def expired_before(cursor: Cursor, alive_from: int, *, end: int, is_pinned: bool
 
 
 def is_unused(
-    registry: Registry, record: SubscriptionRecord, *, is_connected: bool, now_ms: int
+    registry: Registry,
+    record: SubscriptionRecord,
+    *,
+    is_connected: bool,
+    now_ms: int,
+    seen_ms: int | None = None,
 ) -> bool:
     """Tell whether a subscription is to be deleted; one that has a consumer never is.
 
     Args:
         registry: For the policies that hold.
         record: The subscription.
-        is_connected: Whether its group has a member.
+        is_connected: Whether it has an owner, or may have one.
         now_ms: The time.
+        seen_ms: When an owner was last there; None if that is not known.
     """
     minutes = registry.expiration_minutes(record)
     if is_connected or not minutes:
         return False
-    since_ms = max(record.last_connected_ms, record.created_ms)
+    since_ms = max(record.last_connected_ms, record.created_ms, seen_ms or 0)
     return now_ms - since_ms >= minutes * 60_000

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from sequitur.consumer._errors import (
     StateFormatError,
-    SubscriptionConnectedError,
     SubscriptionExistsError,
     SubscriptionNameError,
     UnknownSubscriptionError,
@@ -40,6 +39,8 @@ Changes: TypeAlias = "dict[bytes, bytes | None]"
 RECORD_FORMAT: Final = 2
 _ADDED_IN_2: Final = frozenset({"partition", "group", "evicted_topic", "max_held_bytes"})
 """What format 1 does not have. A field more is a format more: older versions would drop it."""
+NOTED_EACH_MS: Final = 60_000
+"""When a subscription was last connected is written no more often: expiration counts in minutes."""
 _SUBSCRIPTION: Final = "subscription"
 _POLICIES: Final = "policies"
 GROUP_PREFIX: Final = "sequitur-"
@@ -341,24 +342,13 @@ class Registry:
             raise SubscriptionExistsError(f"there is a subscription {record.name!r} already")
         return {record.key: record.encode()}
 
-    def deleted(self, name: str, *, is_connected: bool, force: bool = False) -> Changes:
+    def deleted(self, name: str) -> Changes:
         """Return what deletes a subscription.
-
-        Args:
-            name: Which.
-            is_connected: Whether its group has a member.
-            force: Delete it even so.
 
         Raises:
             UnknownSubscriptionError: There is none of that name.
-            SubscriptionConnectedError: It has a consumer, and is not to be deleted by force.
         """
-        record = self.require(name)
-        if is_connected and not force:
-            raise SubscriptionConnectedError(
-                f"subscription {name!r} has a consumer: stop that one, or delete it by force"
-            )
-        return {record.key: None}
+        return {self.require(name).key: None}
 
     def connected(self, name: str, *, now_ms: int, partition: int | None = None) -> Changes:
         """Return what notes that a subscription has a consumer now.

@@ -83,7 +83,7 @@ class Survey:
     Attributes:
         now_ms: When Kafka was asked.
         registry: Subscriptions and policies.
-        connected: The subscriptions that have a consumer.
+        connected: The subscriptions that have a consumer, or may have one.
         logs: Each partition of the topics.
         held: What each subscription has of the partitions.
         epochs: The epoch that each subscription's cursors are of; absent where none are stored.
@@ -102,6 +102,7 @@ class Survey:
         standing: Those whose frontier stands still though there is something to read.
         untold: The subscriptions of which the brokers do not tell whether they have a consumer, and
             why. They are not taken over, and do not expire.
+        seen_ms: When each subscription's owner was last there, by that one's own clock.
         leaderless: Partitions that have no leader now; they are none of `logs`.
     """
 
@@ -120,6 +121,7 @@ class Survey:
     jobs: Mapping[str, int] = field(default_factory=dict)
     standing: frozenset[str] = frozenset()
     untold: Mapping[str, str] = field(default_factory=dict)
+    seen_ms: Mapping[str, int] = field(default_factory=dict)
     leaderless: frozenset[SourcePartition] = frozenset()
 
     def with_held(

@@ -12,7 +12,8 @@ from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
 from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC, CursorStore
+from sequitur.pipelines.subscriptions.claims import LEASE_S, HeldLease
+from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.pipelines.subscriptions.names import may_take
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from sequitur.pipelines.subscriptions.stored_records import nothing_stored
@@ -56,11 +57,11 @@ def subscribe(
     registry = RegistryStore(kafka, replication_factor=factor, outages=outages).read()
     record = registry.find(name)
     noted = registry.partition_of(name)
-    # A pattern is Java's, and Kafka's client here has other rules: any topic makes it connected.
-    joined = settings.input_topics or (CURSOR_TOPIC,)
 
     def take() -> CursorOwner:
-        return opened.enter_context(store.take(name, joined, partition=noted))
+        # Whoever has it: the checkpoint's owner has decided which job goes on.
+        followed = store.follow(name, partition=noted)
+        return opened.enter_context(store.take(name, lease=HeldLease(LEASE_S), followed=followed))
 
     stored = store.read(name, partition=noted)
     if stored is None and record is not None:

@@ -111,7 +111,7 @@ class SubscriptionChecks:
                 return {}
             return {changed.key: changed.encode()}
 
-        self._surveyor.registry.change(register)
+        self._surveyor.registry.change(register, subscription=name)
         # A reset whose process died before it had said so in the registry.
         finish_reset(self._surveyor.registry, name, self._subscription.state)
 

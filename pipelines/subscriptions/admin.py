@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Final
 from sequitur.consumer import CursorIdentity
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import TopicError
 from sequitur.pipelines.subscriptions.names import may_take
-from sequitur.pipelines.subscriptions.standing import logs_of, refuse_connected
+from sequitur.pipelines.subscriptions.standing import await_no_owner, logs_of
 
 if TYPE_CHECKING:
-    from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionRecord
+    from sequitur.consumer.subscription.registry import SubscriptionRecord
     from sequitur.pipelines.subscriptions.backlog import Surveyor
 
 _MEMBERS_GO_IN_S: Final = 90.0
@@ -80,7 +79,9 @@ class SubscriptionAdmin:
                     for where, offset in begins.items()
                 ],
                 removed=left,
-                by=partial(change, lambda registry: registry.created(made)),
+                by=partial(
+                    change, lambda registry: registry.created(made), subscription=record.name
+                ),
             )
 
     def delete(self, name: str, *, force: bool = False) -> None:
@@ -96,25 +97,24 @@ class SubscriptionAdmin:
             TopicError: The brokers refuse, or do not answer; or the group has a member that does
                 not go.
         """
-        group = group_of_new(name)
-
-        def change(registry: Registry) -> Changes:
-            nonlocal group
-            group = registry.require(name).group
-            is_connected = bool(self._surveyor.groups.connected([group]))
-            return registry.deleted(name, is_connected=is_connected, force=force)
-
-        registry = self._surveyor.registry.read()
-        if registry.find(name) is not None:
-            change(registry)  # before whoever has it is fenced
-            self._surveyor.delete(name, change)
-        else:  # perhaps a deletion that an older version has not ended
-            if not any(self._surveyor.cursors.read_all([name])):
-                registry.require(name)
-            group = name
-            if not force:
-                refuse_connected(self._surveyor.groups, name, group)
-            with self._surveyor.cursors.take(name, to_remove=True) as owner:
+        surveyor = self._surveyor
+        registry = surveyor.registry.read()
+        registered = registry.find(name)
+        if registered is None and surveyor.cursors.read_all([name]).is_empty:
+            registry.require(name)
+        noted = registry.partition_of(name)
+        followed = None if force else await_no_owner(surveyor, name, partition=noted)
+        group = name
+        if registered is not None:
+            group = registered.group
+            surveyor.delete(
+                name, lambda known, _owner: known.deleted(name), force=force, followed=followed
+            )
+        else:  # a deletion that an older version has not ended
+            watch = None if force else surveyor.watch
+            with surveyor.cursors.take(
+                name, watch=watch, followed=followed, to_remove=True
+            ) as owner:
                 owner.remove()
         deadline_s = time.monotonic() + _MEMBERS_GO_IN_S
         while True:

@@ -18,9 +18,14 @@ from sequitur.pipelines._errors import TopicError, UnansweredError
 from sequitur.pipelines.kafka.connections import kept_connections
 from sequitur.pipelines.kafka.groups import ConsumerGroups
 from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.pipelines.subscriptions.claims import ClaimWatch, Hold
 from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
-from sequitur.pipelines.subscriptions.stored_records import StoredSubscriptions, nothing_stored
+from sequitur.pipelines.subscriptions.stored_records import (
+    StoredRecords,
+    StoredSubscriptions,
+    nothing_stored,
+)
 from sequitur.producer import FatalError, RetriableError
 from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.kafka.arrivals import arrivals
@@ -36,6 +41,9 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.pipelines.subscriptions.claims import Claim
+    from sequitur.pipelines.subscriptions.compacted_topic import FollowedPartition
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
     from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
     from sequitur.producer import KafkaSettings
 
@@ -55,6 +63,7 @@ class Surveyor:
         replication_factor: How many replicas topics of subscriptions get that are not there; -1
             for the broker's default.
         outages: How long what passes is waited for.
+        clock: Monotonic seconds, by which owners are taken for gone.
 
     Attributes:
         kafka: How to reach the brokers.
@@ -62,16 +71,23 @@ class Surveyor:
         cursors: The cursors in Kafka.
         topics: Further questions.
         groups: Further questions.
+        watch: What this process has seen of the subscriptions' claims.
     """
 
     def __init__(
-        self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
+        self,
+        kafka: KafkaSettings,
+        *,
+        replication_factor: int = -1,
+        outages: Outages | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kafka = kafka
         self.registry = RegistryStore(kafka, replication_factor=replication_factor, outages=outages)
         self.cursors = CursorStore(kafka, replication_factor=replication_factor, outages=outages)
         self.topics = KafkaTopics(kafka, outages)
         self.groups = ConsumerGroups(kafka, outages)
+        self.watch = ClaimWatch(lambda name: bool(self.groups.connected([name])), clock)
         self._ages: dict[tuple[str, int, int], int] = {}  # by topic's id, partition, offset
         self._frontiers = FrontierWatch()
 
@@ -103,41 +119,65 @@ class Surveyor:
         topics = registry.topics() if wanted is None else sorted(set(wanted))
         names = sorted({one.name for topic in topics for one in registry.on(topic)})
         # Cursors before ends: else an ack could lie beyond the end that was asked.
-        stored, damaged = self.stored(registry, names) if known is None else known
+        found = self.stored(registry, names) if known is None else known
+        stored, claims = found.stored, found.claims
         now_ms = wall_clock_ms() if now_ms is None else now_ms
         # Before records are read: of a topic that is made anew meanwhile it is seen next time.
         ids = self.topics.ids(topics)
         extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
         sizes = log_sizes(self.kafka, extents.logs)
         logs = {one: Log(*ends, sizes.get(one)) for one, ends in extents.logs.items()}
-        connected, untold = self._members_of(registry, names)
+        connected, untold = self._connected(claims)
         return Survey(
             now_ms=now_ms,
             registry=registry,
-            connected=frozenset(connected),
-            untold=untold,
+            connected=connected,
+            untold={**untold, **found.untold},
+            seen_ms={
+                name: claim.seen_ms for name, claim in claims.items() if claim.seen_ms is not None
+            },
             leaderless=extents.leaderless,
             logs=logs,
-            held={name: found.cursors for name, found in stored.items()},
-            epochs={name: found.state.epoch for name, found in stored.items()},
+            held={name: one.cursors for name, one in stored.items()},
+            epochs={name: one.state.epoch for name, one in stored.items()},
             ids=ids,
             since=extents.since,
-            damaged=damaged,
+            damaged=found.damaged,
             jobs={
-                name: found.state.frontier_ms
-                for name, found in stored.items()
-                if found.state.checkpoint
+                name: one.state.frontier_ms for name, one in stored.items() if one.state.checkpoint
             },
             of_gone_logs=gone_logs(stored, logs, ids),
         )
 
-    def _members_of(
-        self, registry: Registry, names: Collection[str]
-    ) -> tuple[set[str], dict[str, str]]:
-        """Return which subscriptions have a consumer, and of which that is not told, and why."""
-        owners = {registry.require(name).group: name for name in names}
-        found, untold = self.groups.members_of(owners)
-        return {owners[one] for one in found}, {owners[one]: why for one, why in untold.items()}
+    def _connected(self, claims: Mapping[str, Claim]) -> tuple[frozenset[str], dict[str, str]]:
+        """Return the subscriptions that may have an owner, and of which that is not told, and why.
+
+        Of claims of the first form the consumer groups tell, which have their names.
+        """
+        first = [name for name, claim in claims.items() if claim.is_first_form]
+        members, untold = self.groups.members_of(first)
+        held = (
+            name
+            for name, claim in claims.items()
+            if not claim.is_first_form and self.watch.judge(name, claim) is not Hold.FREE
+        )
+        return frozenset({*members, *held}), untold
+
+    def look(
+        self, name: str, followed: FollowedPartition
+    ) -> Callable[[], tuple[Hold, Claim | None]]:
+        """Return what reads a subscription's claim and judges it.
+
+        Args:
+            name: The subscription.
+            followed: The partition of its records.
+        """
+
+        def look() -> tuple[Hold, Claim | None]:
+            claim = StoredRecords(followed.read()).claim(name)
+            return self.watch.judge(name, claim), claim
+
+        return look
 
     def judged(
         self,
@@ -238,31 +278,43 @@ class Surveyor:
         Raises:
             TopicError: The brokers do not answer.
         """
-        stored, damaged = self.cursors.read_all(names, registry.partition_of)
-        lost = set(names) - stored.keys() - damaged.keys()
-        return StoredSubscriptions(
-            stored, {**damaged, **{name: nothing_stored(name) for name in lost}}
-        )
+        found = self.cursors.read_all(names, registry.partition_of)
+        for name in set(names) - found.stored.keys() - found.damaged.keys():
+            found.damaged[name] = nothing_stored(name)
+        return found
 
-    def delete(self, name: str, change: Callable[[Registry], Changes]) -> None:
-        """Delete a subscription's record and cursors, both or neither; whoever has it is fenced.
+    def delete(
+        self,
+        name: str,
+        change: Callable[[Registry, CursorOwner], Changes],
+        *,
+        force: bool = False,
+        followed: FollowedPartition | None = None,
+    ) -> None:
+        """Delete a subscription's record and cursors, both or neither.
 
         Args:
             name: Which.
-            change: Returns what deletes the record; nothing, and all stays.
+            change: Returns what deletes the record, by who removes the cursors.
+            force: Fence whoever has it.
+            followed: The partition of its records, as far as it was read.
 
         Raises:
+            SubscriptionConnectedError: It has an owner, or may have one.
             SubscriptionFencedError: Somebody has taken it over meanwhile.
             TopicError: The brokers refuse, or do not answer.
         """
         noted = self.registry.read().partition_of(name)
-        with self.cursors.take(name, partition=noted, to_remove=True) as owner:
+        watch = None if force else self.watch
+        with self.cursors.take(
+            name, watch=watch, partition=noted, followed=followed, to_remove=True
+        ) as owner:
 
             def confirmed(registry: Registry) -> Changes:
                 owner.confirm()
-                return change(registry)
+                return change(registry, owner)
 
-            owner.remove(by=partial(self.registry.change, confirmed))
+            owner.remove(by=partial(self.registry.change, confirmed, subscription=name))
 
 
 def gone_logs(

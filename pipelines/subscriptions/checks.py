@@ -1,20 +1,22 @@
 """One round of all checks: quota, time to live, expiration, detection.
 
-A subscription without a consumer gets its acks here: it is taken over for that, which fences
-whoever had it. One that has a consumer is left alone: it makes these acks itself, see `skipping`.
+A subscription without an owner gets its acks here: it is taken over for that. One that has an
+owner, or may have one, is left alone: that one makes these acks itself, see `skipping`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import CursorIdentity
-from sequitur.consumer._errors import UnknownSubscriptionError
+from sequitur.consumer._errors import SubscriptionConnectedError, UnknownSubscriptionError
 from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
 from sequitur.consumer.subscription.expiry import is_unused
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.registry import NOTED_EACH_MS, Registry
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
 from sequitur.pipelines._errors import SubscriptionFencedError, TopicError, UnansweredError
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import SourcePartition
     from sequitur.consumer.subscription.quota import QuotaCheck
-    from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionRecord
+    from sequitur.consumer.subscription.registry import Changes, SubscriptionRecord
     from sequitur.consumer.subscription.survey import Survey
     from sequitur.pipelines.subscriptions.backlog import Surveyor
     from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
@@ -38,8 +40,6 @@ _HALF_DONE: Final = (
     "expires, is evicted or deleted"
 )
 _OF_BEFORE: Final = "and what is acked is of messages of the one before: reset the subscription"
-_NOTED_EACH_MS: Final = 30_000
-"""The time of the last connection is written no more often: expiration counts in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +208,17 @@ class Checks:
         due = due_acks(survey, record, wanted)
         if self._is_dry:
             return survey, due, _acked(due)
-        # Asked again, since to take it over would fence a consumer that has come meanwhile.
-        if self._surveyor.groups.connected([record.group]):
+        if record.name in survey.connected:
             return survey, [], [_owned(record.name, due)]
         try:
-            with self._surveyor.cursors.take(record.name, partition=record.partition) as owner:
+            # Judged again, since to take it over would fence a consumer that has come meanwhile.
+            with self._surveyor.cursors.take(
+                record.name, watch=self._surveyor.watch, partition=record.partition
+            ) as owner:
                 taken = _TakenCursors(owner, survey)
                 due = skip(self._surveyor, taken, survey, record, wanted, copy_to=self._copy_to)
                 survey = survey.with_held(record.name, taken.copies(), epoch=taken.state.epoch)
-        except SubscriptionFencedError:
+        except (SubscriptionConnectedError, SubscriptionFencedError):
             return survey, [], [_owned(record.name, due)]
         except UnansweredError:
             raise
@@ -261,7 +263,11 @@ class Checks:
         for record in survey.registry.subscriptions.values():
             is_connected = record.name in survey.connected or record.name in survey.untold
             if not is_unused(
-                survey.registry, record, is_connected=is_connected, now_ms=survey.now_ms
+                survey.registry,
+                record,
+                is_connected=is_connected,
+                now_ms=survey.now_ms,
+                seen_ms=survey.seen_ms.get(record.name),
             ):
                 continue
             if self._is_dry or self._delete_unused(record.name, survey.now_ms):
@@ -272,41 +278,33 @@ class Checks:
         """Delete a subscription if it is unused still; whether it was."""
         is_deleted, group = False, ""
 
-        def delete(registry: Registry) -> Changes:
+        def delete(registry: Registry, owner: CursorOwner) -> Changes:
             nonlocal is_deleted, group
             record = registry.require(name)
             group = record.group
-            is_connected = bool(self._surveyor.groups.connected([group]))
-            is_deleted = is_unused(registry, record, is_connected=is_connected, now_ms=now_ms)
-            return registry.deleted(name, is_connected=is_connected) if is_deleted else {}
+            is_deleted = is_unused(
+                registry, record, is_connected=False, now_ms=now_ms, seen_ms=owner.seen_ms
+            )
+            return registry.deleted(name) if is_deleted else {}
 
         try:
             self._surveyor.delete(name, delete)
-        except (UnknownSubscriptionError, SubscriptionFencedError):
+        except (UnknownSubscriptionError, SubscriptionConnectedError, SubscriptionFencedError):
             return False
         if is_deleted:
-            # A group that gets a member in this moment keeps its offsets, and other checks go on.
+            # A group that has a member keeps its offsets, and other checks go on.
             with contextlib.suppress(TopicError):
                 self._surveyor.groups.delete(group)
         return is_deleted
 
     def _note_connected(self, survey: Survey) -> None:
-        """Write when subscriptions were last connected."""
-        due = [
-            name
-            for name in survey.connected
-            if survey.now_ms - survey.registry.require(name).last_connected_ms >= _NOTED_EACH_MS
-        ]
-
-        def note(registry: Registry) -> Changes:
-            changes: Changes = {}
-            for name in due:
-                if name in registry.subscriptions:
-                    changes |= registry.connected(name, now_ms=survey.now_ms)
-            return changes
-
-        if due:
-            self._surveyor.registry.change(note)
+        """Write when subscriptions were last connected whose claims do not say that."""
+        for name in survey.connected - survey.seen_ms.keys():
+            record = survey.registry.require(name)
+            if survey.now_ms - record.last_connected_ms >= NOTED_EACH_MS:
+                self._surveyor.registry.change(
+                    partial(Registry.connected, name=name, now_ms=survey.now_ms), subscription=name
+                )
 
 
 def _detected(survey: Survey) -> list[Finding]:

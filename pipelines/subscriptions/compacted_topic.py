@@ -20,6 +20,8 @@ from sequitur.producer.kafka.arrivals import arrivals
 from sequitur.producer.kafka.error_codes import Request, action_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka import Message
 
     from sequitur.pipelines.kafka.outages import Outages
@@ -30,6 +32,9 @@ _RECORDS: Final = 1_000
 _PATIENCE_S: Final = 60.0
 """For a transaction of a process that died: `TRANSACTION_TIMEOUT_MS`, and a broker's round of ten
 seconds that ends such ones."""
+
+_FOLLOWED_FOR_S: Final = 600.0
+"""Deletions are kept for `delete.retention.ms`: who comes back later begins anew."""
 
 _CONFIG: Final = {
     "cleanup.policy": "compact",
@@ -129,12 +134,39 @@ class CompactedTopic:
         first = self._topics.low_watermarks(wanted)
         # Beyond what a reader of committed records is told: it waits for open transactions.
         ends = self._topics.high_watermarks(wanted)
-        return self._read({one: ends[one] for one in wanted if first[one] < ends[one]})
+        found: dict[int, dict[bytes, KeptRecord]] = {one.partition: {} for one in wanted}
+        self._read({one: ends[one] for one in wanted if first[one] < ends[one]}, found)
+        return {one: records for one, records in found.items() if records}
 
-    def _read(self, ends: dict[SourcePartition, int]) -> dict[int, dict[bytes, KeptRecord]]:
-        found: dict[int, dict[bytes, KeptRecord]] = {one.partition: {} for one in ends}
+    def read_on(self, partition: int, records: dict[bytes, KeptRecord], first: int) -> int:
+        """Read a partition from an offset on into the records that were read of it before.
+
+        Returns:
+            Where it ended; a partition that ends before `first` is another's, and is read whole.
+
+        Raises:
+            TopicError: The brokers do not answer, or a transaction stays open.
+        """
+        if not self.exists():
+            records.clear()
+            return 0
+        where = SourcePartition(self.name, partition)
+        end = self._topics.high_watermarks([where])[where]
+        if end < first:
+            records.clear()
+            first = 0
+        if first < end:
+            self._read({where: end}, {partition: records}, first)
+        return end
+
+    def _read(
+        self,
+        ends: dict[SourcePartition, int],
+        found: dict[int, dict[bytes, KeptRecord]],
+        first: int = 0,
+    ) -> None:
         if not ends:
-            return found
+            return
         consumer = Consumer(
             {
                 **self._kafka.librdkafka(),
@@ -147,7 +179,7 @@ class CompactedTopic:
             }
         )
         try:
-            consumer.assign([TopicPartition(*one, 0) for one in ends])
+            consumer.assign([TopicPartition(*one, first) for one in ends])
             deadline_s = time.monotonic() + _PATIENCE_S
             while ends:
                 for message in arrivals(consumer, _RECORDS, timeout_s=_POLL_S):
@@ -172,7 +204,6 @@ class CompactedTopic:
             raise UnansweredError(f"topic {self.name!r} cannot be read: {error}") from error
         finally:
             consumer.close()
-        return found
 
     def _look_at(
         self, message: Message, error: KafkaError, ends: dict[SourcePartition, int]
@@ -189,3 +220,33 @@ class CompactedTopic:
                 ends.pop(where, None)
         elif not action_of(Request.TOPICS, code).is_waited_for:
             raise TopicError(f"topic {self.name!r} cannot be read: {error}")
+
+
+class FollowedPartition:
+    """Newest value of each key of one partition, read on with each look.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, topic: CompactedTopic, partition: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.partition = partition
+        self._topic = topic
+        self._clock = clock
+        self._records: dict[bytes, KeptRecord] = {}
+        self._next = 0
+        self._read_s = clock()
+
+    def read(self) -> dict[bytes, bytes]:
+        """Return what is there now; see `CompactedTopic.read`."""
+        now_s = self._clock()
+        if now_s - self._read_s >= _FOLLOWED_FOR_S:
+            self._records.clear()
+            self._next = 0
+        self._next = self._topic.read_on(self.partition, self._records, self._next)
+        self._read_s = now_s
+        return {key: one.value for key, one in self._records.items()}

@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _MOST_AT_ONCE: Final = 500
+_SENDS_EACH_S: Final = 1.0
+"""While there is no room for messages the group's offsets are sent so often."""
 _LOOKS_EACH_S: Final = 0.25
 """So often the writing thread looks whether a takeover is known: calls learn of it from there."""
 NEW_PARTITIONS_EACH_S: Final = 5.0
-PROVES_EACH_S: Final = 5.0
-"""A process that has written nothing for so long writes all the same: by that alone it learns that
-a command has reset, skipped or deleted the subscription."""
 
 _logger: Final = logging.getLogger("sequitur.subscription")
 _of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
@@ -96,8 +95,6 @@ class Consumption:
         self._is_closed = False
         self._was_out = False
         self.dead_letters = 0
-        # The writing thread's alone.
-        self._stored_s = time.monotonic()
 
         self._threads = [
             threading.Thread(target=work, name=f"subscription-{what}", daemon=True)
@@ -119,7 +116,9 @@ class Consumption:
             while True:
                 self._check()
                 now_s = time.monotonic()
-                handed = self._dispatch.take(now_s * 1000, most)
+                # One that was paused may have been taken over from: the next renewal tells.
+                is_over = self._owner.lease.is_over
+                handed = [] if is_over else self._dispatch.take(now_s * 1000, most)
                 if self._dispatch.room >= self._refill:
                     self._has_room.notify()
                 if handed and not self._was_out:
@@ -129,9 +128,11 @@ class Consumption:
                 if handed or (until_s is not None and now_s >= until_s):
                     return handed
                 change_ms = self._dispatch.next_change_ms()
-                changes_s = None if change_ms is None else change_ms / 1000
+                changes_s = None if change_ms is None or is_over else change_ms / 1000
+                renewed_s = now_s + _LOOKS_EACH_S if is_over else None
                 first_s = min(
-                    (one for one in (until_s, changes_s) if one is not None), default=None
+                    (one for one in (until_s, changes_s, renewed_s) if one is not None),
+                    default=None,
                 )
                 self._has_messages.wait(None if first_s is None else _wait_s(first_s - now_s))
 
@@ -263,7 +264,6 @@ class Consumption:
             self._end()
         for thread in self._threads:
             thread.join()
-        self._owner.close()
         if self._writes.acks_left():
             self._check_failure()
             if self._writes.refusal is not None:
@@ -347,11 +347,15 @@ class Consumption:
         try:
             while True:
                 with self._lock:
-                    self._has_room.wait_for(
-                        lambda: self._ends or self._dispatch.room >= self._refill
+                    has_room = self._has_room.wait_for(
+                        lambda: self._ends or self._dispatch.room >= self._refill, _SENDS_EACH_S
                     )
                     if self._ends:
                         return
+                if not has_room:
+                    self._reader.send_offsets()
+                    continue
+                with self._lock:
                     room = min(self._dispatch.room, _MOST_AT_ONCE)
                     new = {
                         where: self._partitions[where].cursor.committed_offset
@@ -367,6 +371,7 @@ class Consumption:
         except Exception as error:  # noqa: BLE001 - a thread that ends tells everybody why
             self._fail(error)
         finally:
+            self._threads[1].join()  # the last acks have offsets, too
             self._reader.close()
 
     def _take_in(self, arrivals: Iterable[Arrival]) -> None:
@@ -404,7 +409,7 @@ class Consumption:
             while True:
                 now_s = time.monotonic()
                 with self._lock:
-                    pause_s = min(writes_s - now_s, _LOOKS_EACH_S)
+                    pause_s = min(writes_s - now_s, _LOOKS_EACH_S, self._owner.lease.due_in_s)
                     self._is_due.wait_for(
                         lambda: self._ends or self._writes.is_requested, max(pause_s, 0)
                     )
@@ -416,11 +421,11 @@ class Consumption:
                 if writes:
                     self._write_once()
                     writes_s = time.monotonic() + self._write_interval_s
-                elif time.monotonic() >= self._stored_s + PROVES_EACH_S:
-                    with suppress(UnansweredError):  # it is tried again
-                        self._store([])
                 if ends:
                     return
+                # By that alone it learns that a command has reset or deleted the subscription.
+                with suppress(UnansweredError):  # it is tried again
+                    self._owner.renew()
                 if time.monotonic() >= looks_s:
                     self._look_for_partitions()
                     looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
@@ -429,6 +434,7 @@ class Consumption:
         finally:
             if self._letters is not None:
                 self._letters.close()
+            self._owner.close()
 
     def _write_letters(self, letters: DeadLetters) -> None:
         """Write what has failed too often to the topic for it, and ack what is there."""
@@ -464,11 +470,7 @@ class Consumption:
 
     def _store(self, cursors: list[PartitionCursor]) -> None:
         """Write cursors, and what they share."""
-        state = replace(self._state, written_ms=wall_clock_ms())
-        try:
-            self._owner.write(state, cursors)
-        finally:
-            self._stored_s = time.monotonic()
+        self._owner.write(replace(self._state, written_ms=wall_clock_ms()), cursors)
 
     def _look_for_partitions(self) -> None:
         """Take up partitions that were added; end where a topic is not the one of before."""

@@ -1,8 +1,8 @@
 """Cursors are moved by an administrator: reset, skip, expire. Planned first, then carried out.
 
 To carry a plan out takes the subscription over, so of two administrators at once one is refused. It
-is refused as long as a job is connected, unless it is told to take the subscription away from it:
-the job then stops by name, and goes on from the new cursors when it is started again.
+is refused as long as the subscription has an owner, unless it is told to take it away from that
+one: a job then stops by name, and goes on from the new cursors when it is started again.
 
 A reset writes the cursors first and the registry behind them. Whoever finds cursors of a newer
 epoch than the registry's has found a reset whose process died in between: `finish_reset` ends it.
@@ -29,7 +29,7 @@ from sequitur.consumer.subscription.position import Edge, ToTime, places_of
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError
 from sequitur.pipelines.subscriptions.standing import (
-    refuse_connected,
+    await_no_owner,
     standing_of,
     standing_with,
 )
@@ -138,7 +138,7 @@ def finish_reset(registry: RegistryStore, name: str, state: SubscriptionState) -
     def note(known: Registry) -> Changes:
         return known.reset(name, epoch=state.epoch, now_ms=state.written_ms)
 
-    registry.change(note)
+    registry.change(note, subscription=name)
 
 
 class CursorMoves:
@@ -238,10 +238,15 @@ class CursorMoves:
             TopicError: The brokers refuse, or do not answer.
         """
         name, registry = plan.name, self._surveyor.registry
-        record = registry.read().require(name)
-        if not fence:
-            refuse_connected(self._surveyor.groups, name, record.group)
-        with self._surveyor.cursors.take(name, partition=record.partition) as owner:
+        noted = registry.read().require(name).partition
+        cursors = self._surveyor.cursors
+        followed = (
+            cursors.follow(name, partition=noted)
+            if fence
+            else await_no_owner(self._surveyor, name, partition=noted)
+        )
+        watch = None if fence else self._surveyor.watch
+        with cursors.take(name, watch=watch, partition=noted, followed=followed) as owner:
             standing = standing_with(self._surveyor, name, owner.stored)
             _refuse_changed(plan.standing, standing, fence=fence)
             moves = tuple(plan.make(standing))

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
-import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from confluent_kafka import TopicPartition
 
 from sequitur.consumer import ConsumerError, SourcePartition
-from sequitur.consumer._errors import CursorError
+from sequitur.consumer._errors import CursorError, SubscriptionConnectedError
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.stored_pieces import in_metadata
 from sequitur.pipelines._errors import (
@@ -28,9 +28,10 @@ from sequitur.pipelines._errors import (
     UnansweredError,
 )
 from sequitur.pipelines.kafka.outages import brief_outages
-from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
+from sequitur.pipelines.subscriptions.claims import Claim, ClaimWatch, HeldLease, Hold
+from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic, FollowedPartition
 from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
-from sequitur.pipelines.subscriptions.group_member import GroupMember
+from sequitur.pipelines.subscriptions.group_offsets import GroupOffsets, OwnersThread
 from sequitur.pipelines.subscriptions.stored_records import (
     StoredRecords,
     StoredSubscription,
@@ -44,6 +45,7 @@ from sequitur.pipelines.subscriptions.stored_records import (
     state_key,
     what_helps,
 )
+from sequitur.producer._wall_clock import wall_clock_ms
 from sequitur.producer.kafka.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -120,20 +122,23 @@ class CursorStore:
         Raises:
             TopicError: The brokers do not answer.
         """
-        stored, damaged = {}, {}
+        found = StoredSubscriptions()
         wanted = set(names)
         self._known = {
             one: known for one, known in self._known.items() if one.subscription in wanted
         }
         for name, records in self._read_all(names, partition_of):
             try:
-                one = records.subscription(name)
+                if (one := records.subscription(name)) is not None:
+                    found.stored[name] = one
             except ConsumerError as error:
-                damaged[name] = f"{error}; {what_helps(error)}"
-            else:
-                if one is not None:
-                    stored[name] = one
-        return StoredSubscriptions(stored, damaged)
+                found.damaged[name] = f"{error}; {what_helps(error)}"
+            try:
+                if (claim := records.claim(name)) is not None:
+                    found.claims[name] = claim
+            except ConsumerError as error:
+                found.untold[name] = str(error)
+        return found
 
     def _read_all(
         self, names: Collection[str], partition_of: Callable[[str], int | None]
@@ -191,43 +196,69 @@ class CursorStore:
                     places[where] = Position(record.partition, record.offset)
         return places
 
+    def follow(self, subscription: str, *, partition: int | None = None) -> FollowedPartition:
+        """Return the partition of a subscription's records, to be read on; see `read`.
+
+        Raises:
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self._topic.ensure(replication_factor=self._replication_factor)
+        if partition is None:
+            return FollowedPartition(self._topic, self._place(subscription, None)[0])
+        return FollowedPartition(self._topic, self._home(subscription, partition))
+
     def take(
         self,
         subscription: str,
-        topics: Sequence[str] = (),
         *,
+        lease: HeldLease | None = None,
+        watch: ClaimWatch | None = None,
         partition: int | None = None,
+        followed: FollowedPartition | None = None,
+        offsets: GroupOffsets | None = None,
         to_remove: bool = False,
     ) -> CursorOwner:
         """Become the owner of a subscription; whoever was is fenced.
 
         Args:
             subscription: Its name.
-            topics: Joins the consumer group for these, so that the subscription is connected.
+            lease: Holds the subscription for so long with each write; None for one that does not.
+            watch: Judges whether there is an owner, who is not to be fenced; None: anybody is.
             partition: The one that the registry names; None: what is stored is looked for in all.
+            followed: The partition of its records, as far as it was read: an owner that writes much
+                is replaced sooner. None: it is read once what a dead owner has left open is ended.
+            offsets: Takes the offsets for the group, where the caller has a consumer that sends
+                them, and renews the lease; None: a thread of the owner does both.
             to_remove: What is stored may be damaged: it is only removed.
 
         Raises:
+            SubscriptionConnectedError: It has an owner.
             CursorError: What is stored was changed, or is of another version.
             TopicError: The brokers refuse, or do not answer.
         """
         self._topic.ensure(replication_factor=self._replication_factor)
+        if followed is not None:
+            followed.read()
         return CursorOwner(
             self._kafka,
             self._topic,
-            partial(self._place, subscription, partition),
-            self._home(subscription, partition),
+            partial(self.follow, subscription, partition=partition),
+            self._home(subscription, partition) if followed is None else followed.partition,
             subscription,
-            topics=topics,
+            followed=followed,
+            lease=lease or HeldLease(0),
+            watch=watch,
+            offsets=offsets,
             to_remove=to_remove,
             outages=self._outages,
         )
 
 
 class CursorOwner:
-    """Whoever may write a subscription's cursors. One thread at a time.
+    """Whoever may write a subscription's cursors.
 
     Attributes:
+        lease: How long it has the subscription for.
         stored: What was stored when it became the owner, or by itself since; None if nothing was.
         partition: The partition of the cursors' topic that this is in, or is to be.
         group: Id of the subscription's consumer group.
@@ -237,11 +268,14 @@ class CursorOwner:
         self,
         kafka: KafkaSettings,
         topic: CompactedTopic,
-        place: Callable[[], tuple[int, StoredRecords]],
+        follow: Callable[[], FollowedPartition],
         home: int,
         subscription: str,
         *,
-        topics: Sequence[str],
+        followed: FollowedPartition | None,
+        lease: HeldLease,
+        watch: ClaimWatch | None,
+        offsets: GroupOffsets | None,
         to_remove: bool,
         outages: Outages | None,
     ) -> None:
@@ -252,7 +286,11 @@ class CursorOwner:
         self._is_proven = True
         self._topic = topic
         self.partition = home
-        self._claim = uuid.uuid4().hex.encode()
+        self._lock = threading.RLock()
+        self.lease = lease
+        self._claim = Claim.begin(lease.lease_s, None)
+        self._offsets = offsets or GroupOffsets(self._outages.tell)
+        self._thread: OwnersThread | None = None
         self.stored: StoredSubscription | None = None
         self.group = ""
         self._generation = -1
@@ -260,13 +298,16 @@ class CursorOwner:
         self._writer = self._new_writer()
         try:
             # Behind the id: what a former owner has left open is ended, and hides nothing.
-            partition, _ = place()
-            if partition != home:
-                self.partition = partition
+            followed = followed or follow()
+            if followed.partition != home:
+                self.partition = followed.partition
                 self._writer.close()
                 self._writer = self._new_writer()
-            self._take_over(to_remove=to_remove)
-            self._member = GroupMember(kafka, self.group, topics, instance=subscription)
+            self._take_over(followed, watch, to_remove=to_remove)
+            if offsets is None:
+                self._thread = OwnersThread(
+                    kafka, self.group, self._offsets, self.renew, self._outages.tell
+                )
         except BaseException:
             self._writer.close()
             raise
@@ -278,9 +319,14 @@ class CursorOwner:
         self.close()
 
     @property
+    def seen_ms(self) -> int | None:
+        """When an owner was last there, as far as claims tell."""
+        return self._claim.seen_ms
+
+    @property
     def is_fenced(self) -> bool:
         """Whether somebody else is known to have taken the subscription over."""
-        return self._is_taken or self._member.is_fenced
+        return self._is_taken
 
     def check(self) -> None:
         """Check that nobody is known to have taken the subscription over.
@@ -313,6 +359,16 @@ class CursorOwner:
             SubscriptionError: The cursors are another subscription's.
             TopicError: The brokers refuse, or do not answer.
         """
+        with self._lock:
+            self._write_cursors(state, cursors, removed, by or self._write)
+
+    def _write_cursors(
+        self,
+        state: SubscriptionState,
+        cursors: Iterable[PartitionCursor],
+        removed: Iterable[SourcePartition],
+        write: WriteRecords,
+    ) -> None:
         self.check()
         offsets: list[TopicPartition] = []
         written: dict[SourcePartition, PartitionCursor] = {}
@@ -345,8 +401,8 @@ class CursorOwner:
         for where in deleted:
             keys = {cursor_key(self.subscription, where), *self._chunks.get(where, ())}
             records += [self._record(key, None) for key in keys]
-        (by or self._write)(records)
-        self._member.commit(offsets)
+        write(records)
+        self._offsets.set(offsets)
         self._generation = generation
         before = {} if self.stored is None else self.stored.cursors
         left = {where: one for where, one in before.items() if where not in deleted}
@@ -354,6 +410,26 @@ class CursorOwner:
         for where in deleted:
             self._chunks.pop(where, None)
         self.stored = StoredSubscription(state, {**left, **written})
+
+    def renew(self) -> None:
+        """Write the claim alone, if nothing was written for long.
+
+        Raises:
+            SubscriptionFencedError: Somebody else has taken the subscription over.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        with self._lock:
+            if self.lease.lease_s and self.lease.due_in_s <= 0:
+                self.check()
+                self._write([])
+
+    def release(self) -> None:
+        """Say that the subscription has no owner any more, if brokers answer."""
+        with self._lock, contextlib.suppress(TopicError, SubscriptionFencedError):
+            is_able = self._is_proven and not self._writer.is_over
+            if self.lease.lease_s and is_able and not self.is_fenced:
+                self._claim = self._claim.released(wall_clock_ms())
+                self._writer.write([self._claim_record()])
 
     def remove(self, *, by: WriteRecords | None = None) -> None:
         """Delete all that is stored of the subscription, but for the group's offsets.
@@ -365,25 +441,32 @@ class CursorOwner:
             SubscriptionFencedError: Somebody else has taken the subscription over.
             TopicError: The brokers refuse, or do not answer.
         """
-        self.check()
-        # Of a topic that has grown other partitions may hold older ones.
-        (by or self._write)(
-            [
-                self._record(key, None)._replace(partition=partition)
-                for partition, found in self._topic.read_apart().items()
-                for key in found
-                if is_record_of(key, self.subscription)
-            ]
-        )
-        self.stored, self._chunks = None, {}
+        with self._lock:
+            self.check()
+            # Of a topic that has grown other partitions may hold older ones.
+            (by or partial(self._write, claims=False))(
+                [
+                    self._record(key, None)._replace(partition=partition)
+                    for partition, found in self._topic.read_apart().items()
+                    for key in found
+                    if is_record_of(key, self.subscription)
+                ]
+            )
+            self.stored, self._chunks = None, {}
 
     def close(self) -> None:
-        """Stop being connected."""
-        self._member.close()
+        """Let go of the subscription."""
+        self.release()
+        if self._thread is not None:
+            self._thread.close()
         self._writer.close()
 
-    def _write(self, records: Sequence[TopicWrite]) -> None:
+    def _write(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
         """Write records, by another client where one's transaction failed, as long as that passes.
+
+        Args:
+            records: What is written.
+            claims: Whether the claim is written with them.
 
         Raises:
             SubscriptionFencedError: Somebody else has taken the subscription over.
@@ -400,12 +483,14 @@ class CursorOwner:
                 if not self._is_proven:
                     self.confirm()
                     self._is_proven = True
+                begun_s = self.lease.now_s()
                 try:
-                    self._writer.write(records)
+                    self._writer.write([*records, *(self._next_claim() if claims else ())])
                 except SubscriptionFencedError:
                     # By another process, or by a broker that ended what took too long.
                     self.confirm()
                 else:
+                    self.lease.renewed(begun_s)
                     return
 
         self._outages.outlast(
@@ -419,35 +504,50 @@ class CursorOwner:
             SubscriptionFencedError: Somebody has.
             TopicError: The brokers do not answer.
         """
-        if self._member.is_fenced or not self._is_claimed():
+        if not self._is_claimed():
             self._is_taken = True
+            self._offsets.forget()
             raise self._lost()
 
-    def _take_over(self, *, to_remove: bool) -> None:
+    def _next_claim(self) -> list[TopicWrite]:
+        """Return the claim as it is written next."""
+        self._claim = self._claim.renewed(wall_clock_ms())
+        return [self._claim_record()]
+
+    def _claim_record(self) -> TopicWrite:
+        return self._record(owner_key(self.subscription), self._claim.encode())
+
+    def _take_over(
+        self, followed: FollowedPartition, watch: ClaimWatch | None, *, to_remove: bool
+    ) -> None:
         """Read what is stored, and claim the subscription.
 
         A former owner that writes between the two is refused, finds no newer claim than its own,
         and takes the transactional id back, since brokers end transactions in the same way. This
         process came later: it begins again.
         """
-        key = owner_key(self.subscription)
         deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
         while True:
             # Behind the id: what former owners write from now on is refused, and is not missed.
-            found = self._topic.read(self.partition)
-            known = StoredRecords({} if to_remove else found)
+            found = StoredRecords(followed.read())
+            known = StoredRecords({}) if to_remove else found
+            before = (known if watch is None else found).claim(self.subscription)
+            if watch is not None and watch.judge(self.subscription, before) is not Hold.FREE:
+                raise SubscriptionConnectedError(held_by(self.subscription, before))
             self.stored = known.subscription(self.subscription)
             self._generation = known.newest_generation(self.subscription)
             self.group = known.group(self.subscription)
             self._chunks = known.chunks(self.subscription)
+            if not self._claim.count:
+                self._claim = Claim.begin(self.lease.lease_s, before)
+            begun_s = self.lease.now_s()
             try:
-                self._writer.write([self._record(key, self._claim)])
+                self._writer.write(self._next_claim())
             except (SubscriptionFencedError, UnansweredError) as error:
                 is_over = time.monotonic() > deadline_s
                 # What another process has fenced is ended, and hides no claim.
-                if not is_over and isinstance(error, SubscriptionFencedError):
-                    claim = self._topic.read(self.partition).get(key)
-                    is_over = claim not in {found.get(key), self._claim}
+                if watch is None and not is_over and isinstance(error, SubscriptionFencedError):
+                    is_over = self._is_claimed_anew(followed, before)
                 if is_over:
                     raise
                 failures += 1
@@ -455,7 +555,16 @@ class CursorOwner:
                 self._writer.close()
                 self._writer = self._new_writer()
             else:
+                self.lease.renewed(begun_s)
+                if self.lease.lease_s:  # nobody may have looked after them for a week
+                    self._offsets.set(known.offsets(self.subscription))
                 return
+
+    def _is_claimed_anew(self, followed: FollowedPartition, before: Claim | None) -> bool:
+        """Tell whether somebody else has become the owner since a claim was read."""
+        claim = StoredRecords(followed.read()).claim(self.subscription)
+        lives = {self._claim.life} if before is None else {self._claim.life, before.life}
+        return before is not None if claim is None else claim.life not in lives
 
     def _lost(self) -> SubscriptionFencedError:
         """Say that the subscription is somebody else's, and why, where that can be known."""
@@ -479,8 +588,10 @@ class CursorOwner:
 
     def _is_claimed(self) -> bool:
         """Tell whether nobody has become the owner since."""
-        found = self._topic.read(self.partition)
-        return found.get(owner_key(self.subscription)) == self._claim
+        with contextlib.suppress(CursorError):  # a newer version's
+            claim = StoredRecords(self._topic.read(self.partition)).claim(self.subscription)
+            return claim is not None and claim.life == self._claim.life
+        return False
 
     def _new_writer(self) -> FencedWriter:
         return FencedWriter(
@@ -493,3 +604,9 @@ class CursorOwner:
 
     def _record(self, key: bytes, value: bytes | None) -> TopicWrite:
         return TopicWrite(self._topic.name, self.partition, key, value)
+
+
+def held_by(subscription: str, claim: Claim | None) -> str:
+    """Say that a subscription has an owner, and who it is."""
+    owner = None if claim is None else claim.owner
+    return f"subscription {subscription!r} has a consumer" + (f" ({owner})" if owner else "")

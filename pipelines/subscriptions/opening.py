@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import CursorIdentity, SourcePartition
-from sequitur.consumer._errors import SubscriptionExistsError
+from sequitur.consumer._errors import SubscriptionConnectedError, SubscriptionExistsError
 from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry import SubscriptionRecord
+from sequitur.consumer.subscription.registry import (
+    NOTED_EACH_MS,
+    SubscriptionRecord,
+    SubscriptionType,
+)
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError
 from sequitur.pipelines.subscriptions.backlog import Surveyor
+from sequitur.pipelines.subscriptions.claims import Hold, await_free
 from sequitur.pipelines.subscriptions.cursor_moves import finish_reset
+from sequitur.pipelines.subscriptions.cursor_store import held_by
 from sequitur.pipelines.subscriptions.names import may_take, refuse_another
 from sequitur.pipelines.subscriptions.stored_records import nothing_stored
 from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from sequitur.consumer import Cursor
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-    from sequitur.consumer.subscription.registry import Changes, Registry, SubscriptionType
+    from sequitur.consumer.subscription.registry import Changes, Registry
+    from sequitur.pipelines.subscriptions.claims import HeldLease
+    from sequitur.pipelines.subscriptions.compacted_topic import FollowedPartition
     from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
+    from sequitur.pipelines.subscriptions.group_offsets import GroupOffsets
     from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
     from sequitur.producer import KafkaSettings
 
@@ -60,6 +70,7 @@ class SubscriptionOpening:
             there; -1 for the brokers' default.
         evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
             they are not.
+        wait: Waits for so many seconds.
 
     Attributes:
         surveyor: Asks Kafka.
@@ -78,22 +89,36 @@ class SubscriptionOpening:
         type: SubscriptionType,  # noqa: A002 - Pulsar's word
         replication_factor: int = -1,
         evicted_topic: str | None = None,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
+        self._wait = wait
         self.surveyor = Surveyor(kafka, replication_factor=replication_factor)
         self.topics = self.surveyor.topics
         self._record = SubscriptionRecord(
             name, topics, type, created_ms=0, evicted_topic=evicted_topic
         )
 
-    def open(self, position: Edge | None) -> OpenedSubscription:
-        """Take the subscription over; create it if there is none of its name.
+    def open(
+        self,
+        position: Edge | None,
+        *,
+        lease: HeldLease,
+        offsets: GroupOffsets,
+        take_over: bool = False,
+    ) -> OpenedSubscription:
+        """Take the subscription; create it if there is none of its name.
 
         Args:
             position: Where a new one begins; None: a new one is refused.
+            lease: How long it is held for with each write.
+            offsets: Takes the offsets that its group is to have.
+            take_over: Fence whoever has it. Else one of type `Failover` waits until nobody has it,
+                and others are refused.
 
         Raises:
             CursorError: What is stored was changed, or is of another version.
-            SubscriptionConnectedError: It is new, and a consumer group of its name has a member.
+            SubscriptionConnectedError: Another process has it; or it is new, and a consumer group
+                of its name has a member.
             SubscriptionError: It is on other topics, of another type, or a Spark job's; it is new,
                 and there is no position; or it is registered, and nothing is stored of it.
             SubscriptionExistsError: It is new, and a group of its name is another program's.
@@ -104,11 +129,20 @@ class SubscriptionOpening:
                 self.surveyor, self._record.name, self._record.type, self._record.topics
             )
             with contextlib.suppress(SubscriptionExistsError):  # registered by another meanwhile
-                return self._open(registered, position)
+                opened = self._open(registered, position, lease, offsets, take_over=take_over)
+                if opened is not None:
+                    return opened
 
     def _open(
-        self, registered: SubscriptionRecord | None, position: Edge | None
-    ) -> OpenedSubscription:
+        self,
+        registered: SubscriptionRecord | None,
+        position: Edge | None,
+        lease: HeldLease,
+        offsets: GroupOffsets,
+        *,
+        take_over: bool,
+    ) -> OpenedSubscription | None:
+        """Open it; None where that took so long that it may be another one by now."""
         name = self._record.name
         noted = None if registered is None else registered.partition
         stored = self.surveyor.cursors.read(name, partition=noted)
@@ -120,7 +154,19 @@ class SubscriptionOpening:
                 "(position = 'earliest' or 'latest')"
             )
         starts = self._starts(position or Edge.EARLIEST)
-        owner = self.surveyor.cursors.take(name, self._record.topics, partition=noted)
+        cursors = self.surveyor.cursors
+        followed = cursors.follow(name, partition=noted)
+        if not take_over and self._awaits_turn(followed):
+            return None
+        watch = None if take_over else self.surveyor.watch
+        try:
+            owner = cursors.take(
+                name, lease=lease, watch=watch, partition=noted, followed=followed, offsets=offsets
+            )
+        except SubscriptionConnectedError:  # another one was faster
+            if self._is_patient:
+                return None
+            raise
         try:
             self._check(owner.stored, ids, is_registered=registered is not None)
             found = SubscriptionState() if owner.stored is None else owner.stored.state
@@ -137,6 +183,28 @@ class SubscriptionOpening:
             owner.close()
             raise
         return OpenedSubscription(owner, state, partitions)
+
+    @property
+    def _is_patient(self) -> bool:
+        return self._record.type is SubscriptionType.FAILOVER
+
+    def _awaits_turn(self, followed: FollowedPartition) -> bool:
+        """Wait until nobody has the subscription, if its type waits; tell whether that took time.
+
+        Raises:
+            SubscriptionConnectedError: Another process has it, which is not waited for.
+        """
+        name = self._record.name
+        look = self.surveyor.look(name, followed)
+        if look()[0] is Hold.FREE:
+            return False
+        claim = await_free(look, patiently=self._is_patient, wait=self._wait)
+        if claim is not None:
+            raise SubscriptionConnectedError(
+                f"{held_by(name, claim)}: one of type Failover would wait for it to end; stop that "
+                "one, or take the subscription over (take_over=True)"
+            )
+        return True
 
     def added(
         self, known: Collection[SourcePartition], ids: Mapping[str, str]
@@ -218,7 +286,11 @@ class SubscriptionOpening:
             group=owner.group,
         )
         change = self.surveyor.registry.change
-        owner.write(state, cursors, by=partial(change, lambda known: known.created(record)))
+        owner.write(
+            state,
+            cursors,
+            by=partial(change, lambda known: known.created(record), subscription=record.name),
+        )
 
     def _note(self, owner: CursorOwner, found: SubscriptionState) -> None:
         """Note in the registry that there is a consumer, and where the cursors are.
@@ -231,11 +303,17 @@ class SubscriptionOpening:
         """
 
         def change(registry: Registry) -> Changes:
-            wanted = replace(self._record, partition=owner.partition)
-            refuse_another(registry.require(wanted.name), wanted.type, wanted.topics)
-            return registry.opened(wanted, now_ms=wall_clock_ms())
+            known = registry.require(self._record.name)
+            wanted, now_ms = replace(self._record, partition=owner.partition), wall_clock_ms()
+            refuse_another(known, wanted.type, wanted.topics)
+            if now_ms - known.last_connected_ms < NOTED_EACH_MS:
+                now_ms = known.last_connected_ms
+            changes = registry.opened(wanted, now_ms=now_ms)
+            return {} if changes == {known.key: known.encode()} else changes
 
-        known = self.surveyor.registry.change(change).require(self._record.name)
+        known = self.surveyor.registry.change(change, subscription=self._record.name).require(
+            self._record.name
+        )
         if found.epoch > known.epoch:  # whoever has reset it died before that was noted
             finish_reset(self.surveyor.registry, known.name, found)
 

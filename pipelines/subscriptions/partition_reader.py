@@ -1,13 +1,19 @@
-"""Reads partitions from where it is told on, and says between which offsets there is nothing."""
+"""Reads partitions from where it is told on, and says between which offsets there is nothing.
+
+Its consumer sends the offsets of the subscription's group, too: a client is a connection to each
+broker, and some threads.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.consumer import SourcePartition
 from sequitur.pipelines._errors import SubscriptionError, TopicError
+from sequitur.pipelines.subscriptions.group_offsets import CLOSE_S, GroupOffsets
 from sequitur.producer.kafka.arrivals import arrivals as arrivals_of
 from sequitur.producer.kafka.error_codes import Action, Request, action_of
 
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from sequitur.producer import KafkaSettings
 
 _FETCH_WAIT_MS: Final = 100
+_CLOSE_POLL_S: Final = 0.1
 _MOST_READ_AHEAD_KB: Final = 16_384
 
 
@@ -52,17 +59,26 @@ class PartitionReader:
     Args:
         kafka: How to reach the brokers.
         topics: Tells where a partition begins and ends when its records are gone.
-        group: Named to the brokers; nothing is committed under it.
+        group: The group whose offsets it sends; else it is named to the brokers, and that is all.
+        offsets: What the group is to have.
     """
 
-    def __init__(self, kafka: KafkaSettings, topics: KafkaTopics, group: str) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        topics: KafkaTopics,
+        group: str,
+        offsets: GroupOffsets | None = None,
+    ) -> None:
         self._topics = topics
+        self._offsets = offsets or GroupOffsets(len)
         self._next: dict[SourcePartition, int] = {}
         self._lost: set[SourcePartition] = set()
         self._consumer = Consumer(
             {
                 **kafka.librdkafka(),
-                "group.id": group,  # required
+                "group.id": group,
+                "on_commit": self._offsets.answered,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
@@ -87,6 +103,7 @@ class PartitionReader:
             SubscriptionError: A partition ends before what is to be read next.
             TopicError: The brokers refuse, or do not answer.
         """
+        self.send_offsets()
         arrivals = [self._found_again(where) for where in sorted(self._lost)]
         try:
             messages = arrivals_of(self._consumer, count, timeout_s=timeout_s)
@@ -116,8 +133,17 @@ class PartitionReader:
                 raise TopicError(f"{where.topic}-{where.partition} cannot be read: {reason}")
         return arrivals
 
+    def send_offsets(self) -> None:
+        """Send what the group is to have; the answer comes while something is read."""
+        self._offsets.send(self._consumer)
+
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, once the group has its offsets, if that is soon."""
+        deadline_s = time.monotonic() + CLOSE_S
+        self._consumer.unassign()
+        while not self._offsets.is_settled and time.monotonic() < deadline_s:
+            self.send_offsets()
+            self._consumer.poll(_CLOSE_POLL_S)
         self._consumer.close()
 
     def _found_again(self, where: SourcePartition) -> Arrival:

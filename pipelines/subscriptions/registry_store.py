@@ -3,9 +3,10 @@
 A subscription is created and deleted in one transaction with its cursors, which stand in another
 topic: it is never there by half.
 
-Whoever changes it takes the transactional id of the registry, reads it, and writes. Somebody who
+Whoever changes a record takes its transactional id, reads the registry, and writes. Somebody who
 does the same meanwhile takes the id away, and the write is refused: what was read is old. Then it
-is begun again. So of two admins each sees what the other has done.
+is begun again. So of two admins each sees what the other has done to that record, and consumers of
+many subscriptions that are opened at once do not wait for each other. All policies have one id.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
     from sequitur.producer.quota.control import BacklogState
 
 REGISTRY_ID: Final = "sequitur-registry"
-"""The transactional id under which the registry is changed."""
+"""The transactional id under which policies are changed."""
 BACKLOG_ID: Final = "sequitur-registry/backlog"
 """That under which backlog states are written: they come again and again, and would otherwise take
 the registry away from whoever changes it."""
+_OF_SUBSCRIPTION: Final = f"{REGISTRY_ID}/subscription/"
 _PARTITION: Final = 0
 _PATIENCE_S: Final = 60.0
 _BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
@@ -89,14 +91,19 @@ class RegistryStore:
         return found
 
     def change(
-        self, make: Callable[[Registry], Changes], beside: Sequence[TopicWrite] = ()
+        self,
+        make: Callable[[Registry], Changes],
+        beside: Sequence[TopicWrite] = (),
+        *,
+        subscription: str | None = None,
     ) -> Registry:
         """Change the registry.
 
         Args:
             make: Gets the registry and returns what is to be written; raises what is wrong with
-                that. It is asked again if somebody else has changed the registry meanwhile.
+                that. It is asked again if somebody else has changed the record meanwhile.
             beside: Records of other topics to write with it, all or nothing.
+            subscription: Whose record is changed; None for policies.
 
         Returns:
             The registry as it was before the change.
@@ -111,7 +118,7 @@ class RegistryStore:
         tried: list[tuple[Registry, Changes]] = []
         while True:
             try:
-                return self._changed(make, beside, tried)
+                return self._changed(make, beside, subscription, tried)
             except (SubscriptionFencedError, UnansweredError) as error:
                 is_lost = bool(tried) or isinstance(error, SubscriptionFencedError)
                 if not is_lost or time.monotonic() > deadline_s:
@@ -123,12 +130,13 @@ class RegistryStore:
         self,
         make: Callable[[Registry], Changes],
         beside: Sequence[TopicWrite],
+        subscription: str | None,
         tried: list[tuple[Registry, Changes]],
     ) -> Registry:
         """Make a change; `tried` holds those of which nobody knows whether they were written."""
         writer = FencedWriter(
             self._kafka,
-            REGISTRY_ID,
+            REGISTRY_ID if subscription is None else f"{_OF_SUBSCRIPTION}{subscription}",
             name="the registry of subscriptions",
             writes_to=(CONTROL_TOPIC, _PARTITION),
             beside={(one.topic, one.partition) for one in beside},

@@ -11,6 +11,8 @@ from sequitur.consumer.subscription.registry import Registry
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.pipelines.subscriptions.backlog import gone_logs
+from sequitur.pipelines.subscriptions.claims import await_free
+from sequitur.pipelines.subscriptions.cursor_store import held_by
 from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.registry import SubscriptionRecord
-    from sequitur.pipelines.kafka.groups import ConsumerGroups
     from sequitur.pipelines.kafka.topics import KafkaTopics
     from sequitur.pipelines.subscriptions.backlog import Surveyor
+    from sequitur.pipelines.subscriptions.compacted_topic import FollowedPartition
     from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
 
@@ -49,11 +51,6 @@ class Standing:
     def epoch(self) -> int:
         """The epoch that it is in; the registry's may lag while a reset is under way."""
         return max(self.state.epoch, self.record.epoch)
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether its group has a member."""
-        return self.record.name in self.survey.connected
 
     def held(self, where: SourcePartition) -> PartitionCursor:
         """Return its cursor of a partition, and the bytes that it has counted."""
@@ -91,7 +88,7 @@ def _standing(
         now_ms=wall_clock_ms(),
         # A reset whose process died before it wrote the registry counts: its cursors do.
         registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
-        connected=frozenset([name] if surveyor.groups.connected([record.group]) else []),
+        connected=frozenset(),
         logs=logs_of(surveyor.topics, record.topics),
     )
     if stored is not None:
@@ -117,16 +114,25 @@ def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, 
     return {one: Log(starts[one], ends[one]) for one in wanted}
 
 
-def refuse_connected(groups: ConsumerGroups, name: str, group: str) -> None:
-    """Refuse what would take a subscription away from its consumer.
+def await_no_owner(
+    surveyor: Surveyor, name: str, *, partition: int | None = None
+) -> FollowedPartition:
+    """Wait until it is clear that a subscription has no owner; return its records, as read then.
+
+    Args:
+        surveyor: Asks Kafka.
+        name: The subscription.
+        partition: The partition of the cursors' topic that the registry names, if it does.
 
     Raises:
         SubscriptionConnectedError: It has one.
+        CursorError: Its claim was changed, or is of another version.
         TopicError: The brokers do not answer.
     """
-    if groups.connected([group]):
+    followed = surveyor.cursors.follow(name, partition=partition)
+    if (claim := await_free(surveyor.look(name, followed), patiently=False)) is not None:
         raise SubscriptionConnectedError(
-            f"subscription {name!r} has a consumer: stop that one, or take the subscription away "
-            "from it (--fence). One that has ended counts until its session times out, 10 seconds "
-            "as a rule"
+            f"{held_by(name, claim)}: stop that one, or take the subscription away from it "
+            f"(--fence). One that died elsewhere counts for its lease, {claim.lease_s:g} seconds"
         )
+    return followed

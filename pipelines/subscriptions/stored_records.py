@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from confluent_kafka import TopicPartition
 
 from sequitur.consumer import ConsumerError, CursorIdentity, SourcePartition
 from sequitur.consumer._errors import CursorDamagedError, CursorVersionError
@@ -20,6 +22,7 @@ from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState, read_state
 from sequitur.consumer.subscription.stored_pieces import is_chunk_of, read_pointer, read_stored
+from sequitur.pipelines.subscriptions.claims import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,16 +47,26 @@ class StoredSubscription:
     cursors: Mapping[SourcePartition, PartitionCursor]
 
 
-class StoredSubscriptions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredSubscriptions:
     """What is stored of several subscriptions.
 
     Attributes:
         stored: What is stored, by name; absent where nothing is.
         damaged: Of which it was changed, or is of another version, and what is wrong with it.
+        claims: The claim of the newest owner of each that has one.
+        untold: Whose claim cannot be read, and why.
     """
 
-    stored: dict[str, StoredSubscription]
-    damaged: dict[str, str]
+    stored: dict[str, StoredSubscription] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    claims: dict[str, Claim] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored but claims."""
+        return not self.stored and not self.damaged
 
 
 def nothing_stored(subscription: str) -> str:
@@ -136,9 +149,14 @@ class StoredRecords:
         """Tell whether anything is stored of a subscription but a claim."""
         return state_key(subscription) in self._found
 
-    def owner(self, subscription: str) -> bytes | None:
-        """Return the claim of a subscription's newest owner."""
-        return self._found.get(owner_key(subscription))
+    def claim(self, subscription: str) -> Claim | None:
+        """Return the claim of a subscription's newest owner; None if there was none.
+
+        Raises:
+            CursorError: It was changed, or is of another version.
+        """
+        value = self._found.get(owner_key(subscription))
+        return None if value is None else Claim.decode(value, subscription)
 
     def state(self, subscription: str) -> SubscriptionState | None:
         """Return what a subscription's cursors share; None if nothing is stored.
@@ -173,6 +191,11 @@ class StoredRecords:
                 known = self._known[identity] = source, part
             cursors[where] = known[1]
         return StoredSubscription(state, cursors)
+
+    def offsets(self, name: str) -> list[TopicPartition]:
+        """Return what the subscription's group is to have committed."""
+        found = self._committed(name).items()
+        return [TopicPartition(*where, *committed) for where, committed in found]
 
     def chunks(self, name: str) -> dict[SourcePartition, frozenset[bytes]]:
         """Return the keys of the chunks of each of a subscription's cursors that has some."""

@@ -84,13 +84,10 @@ class Request(enum.Flag):
     """What a subscription reads by librdkafka: records from where it has got to (Fetch)."""
     GROUPS = enum.auto()
     """Consumer groups, their members and what they have committed (ListGroups, DescribeGroups,
-    OffsetFetch, DeleteGroups), by librdkafka."""
+    OffsetFetch, OffsetCommit, DeleteGroups), by librdkafka."""
     TRANSACTION = enum.auto()
     """Taking a transactional id, and writing in a transaction (InitProducerId, Produce, EndTxn), by
     librdkafka."""
-    MEMBER = enum.auto()
-    """A static member's place in its group, and its commits (JoinGroup, Heartbeat, OffsetCommit),
-    by librdkafka."""
     SOURCE = enum.auto()
     """Spark's reading of the input, by Kafka's client in Java."""
 
@@ -107,7 +104,7 @@ class Action(enum.Enum):
     GO_WITHOUT = enum.auto()
     """The answer is not available, or not allowed: the caller goes on without it."""
     FENCED = enum.auto()
-    """Another process has a newer epoch of the producer id, or the member's place: stop."""
+    """Another process has a newer epoch of the producer id: stop."""
     FAIL = enum.auto()
     """Nothing will change without a person's help."""
 
@@ -160,11 +157,9 @@ _READERS: Final = Request.READ | _ADMIN | Request.SOURCE
 _OTHERWISE: Final = {
     Request.LOGIN: Action.RETRY,
     Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT,
-    Request.MEMBER: Action.RETRY,
 }
 """What follows from codes without a word on the request. A login is refused by few errors, and
-most are of connections; a partition whose broker does not describe producers is read instead. What
-a member could not commit is committed with what follows it."""
+most are of connections; a partition whose broker does not describe producers is read instead."""
 
 MEANINGS: Final[dict[int, Meaning]] = {
     NO_ERROR: Meaning("NONE", Answer.PERSISTED, follows={Action.DONE: ~Request(0)}),
@@ -331,7 +326,6 @@ MEANINGS: Final[dict[int, Meaning]] = {
     ),
     76: Meaning("UNSUPPORTED_COMPRESSION_TYPE", Answer.UNFIT),
     78: _of_no_batch("OFFSET_NOT_AVAILABLE", {_RETRY: _READERS | _PARTITIONS}),
-    82: _of_no_batch("FENCED_INSTANCE_ID", {Action.FENCED: Request.MEMBER}),
     87: Meaning(
         "INVALID_RECORD",
         Answer.TOO_LARGE,
@@ -344,11 +338,10 @@ MEANINGS: Final[dict[int, Meaning]] = {
         follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
     ),
     120: _of_no_batch("TRANSACTION_ABORTABLE", {}),
-    # librdkafka's own. What fenced a transactional id or a member; `_FATAL` is said of the latter.
+    # librdkafka's own. What fenced a transactional id.
     # What was to be read next is gone.
     -140: _of_no_batch("_AUTO_OFFSET_RESET", {Action.GO_WITHOUT: Request.POSITION}),
     -144: _of_no_batch("_FENCED", {Action.FENCED: Request.TRANSACTION}),
-    -150: _of_no_batch("_FATAL", {Action.FENCED: Request.MEMBER}),
     # Brokers that are away, no leader that could be asked, and partitions that
     # were created, or moved, after it last asked about them.
     -156: _of_no_batch("_NOENT", {_RETRY: _ADMIN | _CREATION}),

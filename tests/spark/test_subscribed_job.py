@@ -118,7 +118,7 @@ def test_newer_life_of_a_subscription_stops_the_older(subscribed: Job) -> None:
         try:
             wait_until(lambda: len(job.steps) > 1)
             assert job.settings.subscription is not None
-            with CursorStore(job.kafka).take(job.settings.subscription, [job.topic]) as other:
+            with CursorStore(job.kafka).take(job.settings.subscription) as other:
                 assert other.stored is not None
                 other.write(replace(other.stored.state, step=99), [])
                 wait_until(life.done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
@@ -13,16 +14,16 @@ from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
     SubscriptionType,
-    group_of_new,
 )
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.checks import Checks
+from sequitur.pipelines.subscriptions.claims import HeldLease
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
-from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
-from sequitur.pipelines.subscriptions.fenced_writer import TopicWrite
-from sequitur.pipelines.subscriptions.stored_records import state_key
+from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC, transactional_id
+from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
+from sequitur.pipelines.subscriptions.stored_records import owner_key, state_key
 from sequitur.producer import KafkaSettings
 from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
 
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.policies import TopicPolicies
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.pipelines.subscriptions.checks import CheckRound
+    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
 
 _TIMEOUT_S = 60.0
+SHORT_LEASE_S = 2.0
+"""It is renewed three times in that."""
 MINUTE_MS = 60_000
 
 
@@ -77,8 +81,9 @@ class SubscribedTopics:
         make a test's own ones count as void.
         """
         names = list(self.surveyor.registry.read().subscriptions)
-        stored, damaged = self.surveyor.cursors.read_all(names)
-        for name in {*damaged, *(name for name, one in stored.items() if one.state.epoch)}:
+        found = self.surveyor.cursors.read_all(names)
+        later = (name for name, one in found.stored.items() if one.state.epoch)
+        for name in {*found.damaged, *found.untold, *later}:
             with self.surveyor.cursors.take(name, to_remove=True) as owner:
                 owner.remove()
 
@@ -173,11 +178,19 @@ class SubscribedTopics:
             owner.write(SubscriptionState(), written)
 
     @contextlib.contextmanager
-    def connected(self, name: str, *topics: str) -> Iterator[None]:
-        """Have a consumer of the subscription, as a job is one."""
-        with self.surveyor.cursors.take(name, topics):
-            wait_until(lambda: bool(self.surveyor.groups.connected([group_of_new(name)])))
-            yield
+    def held(self, name: str, lease_s: float = SHORT_LEASE_S) -> Iterator[CursorOwner]:
+        """Have an owner of the subscription that renews its lease, as a job does."""
+        with self.surveyor.cursors.take(name, lease=HeldLease(lease_s)) as owner:
+            yield owner
+
+    def claim_as_fb84216(self, name: str) -> None:
+        """Claim a subscription as that version did, by a number alone."""
+        self.surveyor.cursors.take(name).close()
+        partition = self.surveyor.cursors.follow(name).partition
+        key, value = owner_key(name), uuid.uuid4().hex.encode()
+        writer = FencedWriter(self.kafka, transactional_id(name), name="fb84216")
+        writer.write([TopicWrite(CURSOR_TOPIC, partition, key, value)])
+        writer.close()
 
     def policies(self, topic: str | None, policies: TopicPolicies) -> None:
         """Set all policies of a topic, or of the namespace."""

@@ -49,6 +49,7 @@ class SubscriptionProcess:
         type_: SubscriptionType,
         seed: int,
         *letters: str,
+        take_over: bool = False,
     ) -> None:
         self.received: list[Position] = []
         self.acked: set[Position] = set()
@@ -59,7 +60,8 @@ class SubscriptionProcess:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.support.subscription_process"),
-                *(bootstrap_servers, name, topic, type_.value, str(seed), *letters),
+                *(bootstrap_servers, name, topic, type_.value, str(seed)),
+                *("take over" if take_over else "", *letters),
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -103,10 +105,16 @@ def _say(*words: object) -> None:
 
 
 def _receive(
-    bootstrap_servers: str, name: str, topic: str, type_: str, seed: str, *letters: str
+    bootstrap_servers: str,
+    name: str,
+    topic: str,
+    type_: str,
+    seed: str,
+    *rest: str,
 ) -> None:
     """Ack two thirds of what comes, fail some, and leave the rest."""
     random = Random(int(seed))
+    over, *letters = rest
     backoff = Backoff(initial_ms=5, maximum_ms=50)
     with Subscription(
         bootstrap_servers,
@@ -118,6 +126,7 @@ def _receive(
         max_redeliver_count=_MOST_REDELIVERED if letters else None,
         dead_letter_topic=letters[0] if letters else None,
         position="earliest",
+        take_over=bool(over),
     ) as subscription:
         acked: list[Position] = []
         while True:

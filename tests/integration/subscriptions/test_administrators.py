@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,8 +28,6 @@ from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves, finish_re
 from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sequitur.pipelines.subscriptions.cursor_moves import Moved, Plan
     from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
     from tests.conftest import MakeTopic
@@ -54,14 +51,6 @@ def name(topics: SubscribedTopics, orders: str) -> str:
     return name
 
 
-@contextlib.contextmanager
-def _job(topics: SubscribedTopics, name: str, topic: str) -> Iterator[CursorOwner]:
-    """A job that is connected, and may write until somebody takes the subscription over."""
-    with topics.surveyor.cursors.take(name, [topic]) as owner:
-        wait_until(lambda: bool(topics.surveyor.groups.connected([group_of_new(name)])))
-        yield owner
-
-
 def _acks_on(owner: CursorOwner, offset: int) -> None:
     """Ack one more message, as a job does after a step."""
     assert owner.stored is not None
@@ -79,7 +68,7 @@ _CHANGES = (
 
 
 @pytest.mark.parametrize("words", _CHANGES, ids=lambda words: words[0])
-def test_a_command_is_refused_while_a_job_is_connected(
+def test_a_command_is_refused_while_there_is_an_owner(
     topics: SubscribedTopics, orders: str, name: str, words: tuple[str, ...]
 ) -> None:
     """The job is not disturbed; a preview, and to look at messages, are not refused."""
@@ -88,7 +77,7 @@ def test_a_command_is_refused_while_a_job_is_connected(
     def run(*given: str) -> BaseException | None:
         return CliRunner().invoke(app, ["subscription", *given], env=environ).exception
 
-    with _job(topics, name, orders) as job:
+    with topics.held(name) as job:
         refused = run(words[0], name, *words[1:])
         assert isinstance(refused, SubscriptionConnectedError), refused
         if words[0] != "delete":
@@ -104,7 +93,7 @@ def test_a_job_is_fenced_and_goes_on_from_the_new_cursors(
 ) -> None:
     """It stops by name with its next write, which changes nothing; its next life finds these."""
     environ = {"KAFKA_BOOTSTRAP_SERVERS": topics.kafka.bootstrap_servers}
-    with _job(topics, name, orders) as job:
+    with topics.held(name) as job:
         done = CliRunner().invoke(
             app, ["subscription", words[0], name, *words[1:], "--fence"], env=environ
         )
@@ -122,29 +111,17 @@ def test_a_job_is_fenced_and_goes_on_from_the_new_cursors(
         assert again.stored.cursors[where].cursor.committed_offset == expected
 
 
-@pytest.mark.slow  # a member stays in its group for 10 s
 def test_a_job_whose_subscription_is_deleted_is_told_so(
-    topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
+    topics: SubscribedTopics, name: str
 ) -> None:
-    """By force; the group goes once its member has."""
-    seen = threading.Event()
-    groups = topics.surveyor.groups
-    delete = groups.delete
-
-    def looked(group: str) -> None:
-        seen.set()
-        delete(group)
-
-    monkeypatch.setattr(groups, "delete", looked)
-    admin = SubscriptionAdmin(topics.surveyor)
-    with ThreadPoolExecutor(1) as pool:
-        with _job(topics, name, orders) as job:
-            deletion = pool.submit(admin.delete, name, force=True)
-            assert seen.wait(60)
-            with pytest.raises(SubscriptionFencedError, match="was deleted"):
-                _acks_on(job, 4)
-        deletion.result(150)
-    assert groups.committed(group_of_new(name)) == {}
+    """By force; its group goes, too."""
+    groups, group = topics.surveyor.groups, group_of_new(name)
+    with topics.held(name) as job:
+        wait_until(lambda: groups.committed(group) != {})
+        SubscriptionAdmin(topics.surveyor).delete(name, force=True)
+        with pytest.raises(SubscriptionFencedError, match="was deleted"):
+            _acks_on(job, 4)
+    assert groups.committed(group) == {}
     assert topics.surveyor.cursors.read(name) is None
 
 

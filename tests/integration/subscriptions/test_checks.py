@@ -25,13 +25,16 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
+from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionFencedError, TopicError
 from sequitur.pipelines.kafka.outages import brief_outages
 from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
-from sequitur.pipelines.subscriptions.backlog import log_sizes, read_spans, reader
+from sequitur.pipelines.subscriptions.backlog import Surveyor, log_sizes, read_spans, reader
 from sequitur.pipelines.subscriptions.checks import Checks
+from sequitur.pipelines.subscriptions.claims import HeldLease
+from sequitur.pipelines.subscriptions.group_offsets import GroupOffsets
 from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from sequitur.pipelines.subscriptions.retention_run import run_retention
 from sequitur.pipelines.subscriptions.sights import take_sight
@@ -285,18 +288,50 @@ def test_a_time_to_live_leaves_what_a_reset_asked_for(topics: SubscribedTopics, 
     assert topics.check(after_s=600).acked == ()
 
 
-def test_a_connected_subscription_is_left_to_its_job(topics: SubscribedTopics, topic: str) -> None:
-    """Neither acked for, which would fence it, nor deleted, however long ago it was created."""
+def test_a_subscription_that_is_held_is_left_to_its_owner(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """Neither acked for, which would fence it, nor deleted; its last use counts once it ends."""
     topics.fill(topic, 10, ages_s=lambda _one: 120)
     topics.subscribe("used", topic, created_ms=0)
     policies = TopicPolicies(message_ttl_s=60, subscription_expiration_time_minutes=1)
     topics.policies(None, policies)
-    with topics.connected("used", topic):
-        found = topics.check()
-        assert (found.acked, found.expired) == ((), ())
-        assert _kinds(found) == [FindingKind.OWNED]
-        assert topics.surveyor.registry.read().require("used").last_connected_ms == topics.now_ms
+    with topics.held("used") as owner:
+        for _round in range(2):
+            found = topics.check()
+            assert (found.acked, found.expired) == ((), ())
+            assert _kinds(found) == [FindingKind.OWNED]
+        owner.write(SubscriptionState(step=3), [])
     assert topics.committed("used", topic) is None
+    assert topics.check(after_s=30).expired == ()
+    assert topics.committed("used", topic) == 10
+    assert topics.check(after_s=90).expired == ("used",)
+
+
+def test_an_owner_that_is_paused_is_taken_over_from_once_its_lease_is_over(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """By the clock of who makes the checks; before that, it goes on when it wakes up."""
+    topics.fill(topic, 10, ages_s=lambda _one: 120)
+    topics.subscribe("paused", topic)
+    topics.policies(None, TopicPolicies(message_ttl_s=60))
+    now_s = 0.0
+    checks = Checks(Surveyor(topics.kafka, clock=lambda: now_s))
+    asleep = GroupOffsets(len)  # it has no thread that renews
+    with topics.surveyor.cursors.take("paused", lease=HeldLease(15), offsets=asleep) as owner:
+        assert checks.run().acked == ()
+        now_s = 14.9
+        assert checks.run().acked == ()
+        owner.write(SubscriptionState(step=1), [])
+        now_s = 15.0
+        assert checks.run().acked == ()
+        now_s = 29.9
+        assert checks.run().acked == ()
+        now_s = 30.0
+        assert [one.messages for one in checks.run().acked] == [10]
+        with pytest.raises(SubscriptionFencedError, match="was taken over"):
+            owner.write(SubscriptionState(step=2), [])
+    checks.close()
 
 
 def test_a_forgotten_subscription_expires(topics: SubscribedTopics, topic: str) -> None:

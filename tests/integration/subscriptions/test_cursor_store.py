@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     NewPartitions,
@@ -17,14 +17,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer._errors import SubscriptionConnectedError
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError, UnansweredError
 from sequitur.pipelines.kafka.outages import Outages
+from sequitur.pipelines.store.processes import ProcessIdentity
 from sequitur.pipelines.subscriptions import fenced_writer
 from sequitur.pipelines.subscriptions.backlog import Surveyor
+from sequitur.pipelines.subscriptions.claims import HeldLease, Hold, await_free
 from sequitur.pipelines.subscriptions.cursor_store import (
     CURSOR_TOPIC,
     CursorStore,
@@ -37,7 +40,7 @@ from sequitur.producer.quota.control import CONTROL_TOPIC
 from tests.support.cursors import state_of
 from tests.support.golden import golden_records
 from tests.support.open_subscriptions import group_commit
-from tests.support.subscribed_topics import wait_until
+from tests.support.subscribed_topics import SHORT_LEASE_S, SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -180,28 +183,51 @@ def test_an_owner_that_writes_while_it_is_replaced_does_not_stay(
     first.close()
 
 
-def test_static_member_of_an_older_life_is_fenced(
+def test_a_lease_is_renewed_by_an_owner_that_writes_nothing(
     kafka: KafkaSettings, name: str, topic: str
 ) -> None:
-    """A connected owner is a static member; a newer one takes its place, and it notices."""
-    store, admin = CursorStore(kafka), AdminClient(kafka.librdkafka())
-    group = group_of_new(name)
+    """Who watches its claim does not take it for gone; once it has ended, at once."""
+    surveyor = Surveyor(kafka)
+    owner = surveyor.cursors.take(name, lease=HeldLease(SHORT_LEASE_S))
+    owner.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
+    look = surveyor.look(name, surveyor.cursors.follow(name))
+    held = await_free(look, patiently=False)
+    assert held is not None
+    assert held.owner == ProcessIdentity.own()
+    with pytest.raises(SubscriptionConnectedError, match=f"{name!r} has a consumer"):
+        surveyor.cursors.take(name, watch=surveyor.watch)
+    owner.write(SubscriptionState(step=2), [])  # its id was taken from it meanwhile
+    owner.close()
+    assert look()[0] is Hold.FREE
+    with surveyor.cursors.take(name, watch=surveyor.watch) as other:
+        assert other.stored is not None
+        assert other.stored.state.step == 2
 
-    def members() -> list[str]:
-        described = admin.describe_consumer_groups([group])[group].result(30)
-        return [one.group_instance_id for one in described.members]
 
-    first = store.take(name, [topic])
-    wait_until(lambda: members() == [name])
-    first.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
-    second = store.take(name, [topic])
-    wait_until(lambda: first.is_fenced)
-    with pytest.raises(SubscriptionFencedError):
-        first.check()
-    second.write(SubscriptionState(step=2), [PartitionCursor(_cursor(name, topic, 0, 0, 1))])
-    assert members() == [name]
-    for owner in (first, second):
-        owner.close()
+def test_a_claim_of_fb84216_is_held_while_its_group_has_a_member(
+    topics: SubscribedTopics, name: str, topic: str
+) -> None:
+    """That version claims by a number alone, and joins the group."""
+    topics.claim_as_fb84216(name)
+    surveyor = topics.surveyor
+    look = surveyor.look(name, surveyor.cursors.follow(name))
+    assert look()[0] is Hold.FREE
+    member = Consumer({**topics.kafka.librdkafka(), "group.id": name})
+    member.subscribe([topic])
+
+    def is_held() -> bool:
+        member.poll(0.1)
+        return look()[0] is Hold.YOUNG
+
+    with contextlib.closing(member):
+        wait_until(is_held)
+        with pytest.raises(SubscriptionConnectedError):
+            surveyor.cursors.take(name, watch=surveyor.watch)
+    wait_until(lambda: look()[0] is Hold.FREE)
+    surveyor.cursors.take(name, watch=surveyor.watch).close()
+    claim = look()[1]
+    assert claim is not None
+    assert claim.owner == ProcessIdentity.own()
 
 
 def test_transaction_that_a_dead_owner_left_is_not_read(
@@ -353,11 +379,9 @@ def test_cursors_of_a_topic_that_has_grown_are_found_and_removed(make_broker: Ma
     wait_until(lambda: [store._topic.partition_of(name) for name in names] != before)
     surveyor = Surveyor(kafka)
     registry = surveyor.registry.read()
-    stored, damaged = surveyor.stored(registry, registry.subscriptions)
-    assert not damaged
+    stored = surveyor.stored(registry, registry.subscriptions).stored
     assert stored["billing"].cursors[SourcePartition("orders", 0)].cursor.committed_offset == 3
-    stored, damaged = store.read_all(names)
-    assert not damaged
+    stored = store.read_all(names).stored
     assert [stored[name].state.step for name in names] == [0, 1, 2, 3]
     for name, found in stored.items():
         assert len(store.places(name)) == 1

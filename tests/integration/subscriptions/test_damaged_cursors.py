@@ -23,7 +23,6 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.pipelines.kafka.topics import Extents
 from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
 from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
@@ -124,7 +123,7 @@ def test_a_damaged_one_is_created_anew_once_it_is_deleted(
     registry = topics.surveyor.registry.read()
     assert name not in registry.subscriptions
     record = topics.subscribe(name, topic)
-    topics.surveyor.registry.change(lambda found: found.deleted(name, is_connected=False))
+    topics.surveyor.registry.change(lambda found: found.deleted(name))
     admin.create(record, at=Edge.EARLIEST)
     assert topics.committed(name, topic) == 0
 
@@ -160,19 +159,19 @@ def test_a_registered_subscription_of_a_newer_version_stops_no_other(
 def test_a_group_that_may_not_be_described_stops_no_other(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have a consumer: nothing of it expires, and it is not deleted."""
+    """One of fb84216's, which it tells of, may have a consumer: nothing of it expires."""
     topics.fill(topic, 10)
     other = f"{name}-other"
     for one in (name, other):
         topics.subscribe(one, topic)
         topics.acks(one, topic, (0, 1))
+    topics.claim_as_fb84216(name)
     expires = TopicPolicies(message_ttl_s=60, subscription_expiration_time_minutes=1_000)
     topics.policies(topic, expires)
-    group = group_of_new(name)
-    why = {group: "not authorized"}
+    why = {name: "not authorized"}
     groups = topics.surveyor.groups
     monkeypatch.setattr(
-        groups, "members_of", lambda asked, **_but: (set(), why if group in asked else {})
+        groups, "members_of", lambda asked, **_but: (set(), why if name in asked else {})
     )
     found = topics.check(after_s=3_600)
     assert [one.subscription for one in found.acked] == [other]

@@ -449,7 +449,7 @@ def test_error_in_a_with_block_is_not_hidden(
     def fail() -> None:
         with (
             Subscription(kafka, name, topic, position="earliest") as first,
-            Subscription(kafka, name, topic, position="earliest"),
+            Subscription(kafka, name, topic, take_over=True),
         ):
             first.acknowledge("0:0")
             raise ZeroDivisionError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +17,9 @@ from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.errors import (
     SubscriptionClosedError,
+    SubscriptionConnectedError,
     SubscriptionFencedError,
 )
-from sequitur.pipelines.subscriptions import consumption
 from sequitur.pipelines.subscriptions.backlog import Surveyor
 from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
 from sequitur.pipelines.subscriptions.cursor_store import CursorStore
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
+_SHORT = timedelta(seconds=3)
+"""A lease that is renewed each second."""
 _CALLS = 6
 """That `_refused_calls` makes."""
 _FENCED = 7
@@ -81,7 +84,7 @@ def test_each_call_tells_of_a_takeover(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    with Subscription(kafka, name, topic, type="Failover", position="earliest") as second:
+    with Subscription(kafka, name, topic, type="Failover", take_over=True) as second:
         assert places(receive(second, 9)) == [(0, offset) for offset in range(1, 10)]
         first.acknowledge(messages[1])
         with pytest.raises(SubscriptionFencedError, match="was taken over by another process"):
@@ -107,9 +110,9 @@ def test_each_call_tells_of_a_takeover(
 
 def test_idle_owner_notices_a_takeover(kafka: KafkaSettings, name: str, topic: str) -> None:
     """Who waits for messages and acks nothing is told, too; it closes without an error."""
-    first = Subscription(kafka, name, topic, position="earliest")
+    first = Subscription(kafka, name, topic, position="earliest", lease=_SHORT)
     with (
-        Subscription(kafka, name, topic, position="earliest"),
+        Subscription(kafka, name, topic, take_over=True),
         pytest.raises(SubscriptionFencedError),
     ):
         first.receive(TIMEOUT_S)
@@ -125,7 +128,7 @@ def test_takeover_by_a_second_process(
     failover = SubscriptionType.FAILOVER
     first = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 1)
     first.wait_for(lambda one: len(one.stored) > 20)
-    second = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 2)
+    second = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 2, take_over=True)
     first.wait_for(lambda one: one.end == "fenced")
     second.wait_for(lambda one: len(one.stored) > 20)
     for process in (first, second):
@@ -134,11 +137,10 @@ def test_takeover_by_a_second_process(
     assert not first.stored & second.stored
 
 
-def test_one_that_is_quiet_learns_that_a_command_has_reset_it(
-    kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+def test_who_has_a_subscription_that_a_command_resets_is_told_so(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
-    """It has nothing to write, and would wait beside messages that are to come again."""
-    monkeypatch.setattr(consumption, "PROVES_EACH_S", TIMEOUT_S)
+    """The next owner begins at the messages that are to come again."""
     topic = make_topic(1)
     fill(kafka, topic, 5)
     subscription = Subscription(kafka, name, topic, position="earliest")
@@ -147,13 +149,47 @@ def test_one_that_is_quiet_learns_that_a_command_has_reset_it(
     subscription.flush()
     moves = CursorMoves(Surveyor(kafka))
     moves.carry_out(moves.plan_reset(name, Edge.EARLIEST), fence=True)
-    # Not before: a command takes a subscription over first, and resets it then.
-    monkeypatch.setattr(consumption, "PROVES_EACH_S", 0.2)
-    with pytest.raises(SubscriptionFencedError, match="was reset"):
+    with pytest.raises(SubscriptionFencedError):
         subscription.receive(TIMEOUT_S)
     subscription.close()
-    with Subscription(kafka, name, topic, position="earliest") as subscription:
+    with Subscription(kafka, name, topic) as subscription:
         assert places(receive(subscription, 5)) == [(0, offset) for offset in range(5)]
+
+
+@pytest.mark.parametrize("type_", [SubscriptionType.EXCLUSIVE, SubscriptionType.KEY_SHARED])
+def test_another_is_refused_while_it_is_held(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic, type_: SubscriptionType
+) -> None:
+    """The one that has it is not disturbed, and once it ends the next one waits for nothing."""
+    topic = make_topic(1)
+    fill(kafka, topic, 2)
+    with Subscription(kafka, name, topic, type=type_, position="earliest", lease=_SHORT) as first:
+        with pytest.raises(SubscriptionConnectedError, match=r"has a consumer .* process"):
+            Subscription(kafka, name, topic, type=type_)
+        assert first.acknowledge(receive(first, 1)[0])
+        first.flush()
+    with Subscription(kafka, name, topic, type=type_) as second:
+        assert places(receive(second, 1)) == [(0, 1)]
+
+
+def test_failover_waits_until_the_one_before_it_ends(
+    broker: Broker, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """By its close or, as here, its death, which is known at once on one machine."""
+    topic = make_topic(1)
+    fill(kafka, topic, 100)
+    failover = SubscriptionType.FAILOVER
+    first = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 1)
+    first.wait_for(lambda one: len(one.stored) > 20)
+    second = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 2)
+    stored = len(first.stored)
+    first.wait_for(lambda one: len(one.stored) > stored)
+    assert second.received == []
+    first.kill()
+    assert first.end == ""
+    second.wait_for(lambda one: len(one.received) > 0)
+    second.kill()
+    assert not first.stored & set(second.received)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -179,8 +215,8 @@ def test_a_fork_beside_one_that_was_taken_over_lives(
     """Its error keeps what librdkafka has opened, and to let go of that ends a forked process."""
     topic = make_topic(1)
     fill(kafka, topic, 3)
-    former = Subscription(kafka, name, topic, position="earliest")
-    with Subscription(kafka, name, topic, position="earliest"):
+    former = Subscription(kafka, name, topic, position="earliest", lease=_SHORT)
+    with Subscription(kafka, name, topic, take_over=True):
         with pytest.raises(SubscriptionFencedError):
             receive(former, _CALLS)  # more than there are
         child = os.fork()

@@ -92,7 +92,7 @@ def test_the_articles_stats() -> None:
                 "lostAtMost": 0,
                 "type": "Shared",
                 "isDurable": True,
-                "connected": False,
+                "ownerSeenSecondsAgo": None,
                 "epoch": 0,
                 "earliestMsgPublishTimeInBacklog": 1_940_000,
             }
@@ -201,15 +201,17 @@ def test_publishers_are_those_that_partitions_remember() -> None:
 
 def test_the_list_has_the_backlog_of_each_subscription() -> None:
     """By name."""
-    (document,) = listed(_sight(_ARTICLE, connected=True))
+    sight = _sight(_ARTICLE)
+    seen = replace(sight.survey, seen_ms={"sub1": 1_988_000})
+    (document,) = listed(replace(sight, survey=seen))
     assert document == {
         "name": "sub1",
         "type": "Shared",
         "topics": ["my-topic"],
         "epoch": 0,
-        "connected": True,
+        "ownerSeenSecondsAgo": 12,
         "created": "1970-01-01T00:16:40.000+00:00",
-        "lastConnected": None,
+        "lastConnected": "1970-01-01T00:33:08.000+00:00",
         "msgBacklog": 3,
         "backlogSize": 3200,
         "oldestBacklogMessageAgeSeconds": 60,

@@ -59,11 +59,16 @@ def test_a_reset_pins_what_it_asked_for() -> None:
 
 
 def _is_unused(
-    record: SubscriptionRecord, minutes: int, *, now_ms: int, is_connected: bool = False
+    record: SubscriptionRecord,
+    minutes: int,
+    *,
+    now_ms: int,
+    is_connected: bool = False,
+    seen_ms: int | None = None,
 ) -> bool:
     policies = TopicPolicies(subscription_expiration_time_minutes=minutes)
     registry = Registry({record.name: record}, {None: policies})
-    return is_unused(registry, record, is_connected=is_connected, now_ms=now_ms)
+    return is_unused(registry, record, is_connected=is_connected, now_ms=now_ms, seen_ms=seen_ms)
 
 
 def test_a_forgotten_subscription_expires_after_minutes() -> None:
@@ -74,6 +79,8 @@ def test_a_forgotten_subscription_expires_after_minutes() -> None:
     assert not _is_unused(used, 60, now_ms=60 * _MINUTE_MS)
     made = replace(_RECORD, created_ms=_MINUTE_MS)
     assert not _is_unused(made, 60, now_ms=60 * _MINUTE_MS)
+    assert not _is_unused(_RECORD, 60, now_ms=60 * _MINUTE_MS, seen_ms=_MINUTE_MS)
+    assert _is_unused(_RECORD, 60, now_ms=61 * _MINUTE_MS, seen_ms=_MINUTE_MS)
 
 
 def test_a_connected_subscription_never_expires() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sequitur.consumer._errors import (
     StateFormatError,
-    SubscriptionConnectedError,
     SubscriptionExistsError,
     SubscriptionNameError,
     UnknownSubscriptionError,
@@ -163,18 +162,12 @@ def test_to_create_one_twice_is_refused() -> None:
         registry.created(_record())
 
 
-def test_one_that_is_connected_is_deleted_by_force_only() -> None:
-    """Its consumer would go on without it."""
+def test_one_that_is_deleted_is_gone() -> None:
+    """One that is not there cannot be."""
     registry = _registry(_record())
-    with pytest.raises(SubscriptionConnectedError, match="has a consumer"):
-        registry.deleted("billing", is_connected=True)
-    for changes in (
-        registry.deleted("billing", is_connected=False),
-        registry.deleted("billing", is_connected=True, force=True),
-    ):
-        assert _after(registry, changes).subscriptions == {}
+    assert _after(registry, registry.deleted("billing")).subscriptions == {}
     with pytest.raises(UnknownSubscriptionError, match="other"):
-        registry.deleted("other", is_connected=False)
+        registry.deleted("other")
 
 
 def test_a_reset_is_noted_once() -> None:
@@ -273,7 +266,7 @@ def test_records_that_cannot_be_read_are_named_and_stop_no_other(
     for refused in (
         lambda: registry.require("a"),
         lambda: registry.created(replace(other, name="a")),
-        lambda: registry.deleted("a", is_connected=False),
+        lambda: registry.deleted("a"),
     ):
         with pytest.raises(StateFormatError, match="subscription 'a': "):
             refused()

@@ -78,7 +78,6 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
         Action.RETRY_BRIEFLY: {-188, -190},
         Action.FENCED: {47, 90, -144},
     },
-    Request.MEMBER: {Action.FENCED: {82, -150}},
     Request.SOURCE: {
         Action.RETRY: {3, *_LEADER_MOVES, *_PARTITION_MOVES, 7, 8, 13, 15, 16, 19, 56, 72}
     },
@@ -88,7 +87,6 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
 _OTHERWISE = {
     Request.LOGIN: Action.RETRY,
     Request.DESCRIBE_PRODUCERS: Action.GO_WITHOUT,
-    Request.MEMBER: Action.RETRY,
 }
 
 
