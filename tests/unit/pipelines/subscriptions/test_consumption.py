@@ -6,7 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sequitur.consumer import SourcePartition
+from sequitur.consumer import CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     Dispatch,
@@ -39,6 +40,9 @@ class _Owner:
     def close(self) -> None:
         pass
 
+    def write(self, _state: object, _cursors: object) -> None:
+        pass
+
     def renew(self) -> None:
         if self.lease.due_in_s > 0:
             return
@@ -68,8 +72,10 @@ def test_an_owner_that_could_not_renew_hands_out_nothing() -> None:
     dispatch: Dispatch[Any] = Dispatch(
         OrderRule.TAKEN_BACK, limits=DispatchLimits(), backoff=NEGATIVE_ACK_BACKOFF
     )
-    dispatch.add(SourcePartition("t", 0), range(2), [None, None], ["first", "second"])
-    opened = SimpleNamespace(owner=owner, state=SubscriptionState(), partitions={})
+    where = SourcePartition("t", 0)
+    partitions = {where: ConsumedPartition.begin(CursorIdentity("s", *where), 0)}
+    dispatch.add(where, range(2), [None, None], ["first", "second"])
+    opened = SimpleNamespace(owner=owner, state=SubscriptionState(), partitions=partitions)
     consumption = Consumption(
         cast("Any", None),
         cast("Any", opened),
